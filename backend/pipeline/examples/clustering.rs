@@ -41,7 +41,7 @@ async fn main() {
 
     let mut random = Random(1);
     let centres: Vec<Vec<f32>> = (0..people).map(|_| random.direction(freedom as usize)).collect();
-    // The spread that gives this mean similarity; see `Random::near`.
+    // The spread that leads to this mean similarity; see `Random::near`.
     let spread = (1.0 / genuine - 1.0).sqrt();
     let mut person_of = HashMap::new();
     let mut drawn = Vec::with_capacity(faces);
@@ -127,8 +127,8 @@ async fn insert(store: &Store, collection: Uuid, chunk: &[(u64, NewFace)]) -> Re
     tx.commit().await
 }
 
-/// Prints pairwise and B-cubed precision and recall. A face without a subject counts as a cluster
-/// of its own.
+/// Prints pairwise and B-cubed precision and recall. A face without a subject counts as a separate
+/// cluster.
 async fn judge(store: &Store, person_of: &HashMap<Uuid, usize>) {
     let ids: Vec<Uuid> = person_of.keys().copied().collect();
     let shown = store.shown_by(&ids).await.unwrap();

@@ -1,12 +1,13 @@
-//! Measures what a crawl writes to the database: bytes per row of every table and index, and for
-//! each image the WAL, the commits and the written pages of 8 kB.
+//! Measures how much a crawl writes to the database: bytes per row of every table and index, and
+//! for each image the WAL, the commits and the written pages of 8 kB.
 //!
 //!     TEST_DATABASE_URL=postgres://… \
 //!       cargo run --release -p facecrawl-pipeline --example footprint -- [IMAGES] [DIMENSIONS]
 //!
 //! It calls the store and the queue like the jobs of a crawl, page by page and image by image, in
-//! the same transactions. Nothing is fetched and no model runs. Every page has eight images and
-//! every image four faces. Addresses have about 60 characters; hashes and embeddings are random.
+//! the same transactions. Nothing is fetched and no model runs. Every page contains eight images,
+//! and every image contains four faces. Addresses have about 60 characters; hashes and embeddings
+//! are random.
 //!
 //! The server should have no other load, because WAL is counted for the whole server. The example
 //! creates its own database and prints one JSON document, which `docs/explanation/SCALING.md` uses.
@@ -26,7 +27,7 @@ use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
 const FACES_PER_IMAGE: usize = 4;
-/// Number of pages admitted at once, like the links of one page.
+/// Number of pages admitted in one call, like the links of one page.
 const LINKS: usize = 50;
 
 type Failure = Box<dyn std::error::Error>;
@@ -76,7 +77,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the server wrote between two points in time.
+/// Measures how much the server writes between two points in time.
 struct Meter<'a> {
     database: &'a TestDatabase,
     before: [i64; 3],
@@ -101,7 +102,7 @@ impl<'a> Meter<'a> {
         ]
     }
 
-    /// Returns what was written per item, for `number` items.
+    /// Returns the amount written per item, for `number` items.
     async fn end(&self, number: usize) -> Value {
         let seconds = self.begun.elapsed().as_secs_f64();
         self.database.execute("checkpoint").await;
@@ -155,7 +156,7 @@ impl Crawl {
         Ok(())
     }
 
-    /// Returns the next job of a kind: its claim and its row.
+    /// Returns the claim and the row of the next job of a kind.
     async fn claim(&self, kind: &str) -> Result<Option<(Claim, Uuid)>, Failure> {
         let kinds = [kind.to_owned()];
         loop {

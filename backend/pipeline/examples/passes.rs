@@ -1,5 +1,5 @@
-//! Measures what `single`, `auto` and `thorough` find in a folder of photographs, and what they
-//! cost.
+//! Measures how many faces `single`, `auto` and `thorough` find in a folder of photographs, and at
+//! what cost.
 //!
 //! Run `cargo run --release -p facecrawl-pipeline --example passes -- PACK MODELS PHOTOGRAPHS
 //! [ROUNDS]` with `ORT_DYLIB_PATH` set. Prints one row per photograph: faces and views for each

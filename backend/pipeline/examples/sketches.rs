@@ -1,5 +1,5 @@
-//! Measures how often sketches of two people match, and how often sketches of one person do not.
-//! These are the figures of docs/explanation/PRIVACY.md.
+//! Measures how often sketches of two people match, and how often sketches of one person do not
+//! match. These are the figures of docs/explanation/PRIVACY.md.
 //!
 //! Run `cargo run --release -p facecrawl-pipeline --example sketches -- PACK MODELS PHOTOGRAPHS
 //! PEOPLE.csv` with `ORT_DYLIB_PATH` set. The arguments are those of the example `verification`.
@@ -23,7 +23,7 @@ const DRAWN: usize = 600;
 /// Number of bits of a stored sketch.
 const STORED: usize = 256;
 
-/// The planes of one secret, and of another for the second half of 512 bits.
+/// The planes of one secret, and those of a second secret for the second half of 512 bits.
 struct Planes([Sketcher; 2]);
 
 impl Planes {
@@ -112,7 +112,7 @@ fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
             .collect();
         (genuine, impostors) = (0, 0);
         photographs::each_pair(faces, |pair, a, b| {
-            // Two faces that are presumed to differ may show one person, so only certain pairs
+            // Two faces that presumably differ may belong to one person, so only certain pairs
             // count.
             match pair {
                 Pair::Genuine => genuine += 1,

@@ -4,8 +4,8 @@
 //!
 //! Run `cargo run --release -p facecrawl-pipeline --example verification -- PACK MODELS PHOTOGRAPHS
 //! PEOPLE.csv` with `ORT_DYLIB_PATH` set. `PEOPLE.csv` has a line `FILE,PERSON` for every
-//! photograph whose best face is known. `people.csv` beside this file is the list for the
-//! photographs of docs/reference/ACCURACY.md.
+//! photograph whose best face is known. `people.csv` in this folder is the list for the photographs
+//! of docs/reference/ACCURACY.md.
 //!
 //! Genuine pairs are faces of one person in two images that are not near-duplicates. Impostor pairs
 //! are `certain` (two faces of one photograph, or two different known people) or `presumed` (all

@@ -1,8 +1,8 @@
 //! The analysis of one image: decode, detect, align, assess quality, embed.
 //!
-//! The analysis has two stages, so that a caller can stop in between. [`Analyzer::decode`] returns
-//! pixels and hashes, which are enough to recognise a duplicate. [`Analyzer::find_faces`] does the
-//! rest. [`Analyzer::analyze`] runs both.
+//! The analysis has two stages, so that a caller can stop after the first. [`Analyzer::decode`]
+//! returns pixels and hashes, which suffice to recognise a duplicate. [`Analyzer::find_faces`]
+//! finds, assesses and embeds the faces. [`Analyzer::analyze`] runs both.
 //!
 //! The models, their batches and their devices are in the crate `inference`. The algorithms on
 //! pixels are in the crate `vision`.
@@ -47,7 +47,7 @@ pub struct Analyzer {
 struct Inner {
     config: Config,
     cpu: Cpu,
-    /// A separate pool that parses image headers. This takes microseconds and must not wait behind
+    /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
     heads: Cpu,
     /// The memory budget for pixels.

@@ -1,8 +1,8 @@
 //! A limit on memory that many callers share, such as decoded images and request bodies.
 //!
-//! Before a caller allocates something large, it takes a share of the budget. The share stays with
-//! the bytes and is dropped together with them. Shares are granted in the order of the requests, so
-//! small requests do not block a large one forever.
+//! Before a caller allocates a large amount of memory, it acquires a share of the budget. The share
+//! is stored with the bytes and dropped together with them. Shares are granted in the order of the
+//! requests, so small requests do not block a large one forever.
 //!
 //! A caller that holds a share must not wait for another share of the same budget. Such callers
 //! could wait for each other forever.
@@ -31,7 +31,7 @@ pub struct Exhausted {
     pub retry_after: Duration,
 }
 
-/// A number of bytes that may be held at once. Cloning it is cheap.
+/// Maximum number of bytes that may be in use at a time. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Budget {
     what: &'static str,
@@ -54,9 +54,10 @@ pub struct Share {
 }
 
 impl Budget {
-    /// Creates a budget of `bytes`. Background work may hold three quarters of it, so that a part
-    /// is always left for interactive callers. `what` names the budget in errors and in the gauges
-    /// `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and `facecrawl_held_waiting`.
+    /// Creates a budget of `bytes`. Background work may use three quarters of it, so that a part is
+    /// always available to interactive callers. `what` is the name of the budget in errors and in
+    /// the gauges `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and
+    /// `facecrawl_held_waiting`.
     pub fn new(what: &'static str, bytes: u64) -> Self {
         describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Bytes held of a memory budget, by budget");
         describe_gauge!("facecrawl_held_limit_bytes", Unit::Bytes, "Size of a memory budget, by budget");
@@ -79,8 +80,8 @@ impl Budget {
         }
     }
 
-    /// Returns the same budget, but background work may hold at least `bytes`, the size of the
-    /// largest item that it processes. Call it before any share is taken.
+    /// Returns the same budget, but lets background work use at least `bytes`, the size of the
+    /// largest item that it processes. Call it before any share is acquired.
     #[must_use]
     pub fn with_background_room(mut self, bytes: u64) -> Self {
         self.background_units = self.background_units.max(units(bytes).min(self.units));
@@ -93,8 +94,7 @@ impl Budget {
         u64::from(self.units) * UNIT
     }
 
-    /// Returns a share of `bytes` for an interactive caller, or `None` if that many are not free
-    /// now.
+    /// Returns a share of `bytes` for an interactive caller, or `None` if they are not free now.
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
@@ -107,9 +107,9 @@ impl Budget {
         Exhausted { what: self.what, retry_after: PAUSE }
     }
 
-    /// Waits until `bytes` are free and all earlier callers have their shares, then returns a
-    /// share. A request larger than the budget counts as the whole budget. Its share is then held
-    /// alone. Dropping the future cancels the request.
+    /// Waits until `bytes` are free and all earlier callers have received their shares, then
+    /// returns a share. A request larger than the budget is reduced to the whole budget. No other
+    /// share exists at the same time as such a share. Dropping the future cancels the request.
     ///
     /// # Errors
     /// Fails with [`Exhausted`] shortly before `deadline`. Without a deadline the wait has no
@@ -159,7 +159,7 @@ impl Share {
         self.part(self.all.num_permits().min(units(bytes) as usize))
     }
 
-    /// Adds another share of the same budget. Both must have been taken with the same priority.
+    /// Adds another share of the same budget. Both must have been acquired with the same priority.
     pub fn join(&mut self, other: Self) {
         let Self { all, background, held } = other;
         self.all.merge(all);

@@ -1,9 +1,9 @@
 //! Groups the faces of a collection by person: starts a run, and executes one step of it. The job
 //! that repeats the steps is in `worker::clustering`.
 //!
-//! A step takes a small batch of faces that no run has processed, in the order of their ids. The
-//! store's search returns their nearest neighbours. The subjects of all these faces, and the faces
-//! without a subject, are the parties of an agglomerative clustering with average linkage
+//! A step processes a small batch of faces that no run has processed, in the order of their ids.
+//! The store's search returns their nearest neighbours. The subjects of all these faces, and the
+//! faces without a subject, are the parties of an agglomerative clustering with average linkage
 //! ([`linkage`]).
 //!
 //! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run
@@ -47,7 +47,7 @@ pub enum ClusterError {
 
 crate::domain::transient::transient!(ClusterError);
 
-/// Starts clusterings. Cheap to clone.
+/// Starts clusterings. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Clusters {
     store: Store,
@@ -55,16 +55,16 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Creates a value for a migrated database.
+    /// Creates a `Clusters` value for a migrated database.
     pub fn new(store: Store, queue: Queue) -> Self {
         Self { store, queue }
     }
 
     /// Inserts a run and its job in one transaction, and returns the run and `true`. If a run is in
-    /// progress, returns that one and `false`, and enqueues its job if it has none.
+    /// progress, returns that run and `false`, and enqueues its job if it has none.
     ///
     /// # Errors
-    /// [`ClusterError`].
+    /// Fails with [`ClusterError`] if the store or the queue fails.
     pub async fn begin(
         &self,
         scope: &ClusterScope,
@@ -81,11 +81,11 @@ impl Clusters {
 
 /// The result of a step.
 pub(crate) enum Step {
-    /// Processed the faces up to this one.
+    /// The faces up to this one were processed.
     Done(Uuid),
     /// No faces are left.
     NoneLeft,
-    /// The run has ended, or was deleted with its collection.
+    /// The run ended, or was deleted with its collection.
     Over,
 }
 

@@ -3,9 +3,9 @@
 //! Two transactions can settle the last two rows at the same time, and neither sees the change of
 //! the other. Near the end of a crawl, each transaction therefore locks the crawl's row first. They
 //! run one after the other, and the last one sees that no row is queued. Far from the end,
-//! transactions take no lock, so that workers do not wait for each other. `Crawls::reconcile` ends
-//! a crawl that this check misses, for example because a worker was suspended while all others
-//! finished.
+//! transactions do not lock the row, so that workers do not wait for each other.
+//! `Crawls::reconcile` ends a crawl that this check misses, for example because a worker was
+//! suspended while all others finished.
 
 pub(crate) mod notifications;
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// Number of queued rows below which a crawl counts as near its end.
 ///
 /// It exceeds the number of concurrent transactions (Postgres allows 100 connections by default),
-/// so that all transactions of the last rows take the lock. It is not much larger, because the
+/// so that all transactions of the last rows acquire the lock. It is not much larger, because the
 /// transactions of a crawl near its end run one after the other.
 const NEAR_THE_END: i64 = 256;
 
@@ -32,8 +32,8 @@ impl CompletionCheck {
     /// so that the crawl's row is locked before any ledger row.
     ///
     /// # Errors
-    /// [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call to the
-    /// queue or waits for it, so nothing is stored after a cancellation.
+    /// Fails with [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call
+    /// to the queue or waits for it, so nothing is stored after a cancellation.
     pub(crate) async fn begin(
         store: &Store,
         tx: &mut Tx,
@@ -65,8 +65,8 @@ impl CompletionCheck {
     }
 }
 
-/// Ends the crawl if it is live and no row is queued. Returns whether it did. The caller must have
-/// locked the crawl's row.
+/// Ends the crawl if it is live and no row is queued. Returns `true` if it ended the crawl. The
+/// caller must have locked the crawl's row.
 ///
 /// The state becomes `completed`, with the reasons in the ledger. It becomes `failed` if neither a
 /// page nor an image could be fetched.
@@ -88,7 +88,7 @@ pub(crate) async fn finish_if_done(
             notifications::ended(store, queue, tx, &crawl).await?;
             Ok(true)
         }
-        // The crawl was cancelled or ended by another transaction. That state stays.
+        // Another transaction cancelled or ended the crawl. That state is kept.
         Err(StoreError::Conflict(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -115,7 +115,8 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
     Some(format!("nothing could be fetched: {}{remedies}", reasons.join(", ")))
 }
 
-/// Sentences for reasons where the service itself refused the fetch: what its operator can change.
+/// Sentences for the reasons for which the service itself rejects a fetch. They describe what its
+/// operator can change.
 const REMEDIES: [(&str, &str); 2] = [
     ("forbidden_address", "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
     ("forbidden_url", "a port is reached only where CRAWL_PORTS has it"),

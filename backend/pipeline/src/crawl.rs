@@ -23,10 +23,10 @@ pub struct Config {
     /// `CRAWL_DELAY_MS`: minimum time between two requests to a host, for crawls that set no delay.
     pub default_delay: Duration,
     /// Maximum time that a job waits in the process for a host permit. A job that would wait longer
-    /// goes back to the queue. It is also the maximum time between a pause and the last request
-    /// that still starts.
+    /// returns to the queue. This is also the maximum time between a pause and the start of the
+    /// last request.
     pub patience: Duration,
-    /// How long a robots.txt is cached (RFC 9309 2.4 asks for at most 24 hours).
+    /// How long a robots.txt is cached (RFC 9309 2.4 requires at most 24 hours).
     pub robots_ttl: Duration,
     /// Wait before a robots.txt that could not be fetched is requested again.
     pub robots_retry: Duration,
@@ -37,7 +37,7 @@ pub struct Config {
     /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how URLs of pages are normalised.
     pub spelling: crawler::urls::Spelling,
     /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without their own secret, and
-    /// derives the secrets of collections. Without it there are no webhooks.
+    /// derives the secrets of collections. Without it, webhooks are disabled.
     pub webhook_secret: Option<Secret>,
     /// Wait after the first failed delivery to a webhook. It triples with every further failure, up
     /// to an hour.
@@ -60,11 +60,11 @@ impl Default for Config {
     }
 }
 
-/// Creates and controls crawls. Cheap to clone.
+/// Creates and controls crawls. Cloning it is cheap.
 ///
-/// Every transaction that touches jobs and rows, here and in the job handlers, takes its locks in
-/// one order: the group of jobs (by a call to the queue), the crawl, the lock keys of near images,
-/// images, ledger rows.
+/// Every transaction that changes jobs and rows, here and in the job handlers, acquires its locks
+/// in one order: the group of jobs (by a call to the queue), the crawl, the lock keys of near
+/// images, images, ledger rows.
 #[derive(Clone)]
 pub struct Crawls {
     store: Store,
@@ -73,7 +73,7 @@ pub struct Crawls {
 }
 
 impl Crawls {
-    /// Creates a value with the default settings.
+    /// Creates a `Crawls` value with the default settings.
     pub fn new(store: Store, queue: Queue) -> Self {
         Self { store, queue, config: Config::default() }
     }
@@ -85,7 +85,7 @@ impl Crawls {
         self
     }
 
-    /// Returns the settings in force.
+    /// Returns the current settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -94,10 +94,10 @@ impl Crawls {
     /// first jobs in one transaction.
     ///
     /// A seed whose path ends like an image file is fetched as an image. The collection must exist;
-    /// `default` always does.
+    /// `default` always exists.
     ///
     /// # Errors
-    /// [`CrawlError::Invalid`] names the field and what is allowed.
+    /// Fails with [`CrawlError::Invalid`], which contains the field and what is allowed.
     pub async fn create(
         &self,
         collection: &str,

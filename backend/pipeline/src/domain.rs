@@ -1,7 +1,7 @@
 //! Types that every other module of the pipeline may use: options, jobs and their payloads, ledger
 //! rows and errors.
 //!
-//! Nothing here fetches, analyses or stores an image.
+//! It does not fetch, analyse or store images.
 
 mod collection;
 mod error;

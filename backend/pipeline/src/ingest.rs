@@ -2,8 +2,8 @@
 //! writes the rows in one transaction. Fetching is in the module `worker`.
 //!
 //! Blobs are named by their content. If the transaction is rolled back (stale claim, database
-//! failure) or another one is faster, the blobs stay. The next attempt with the same image uses the
-//! same names. A sweep of the blob store removes blobs that no row names.
+//! failure) or another one is faster, the blobs are not deleted. The next attempt with the same
+//! image uses the same names. A sweep of the blob store removes blobs that no row refers to.
 
 mod blobs;
 mod dedupe;
@@ -37,18 +37,18 @@ use uuid::Uuid;
 /// The result of ingesting an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
-    /// The image was stored, possibly as the replacement of smaller versions. With [`Dedupe::Off`]
-    /// also a file that was stored before.
+    /// The image was stored, possibly as the replacement of smaller versions. With [`Dedupe::Off`],
+    /// this also applies to a file that was stored before.
     Stored {
         /// The image.
         image: Uuid,
         /// Number of faces stored with the image.
         faces: usize,
     },
-    /// The image is known: a file with the same bytes or another file of the same image. The source
-    /// was added to the known image.
+    /// The image is already stored, from a file with the same bytes or from another file of the
+    /// same image. The source was added to the stored image.
     Duplicate {
-        /// The known image.
+        /// The stored image.
         image: Uuid,
         /// `exact_duplicate` or `near_duplicate`.
         reason: &'static str,
@@ -116,7 +116,7 @@ pub struct FetchedFrom {
     pub visit: Option<Visit>,
 }
 
-/// Analyses and stores images. Cheap to clone.
+/// Analyses and stores images. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Ingest {
     inner: Arc<Inner>,
@@ -131,7 +131,7 @@ struct Inner {
     sketcher: Option<Sketcher>,
 }
 
-/// Maximum number of tries to find a stored image that other transactions replace.
+/// Maximum number of attempts to find a stored image that other transactions replace.
 const LOOKS: usize = 5;
 
 impl Ingest {
@@ -153,7 +153,7 @@ impl Ingest {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns a copy that also suppresses people whose sketches were made with this secret
+    /// Returns a copy that also suppresses people whose sketches were computed with this secret
     /// (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
@@ -172,15 +172,16 @@ impl Ingest {
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
     /// the transaction also completes the job and ends the crawl if this was its last row.
     ///
-    /// Without a claim, the caller must end the crawl. After an error nothing is stored and the row
+    /// Without a claim, the caller must end the crawl. If it fails, nothing is stored and the row
     /// is not settled.
     ///
     /// # Errors
-    /// [`IngestError`]; `QueueError::Stale` if the claim was lost meanwhile.
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
+    /// the meantime.
     pub async fn ingest(&self, incoming: Incoming, claim: Option<Claim>) -> Result<Ingested, IngestError> {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
-        // A larger version can replace the stored image before the source is linked to it. Then the
-        // loop searches again.
+        // A larger version can replace the stored image before the source is linked to it. In that
+        // case the loop searches again.
         for _ in 0..LOOKS {
             if let Some(reason) = self.refusal(&incoming, &sha256, None).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
@@ -223,7 +224,7 @@ impl Ingest {
                 retried("store_image", || self.record(&incoming, claim, &analysis, &stored, partly)).await?;
             match recorded {
                 Some(done) => return Ok(done),
-                // The image, its address or a person was erased meanwhile.
+                // The image, its address or a person was erased in the meantime.
                 None => continue,
             }
         }

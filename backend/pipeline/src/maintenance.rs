@@ -1,5 +1,5 @@
-//! Periodic maintenance of what is stored: deletes expired images and crawls, unused hosts, and
-//! blobs that no row names. Crawls are repaired in `crawl::reconcile`.
+//! Periodic maintenance of the stored data: deletes expired images and crawls, unused hosts, and
+//! blobs that no row refers to. Crawls are repaired in `crawl::reconcile`.
 
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -9,14 +9,14 @@ use store::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
-/// Interval between two maintenance runs of all processes together.
+/// Interval between two maintenance runs, over all processes.
 const EVERY: Duration = Duration::from_secs(3600);
-/// Minimum age of a blob that the sweep deletes. A younger one may belong to an image that is being
-/// stored.
+/// Minimum age of a blob that the sweep deletes. A younger blob may belong to an image that is
+/// being stored.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Number of blobs that one query looks up.
 const CHUNK: usize = 500;
-/// Time after its last request from which a host's data is useless. A robots.txt is valid for a
+/// Time after a host's last request after which its data is useless. A robots.txt is valid for a
 /// day, and the pace for the current day.
 const HOSTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
@@ -24,7 +24,7 @@ const HOSTS_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of keys of missing blobs in a report.
 const TOLD: usize = 20;
 
-/// Maintains the store and the blobs. Cheap to clone.
+/// Maintains the store and the blobs. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Maintenance {
     store: Store,
@@ -49,17 +49,16 @@ pub struct Swept {
     pub blobs: u64,
     /// Number of blobs without a row that are older than the grace period.
     pub orphans: u64,
-    /// Number of blobs that were deleted: orphans, and blobs that erasures had left over.
+    /// Number of deleted blobs: orphans, and blobs left over from erasures.
     pub removed: u64,
-    /// Number of blobs that a row names and that do not exist. `None` if the caller did not ask for
-    /// it.
+    /// Number of missing blobs, to which a row refers. `None` if the caller did not request it.
     pub missing: Option<u64>,
     /// Keys of the missing blobs, at most 20.
     pub missing_keys: Vec<String>,
 }
 
 impl Maintenance {
-    /// Creates a value for a store and its blobs.
+    /// Creates a `Maintenance` value for a store and its blobs.
     pub fn new(store: Store, blobs: Blobs) -> Self {
         Self { store, blobs }
     }
@@ -88,10 +87,10 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Deletes what is older than the retention of its collection.
+    /// Deletes content that is older than the retention period of its collection.
     ///
     /// # Errors
-    /// Fails if the store fails. What was deleted before stays deleted.
+    /// Fails if the store fails. Earlier deletions are kept.
     pub async fn expire(&self) -> Result<Expiry, StoreError> {
         let mut expiry = Expiry::default();
         for collection in self.store.collections_with_retention().await? {
@@ -125,7 +124,7 @@ impl Maintenance {
     /// ended. Returns the number of hosts.
     ///
     /// # Errors
-    /// Fails if the store fails. What was deleted before stays deleted.
+    /// Fails if the store fails. Earlier deletions are kept.
     pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
         self.store.prune_host_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
@@ -139,9 +138,9 @@ impl Maintenance {
         }
     }
 
-    /// Deletes blobs that erasures have left over, and blobs that no row names and that are older
-    /// than `grace`. With `missing`, also counts blobs that rows name and that do not exist. With
-    /// `dry_run`, deletes nothing.
+    /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
+    /// With `missing`, also counts missing blobs to which a row refers. With `dry_run`, deletes
+    /// nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
@@ -162,8 +161,8 @@ impl Maintenance {
             if dry_run || orphans.is_empty() {
                 continue;
             }
-            // The orphans are recorded for deletion like the blobs of a deleted row. An image that
-            // writes one of them at this moment therefore keeps it.
+            // The orphans are recorded for deletion like the blobs of a deleted row. If an image is
+            // being stored with one of these blobs, the blob is therefore kept.
             self.store.condemn_blobs(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
             swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;

@@ -1,5 +1,5 @@
-//! Repeats, in a database restored from a backup, the deletions that were made after the backup.
-//! The store reads the deletion log.
+//! Repeats, in a database restored from a backup, the deletions that followed the backup. The store
+//! reads the deletion log.
 
 use crate::domain::forget_jobs;
 use crate::domain::jobs::erase_collection;
@@ -22,12 +22,12 @@ pub enum ReapplyError {
     Queue(#[from] QueueError),
 }
 
-/// The numbers of rows that were deleted again.
+/// Numbers of rows that were deleted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reapplied {
     /// Number of faces, including those of deleted images.
     pub faces: u64,
-    /// Number of images that were deleted as a whole.
+    /// Number of completely deleted images.
     pub images: u64,
     /// Number of subjects.
     pub subjects: u64,
@@ -36,12 +36,12 @@ pub struct Reapplied {
 }
 
 /// Imports a deletion log ([`Store::import_deletion_log`]) and repeats its deletions in small
-/// transactions. After a kill, it can be called again.
+/// transactions. If the process is killed, it can be called again.
 ///
-/// Blobs whose rows were deleted are left to `Store::delete_pending_blobs`.
+/// `Store::delete_pending_blobs` deletes the blobs whose rows were deleted.
 ///
 /// # Errors
-/// Fails if the store or the queue fails. What was deleted before stays deleted.
+/// Fails if the store or the queue fails. Earlier deletions are kept.
 pub async fn reapply(
     store: &Store,
     queue: &Queue,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const MIB: u64 = 1 << 20;
 
-/// A budget of 8 MiB, of which background work may hold 6.
+/// Returns a budget of 8 MiB, of which background work may use 6.
 fn budget() -> Budget {
     Budget::new("things", 8 * MIB)
 }
@@ -59,8 +59,8 @@ async fn what_is_larger_than_the_budget_is_held_alone() {
     let large = large.await.unwrap();
     assert!(now(&budget, 1, Priority::Interactive).is_none());
     drop(large);
-    // The same holds for background work and its part of the budget. That part is at least as large
-    // as the argument of `with_background_room`.
+    // The same applies to background work and its part of the budget. That part is at least as
+    // large as the argument of `with_background_room`.
     let _work = now(&budget, 7, Priority::Background).unwrap();
     assert!(now(&budget, 2, Priority::Interactive).is_some());
     let roomy = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);

@@ -1,5 +1,5 @@
-//! Politeness and fairness of crawls over many hosts, in simulated time: `examples/frontier` at a
-//! small size.
+//! Tests politeness and fairness of crawls over many hosts, in simulated time. Runs
+//! `examples/frontier` at a small size.
 #![allow(missing_docs)]
 
 #[path = "../examples/frontier/ledger.rs"]
@@ -30,9 +30,10 @@ async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
         number("pages"),
         "every page has an outcome: {report:#}"
     );
-    // Until every host has had a request, no host has had many more than its claimable jobs.
+    // Until every host has received a request, no host receives many more requests than its number
+    // of claimable jobs.
     assert!(number("as_fair_shares") <= 1.5, "{report:#}");
-    // A crawl of two hosts that starts after the other crawls have filled their queues.
+    // This crawl of two hosts starts after the other crawls have filled their queues.
     let small = &report["crawls"][3]["first_wait"]["max"];
     assert!(small.as_f64().is_some_and(|seconds| seconds < 5.0), "{report:#}");
 }

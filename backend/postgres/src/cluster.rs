@@ -16,11 +16,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::watch;
 
-/// Longest socket folder: `sockaddr_un` has 104 bytes on macOS and 108 on Linux, including the name
-/// `/.s.PGSQL.5432` and a terminating zero.
+/// Maximum length of the socket folder's path. A socket's path is limited to 104 bytes on macOS and
+/// 108 on Linux (`sockaddr_un`), including the name `/.s.PGSQL.5432` and a terminating zero.
 const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
-/// The server logs this for each connection and each process of its own that it ends when it stops.
+/// The server logs this text for each connection and each child process that it ends when it stops.
 const CLOSED: &str = "due to administrator command";
 
 /// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
@@ -30,15 +30,15 @@ pub struct Cluster {
     socket_dir: PathBuf,
     database: String,
     exited: watch::Receiver<bool>,
-    /// Set before the server is stopped: what it says of the connections that it closes is
-    /// expected.
+    /// Set before the server is stopped. Log messages about closed connections are expected from
+    /// then on.
     stopping: Arc<AtomicBool>,
     _lock: File,
 }
 
 impl Cluster {
-    /// Starts the server, and creates the cluster first if it does not exist. Returns when the
-    /// server accepts connections.
+    /// Starts the server. Creates the cluster first if it does not exist. Returns when the server
+    /// accepts connections.
     ///
     /// # Errors
     /// Fails with [`Error::InUse`] if another process uses the data. See [`Error`] for other
@@ -111,7 +111,7 @@ impl Cluster {
         Ok(socket_url(&socket_dir(&config.data_dir), &config.database))
     }
 
-    /// Returns the URL of the database named in the configuration.
+    /// Returns the URL of the configured database.
     pub fn default_url(&self) -> String {
         self.url(&self.database)
     }
@@ -224,8 +224,8 @@ fn absolute(config: &Config) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Returns the socket folder, which is beside the data folder. If that path is too long for a
-/// socket, it is a folder in `/tmp` named after a hash of the data folder.
+/// Returns the socket folder, which has the same parent as the data folder. If that path is too
+/// long for a socket, the socket folder is in `/tmp`, with a hash of the data folder in its name.
 fn socket_dir(data_dir: &Path) -> PathBuf {
     let near = beside(data_dir, "run");
     if near.as_os_str().len() <= LONGEST_SOCKET_DIR {

@@ -1,18 +1,20 @@
 //! Chooses the user who runs Postgres.
 //!
-//! An ordinary user runs it as itself. Root runs it as an unprivileged user: the owner of existing
-//! data, else the system's `postgres` user, else `nobody`.
+//! If this process is not run by root, the server runs as the same user. Otherwise, it runs as an
+//! unprivileged user: the owner of existing data, or else the system's `postgres` user, or else
+//! `nobody`.
 //!
-//! A parent folder may be closed to that user, for example if the checkout is in a private home.
-//! Then the server also gets one capability, with `setpriv` from util-linux. It allows reading and
-//! searching all folders, but not writing. The server's programs are copied to a place that it can
-//! reach.
+//! That user may be unable to enter a parent folder, for example if the checkout is in a private
+//! home folder. The server is then granted one capability, with `setpriv` from util-linux. It
+//! allows reading and searching all folders, but not writing. The server's programs are copied to a
+//! folder that it can access.
 
 use crate::Error;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The user and group ids of the server, and whether it has to pass folders that it cannot enter.
+/// The user and group ids of the server, and whether its path contains folders that the user cannot
+/// enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     switch: Option<(u32, u32)>,

@@ -1,5 +1,5 @@
 //! Creates the cluster on the first start. `initdb` writes into a temporary folder, which is then
-//! renamed, so the data is complete or does not exist.
+//! renamed, so the data folder is either complete or missing.
 
 use crate::identity::Identity;
 use crate::{Config, Error};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 
-/// Creates the cluster if it does not exist. Rejects data of another major version and folders with
-/// other content.
+/// Creates the cluster if it does not exist. Rejects data of a different major version and folders
+/// with other content.
 pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), Error> {
     let data = &config.data_dir;
     let version_file = data.join("PG_VERSION");
@@ -47,7 +47,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
     std::fs::rename(&fresh, data).map_err(Error::io(data))
 }
 
-/// Creates the database in single-user mode, while nobody can connect.
+/// Creates the database in single-user mode, in which clients cannot connect.
 async fn create_database(config: &Config, identity: &Identity, folder: &Path) -> Result<(), Error> {
     let program = config.bin_dir.join("postgres");
     let mut child = identity
@@ -87,7 +87,7 @@ async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
     if found == have { Ok(()) } else { Err(Error::Version { path: config.data_dir.clone(), found, have }) }
 }
 
-/// Returns a path next to the data folder: `data/postgres` and `run` give `data/postgres.run`.
+/// Returns a path next to the data folder: for `data/postgres` and `run` it is `data/postgres.run`.
 pub(crate) fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
     let mut name = data_dir.file_name().unwrap_or_default().to_owned();
     name.push(".");

@@ -1,4 +1,4 @@
-//! Runs a private Postgres cluster whose lifetime is that of the process.
+//! Runs a private Postgres cluster that lives as long as the process.
 //!
 //! The cluster listens on a Unix socket in a folder that only its user can enter, never on the
 //! network. It handles a clean stop, a stale pid file, and these failures:
@@ -28,15 +28,15 @@ use std::time::Duration;
 pub struct Config {
     /// Folder that contains `postgres` and `initdb`.
     pub bin_dir: PathBuf,
-    /// Data folder of the cluster, created on the first start. Its parent folder also gets the file
-    /// `<name>.lock` and the folder `<name>.run`.
+    /// Data folder of the cluster, created on the first start. The file `<name>.lock` and the
+    /// folder `<name>.run` are created in its parent folder.
     pub data_dir: PathBuf,
     /// Name of the database that the first start creates.
     pub database: String,
     /// `name=value` settings passed on the command line.
     pub settings: Vec<String>,
     /// Time limit until the server accepts connections. Crash recovery of a large cluster can take
-    /// long.
+    /// a long time.
     pub start_timeout: Duration,
 }
 
@@ -81,7 +81,7 @@ pub enum Error {
     /// A link or a file exists where a folder is required.
     #[error("{0} is not a folder; remove it")]
     NotAFolder(PathBuf),
-    /// The data was written by another major version.
+    /// The data was written by a different major version.
     #[error(
         "the data in {path} was written by Postgres {found}, and this is Postgres {have}; dump it with the old version and restore it, or set DATABASE_URL"
     )]

@@ -1,7 +1,7 @@
-//! Copies the Postgres binaries to a place that the server's user can reach.
+//! Copies the Postgres binaries to a folder that the server's user can access.
 //!
 //! The capability described in [`crate::identity`] does not help here: the programs find each other
-//! with `access`, which ignores capabilities. So root copies them, once, to a folder that everybody
+//! with `access`, which ignores capabilities. So root copies them, once, to a folder that all users
 //! can enter and only root can write.
 
 use crate::Error;
@@ -21,7 +21,7 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     let name = format!("facecrawl-postgres-{}", key(bin_dir)?);
     let target = place.join(&name);
     match fs::symlink_metadata(&target) {
-        // A folder of root here is complete, because a copy is renamed into place.
+        // A folder owned by root is complete, because a finished copy is renamed to this path.
         Ok(found) if found.is_dir() && found.uid() == 0 => return Ok(target.join(bin)),
         Ok(_) => return Err(Error::NotAFolder(target)),
         Err(_) => {}
@@ -36,7 +36,7 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     copy(source, &fresh)?;
     match fs::rename(&fresh, &target) {
         Ok(()) => Ok(target.join(bin)),
-        // Another process has created an equal copy meanwhile.
+        // Another process created an equal copy in the meantime.
         Err(_) if target.is_dir() => {
             let _ = fs::remove_dir_all(&fresh);
             Ok(target.join(bin))

@@ -1,4 +1,4 @@
-//! Handles what a previous run may have left: a lock, an orphaned server, a stale pid file, a stale
+//! Handles the remains of a previous run: a lock, an orphaned server, a stale pid file, and a stale
 //! socket.
 
 use crate::Error;
@@ -26,9 +26,9 @@ pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
 
 /// Stops an orphaned server and removes stale files. The lock must be held.
 ///
-/// With the lock held, a server that still runs on the data belongs to a dead process, so it is
-/// stopped. A pid file that names any other process is removed, because Postgres would refuse to
-/// start if that pid is in use.
+/// While the lock is held, a server that still uses the data belongs to a dead process, so it is
+/// stopped. A pid file with the id of any other process is removed, because Postgres would refuse
+/// to start if that pid is in use.
 pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
     let pid_file = data_dir.join("postmaster.pid");
     if let Ok(text) = std::fs::read_to_string(&pid_file) {
@@ -54,8 +54,9 @@ pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Erro
     Ok(())
 }
 
-/// Returns `true` if the process is a server on this data folder, which is then its working
-/// directory. Where the system does not show working directories, any living process counts.
+/// Returns `true` if the process is a server on this data folder, which is the working directory of
+/// such a server. If the system does not provide working directories, returns `true` for any living
+/// process.
 fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
     if test_kill_process(pid).is_err_and(|error| error == rustix::io::Errno::SRCH) {
         return false;
@@ -66,8 +67,8 @@ fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
     }
 }
 
-/// Requests a fast shutdown, then an immediate one, then kills the process. Returns when it is
-/// gone.
+/// Requests a fast shutdown, then an immediate one, then kills the process. Returns when the
+/// process has ended.
 pub(crate) async fn stop(pid: Pid, patience: Duration) {
     for (signal, wait) in [
         (Signal::INT, patience),

@@ -11,7 +11,7 @@ fn bin_dir() -> PathBuf {
 }
 
 /// Creates a folder that only its owner can enter, like `mktemp -d`. A server started by root must
-/// work in it.
+/// work in this folder.
 fn scratch() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let closed = std::fs::Permissions::from_mode(0o700);
@@ -122,8 +122,8 @@ async fn a_long_path_and_a_name_with_spaces_work() {
     cluster.stop().await;
 }
 
-/// A whole checkout in a private home: a server started by root can enter neither its data folder
-/// nor its program folder.
+/// The whole checkout is in a private home folder, so a server started by root can enter neither
+/// its data folder nor its program folder.
 #[tokio::test]
 async fn programs_in_a_closed_folder_work() {
     let folder = scratch();

@@ -51,7 +51,7 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
     ] {
         sqlx::raw_sql(migration).execute(&pool).await?;
     }
-    // The same connection settings as a runner has.
+    // Uses the same connection settings as a runner.
     let queue = Queue::new(pool.clone(), Config::default()).on_own_connections(options.workers as u32 + 1);
 
     // The rounds alternate, so that changes in the machine's speed affect both measurements.
@@ -102,8 +102,7 @@ async fn fill(queue: &Queue, jobs: usize) -> Result<f64> {
         index += count;
     }
     let seconds = start.elapsed().as_secs_f64();
-    // Does what autovacuum would do a minute later: it updates visibility and statistics for the
-    // planner.
+    // Updates the visibility map and the planner's statistics, as autovacuum would a minute later.
     sqlx::raw_sql("vacuum analyze jobs").execute(&mut *conn).await?;
     sqlx::raw_sql("checkpoint").execute(&mut *conn).await?;
     Ok(jobs as f64 / seconds)

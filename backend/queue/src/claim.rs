@@ -8,11 +8,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 impl Queue {
-    /// Claims up to `limit` due jobs of `kinds`: lowest priority value first, then earliest time,
-    /// then oldest.
+    /// Claims up to `limit` due jobs of `kinds`: lowest priority value first, then earliest
+    /// scheduled time, then oldest job.
     ///
     /// Skips jobs that another worker is claiming, so under contention the result can be shorter.
-    /// At most one of the jobs has to run alone ([`ClaimedJob::runs_alone`]).
+    /// At most one of the returned jobs must run alone ([`ClaimedJob::runs_alone`]).
     pub async fn claim(
         &self,
         kinds: &[String],
@@ -46,12 +46,13 @@ impl Queue {
             .await?)
     }
 
-    /// Claims due jobs of other tenants: for each `(kind, tenant, limit)` of `slots`, up to `limit`
-    /// jobs of the kind that do not belong to the tenant.
+    /// Claims due jobs of other tenants. For each `(kind, tenant, limit)` of `slots`, claims up to
+    /// `limit` jobs of the kind that do not belong to the tenant.
     ///
-    /// The tenant with the fewest running jobs comes first. `running` counts them by kind and
-    /// tenant. The jobs of one tenant come in the order of [`claim`](Self::claim). A runner calls
-    /// this for its last places. Jobs that have to run alone are left to [`claim`](Self::claim).
+    /// Jobs of the tenant with the fewest running jobs are claimed first. `running` counts them by
+    /// kind and tenant. The jobs of one tenant are ordered as in [`claim`](Self::claim). A runner
+    /// calls this for its last free slots. Jobs that must run alone are claimed only by
+    /// [`claim`](Self::claim).
     pub(crate) async fn claim_beside(
         &self,
         slots: &[(&str, Uuid, i64)],
@@ -87,7 +88,7 @@ impl Queue {
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Extends the leases. Returns the claims that are lost.
+    /// Extends the leases. Returns the lost claims.
     ///
     /// A claim is neither extended nor lost while another transaction has locked its row, for
     /// example to complete or hold the job. A locked row cannot be rescued.
@@ -108,7 +109,7 @@ impl Queue {
     /// scheduled.
     pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
         let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE).bind(kinds).fetch_one(&self.pool).await?;
-        // The limit avoids an overflow for far future times.
+        // The limit avoids an overflow for times in the distant future.
         Ok(seconds.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9))))
     }
 }
@@ -126,12 +127,13 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval { months: 0, days: 0, microseconds }
 }
 
-/// Finds the distinct (kind, priority) pairs ("bands") that have jobs, each with its first job.
+/// Finds the distinct (kind, priority) pairs ("bands") with at least one job, each with its first
+/// job.
 ///
 /// This is a skip scan of the index `jobs_ready`, so the cost depends on the number of bands, not
 /// of jobs. The due jobs of a band are a contiguous range of the index. A scan that starts at the
-/// first job does not read the dead entries before it, which claims leave. `kind` and `slots` come
-/// from the preceding CTE `wanted`.
+/// first job skips the dead index entries that earlier claims left before it. `kind` and `slots`
+/// come from the preceding CTE `wanted`.
 macro_rules! bands {
     () => {
         "bands as (
@@ -153,8 +155,8 @@ macro_rules! bands {
 }
 pub(crate) use bands;
 
-/// The end of a claim statement: `$ids` selects the locked jobs, `$4` is the lease, `$5` the
-/// worker.
+/// Builds the end of a claim statement. `$ids` selects the locked jobs, `$4` is the lease, and `$5`
+/// is the worker.
 macro_rules! claimed {
     ($ids:literal) => {
         concat!(
@@ -173,9 +175,9 @@ from claimed order by priority, scheduled_at, id"
     };
 }
 
-/// Claims jobs in two passes over the index. The first pass takes no locks and counts how many of
-/// the best `limit` jobs over all kinds each band contributes. The second pass locks that many jobs
-/// of each band and skips rows locked by others. A single locking pass could not merge several
+/// Claims jobs in two passes over the index. The first pass acquires no locks and counts how many
+/// of the best `limit` jobs over all kinds each band contributes. The second pass locks that many
+/// jobs of each band and skips rows locked by others. A single locking pass could not merge several
 /// bands in order and lock only the rows that it returns.
 ///
 /// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index

@@ -1,4 +1,4 @@
-//! Removes the contents of ended jobs' records where they must not be kept.
+//! Clears the contents of ended jobs' records that must not be kept.
 
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
@@ -17,13 +17,13 @@ const FORGET_KEYED: [&str; 2] = [
 
 impl Queue {
     /// Clears the payload and the error of ended jobs and keeps their records. Live jobs do not
-    /// change. Returns the number of records.
+    /// change. Returns the number of cleared records.
     pub async fn forget(&self, conn: &mut PgConnection, jobs: &[Uuid]) -> Result<u64, QueueError> {
         Ok(sqlx::query(FORGET).bind(jobs).execute(conn).await?.rows_affected())
     }
 
-    /// Does the same as [`Self::forget`] for jobs of the groups that have one of the unique keys.
-    /// Reads every ended job of the groups.
+    /// Does the same as [`Self::forget`] for jobs of the groups whose unique key is among the given
+    /// keys. Reads every ended job of the groups.
     pub async fn forget_keyed(
         &self,
         conn: &mut PgConnection,

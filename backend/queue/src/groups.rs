@@ -1,14 +1,14 @@
 //! Holds, releases, cancels and counts groups.
 //!
-//! A held group has a row in `job_groups`, and all its live jobs carry the flag `held`. The index
-//! that claims read does not contain held jobs. A hold therefore costs one update per job of the
-//! group, once, and nothing per claim. Parked jobs (see `partitions`) carry the flag already and
-//! cost nothing here.
+//! A held group has a row in `job_groups`, and all its live jobs have the flag `held` set. The
+//! index that claims read does not contain held jobs. A hold therefore costs one update per job of
+//! the group, and nothing per claim. Parked jobs (see `partitions`) already have the flag set and
+//! need no update.
 //!
-//! Each change of a whole group takes the group's exclusive lock, which waits for transactions that
-//! add, complete or fail jobs of the group. It then updates the rows in two passes: first all rows
-//! that are not locked, then the rest. Waiting for row locks in the second pass is safe, because
-//! their owners are statements that never wait for a row themselves (see `claim`).
+//! Each change of a whole group acquires the group's exclusive lock, which waits for transactions
+//! that add, complete or fail jobs of the group. It then updates the rows in two passes: first all
+//! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
+//! because their owners are statements that never wait for a row themselves (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
 use crate::{Queue, QueueError};
@@ -16,8 +16,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Queue {
-    /// Holds a group: none of its jobs is claimed until [`Self::release_group`], including jobs
-    /// that are added meanwhile. Running jobs continue. Holding a held group has no effect.
+    /// Holds a group: none of its jobs is claimed until [`Self::release_group`] is called. This
+    /// includes jobs added in the meantime. Running jobs continue. Holding a held group has no
+    /// effect.
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
@@ -49,11 +50,11 @@ impl Queue {
     }
 
     /// Removes the hold of a group and cancels at most `most` of its live jobs, unparked jobs
-    /// first. Returns the number cancelled; fewer than `most` means that none is left.
+    /// first. Returns the number cancelled; a number below `most` means that no live jobs remain.
     ///
     /// Running jobs are cancelled too: their rows are deleted and their fences incremented, so
-    /// later calls of their workers are stale. Parked jobs, of which there can be a million, leave
-    /// no record.
+    /// later calls of their workers are stale. Parked jobs leave no record, because there can be a
+    /// million of them.
     pub async fn cancel_group(
         &self,
         conn: &mut PgConnection,
@@ -71,8 +72,8 @@ impl Queue {
         Ok(cancelled)
     }
 
-    /// Returns the number of live (available, running, retryable) jobs of a group. Counts rows; use
-    /// `group_is_live` if you do not need the number.
+    /// Returns the number of live (available, running, retryable) jobs of a group. This counts
+    /// rows; use `group_is_live` if you do not need the number.
     pub async fn live_in_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<i64, QueueError> {
         Ok(sqlx::query_scalar("select count(*) from jobs where group_id = $1")
             .bind(group)
@@ -89,7 +90,7 @@ impl Queue {
             .await?)
     }
 
-    /// Returns `true` if the group is held. The answer stays valid until the transaction ends.
+    /// Returns `true` if the group is held. The result remains valid until the transaction ends.
     pub async fn group_is_held(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         lock_groups_shared(conn, &[group]).await?;
         Ok(sqlx::query_scalar("select exists(select from job_groups where id = $1)")
@@ -105,19 +106,19 @@ async fn lock_group(conn: &mut PgConnection, group: Uuid) -> Result<(), QueueErr
 }
 
 /// Selects the unparked rows of the group that match `$which`, and locks them with `$lock`. The
-/// index `jobs_line` leaves out parked rows.
+/// index `jobs_line` does not contain parked rows.
 macro_rules! picked {
     ($which:literal, $lock:expr) => {
         concat!("with picked as materialized (select id from jobs where group_id = $1", $which, $lock, ")")
     };
 }
-/// Locking clause of the first pass: only rows that nobody has locked.
+/// Locking clause of the first pass, which locks only rows that are not locked.
 macro_rules! free {
     () => {
         " for update skip locked"
     };
 }
-/// Locking clause of the second pass: the remaining rows, in a fixed order.
+/// Locking clause of the second pass, which locks the remaining rows in a fixed order.
 macro_rules! rest {
     () => {
         " order by id for update"

@@ -31,8 +31,8 @@ impl Queue {
         limit: i64,
     ) -> Result<Vec<JobRow>, QueueError> {
         let limit = limit.clamp(0, LONGEST_LIST);
-        // The statement contains only the conditions that are asked for, so that each one can use
-        // its index.
+        // The statement contains only the requested conditions, so that each condition can use its
+        // index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
         // Ended jobs are read per state: each state has its own indexes, and there can be very many
         // completed jobs.
@@ -56,8 +56,8 @@ impl Queue {
                 query.push(" and state = '").push(state.as_str()).push("'");
             }
             // A range of pairs (see `push_range`) instead of `group_id =` and `id <`. Otherwise the
-            // planner would scan along the ids, past everything newer than the group's last job,
-            // and it cannot know how much that is.
+            // planner would scan along the ids, past all jobs newer than the group's last job, and
+            // it cannot estimate their number.
             let along_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
             if let Some(kind) = kind.filter(|_| along_kind.is_none()) {
                 query.push(" and kind = ").push_bind(kind);
@@ -85,12 +85,12 @@ impl Queue {
         query.build_query_as().fetch_optional(&self.pool).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Returns a discarded or cancelled job to the queue inside the caller's transaction, with all
-    /// attempts, due now. It is held if its group is held.
+    /// Returns a discarded or cancelled job to the queue inside the caller's transaction, due now
+    /// and with all attempts available. The job is held if its group is held.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it is neither discarded nor cancelled. Fails with `Duplicate` if a
-    /// live job has the same kind and unique key.
+    /// Fails with `NotFound` if the job is neither discarded nor cancelled. Fails with `Duplicate`
+    /// if a live job has the same kind and unique key.
     pub async fn retry(&self, conn: &mut PgConnection, id: Uuid) -> Result<JobRow, QueueError> {
         let group: Option<Option<Uuid>> = sqlx::query_scalar(
             "select group_id from finished_jobs where id = $1 and state in ('discarded', 'cancelled') for update",
@@ -122,8 +122,9 @@ impl Queue {
         sqlx::query_as(CANCEL).bind(id).fetch_optional(&mut *conn).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Counts all jobs, ended ones included, and returns the age of the oldest due job. Reads the
-    /// index entries of all rows, so it suits a page that a person opens, not every metrics scrape.
+    /// Counts all jobs, including ended jobs, and returns the age of the oldest due job. Reads the
+    /// index entries of all rows, so it is too slow for every metrics scrape. Use it for pages that
+    /// a person opens.
     pub async fn stats(&self) -> Result<QueueStats, QueueError> {
         self.count(concat!(
             live_counts!(),
@@ -132,8 +133,8 @@ impl Queue {
         .await
     }
 
-    /// Works like [`stats`](Self::stats), without completed and cancelled jobs. These can be many
-    /// and say nothing about the depth of the queue.
+    /// Works like [`stats`](Self::stats), but does not count completed and cancelled jobs. There
+    /// can be many of them, and they do not affect the depth of the queue.
     pub async fn depth(&self) -> Result<QueueStats, QueueError> {
         self.count(concat!(
             live_counts!(),
@@ -204,7 +205,7 @@ macro_rules! live_counts {
 }
 use live_counts;
 
-/// Deletes only the row that was inserted: the delete reads the ids that the insert returned.
+/// The delete reads the ids that the insert returned, so it deletes only the inserted row.
 const RETRY: &str = "
 with back as (
     insert into jobs (id, group_id, fence, scheduled_at, created_at, priority, max_attempts, held, kind, unique_key,
@@ -231,7 +232,7 @@ const CANCEL: &str = concat!(
        finished_at, last_error, group_id, false as held, locked_by"
 );
 
-/// [`bands`] for all kinds that have jobs. The kinds are found by a skip scan too.
+/// Like [`bands`], for all kinds with at least one job. A skip scan finds the kinds too.
 macro_rules! every_band {
     () => {
         concat!(

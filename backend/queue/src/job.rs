@@ -90,7 +90,7 @@ pub struct NewJob {
     /// The job's group. A group is held, released and cancelled as a whole.
     pub group_id: Option<Uuid>,
     /// The tenant for which the job runs; nil if the job belongs to no tenant. While jobs of
-    /// several tenants are due, one tenant gets at most three quarters of a runner's places.
+    /// several tenants are due, one tenant occupies at most three quarters of a runner's slots.
     pub tenant: Uuid,
     /// Partition key. At most `Config::partition_window` jobs with the same kind, group and
     /// partition key are unparked at a time. Requires a group.
@@ -137,7 +137,7 @@ pub struct ClaimedJob {
     pub attempt: i16,
     /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// How often the lease of this job expired, whether this job or another one ended the process.
+    /// Number of times that the lease of this job expired, even if another job crashed the process.
     pub crashes: i16,
     /// The job's group.
     pub group_id: Option<Uuid>,
@@ -146,7 +146,7 @@ pub struct ClaimedJob {
 }
 
 impl ClaimedJob {
-    /// Returns `true` if no other job may run in the same process. This is so after two lease
+    /// Returns `true` if no other job may run in the same process. This applies after two lease
     /// expiries.
     pub fn runs_alone(&self) -> bool {
         self.crashes > 1

@@ -1,12 +1,12 @@
-//! Looks up which unique keys live jobs use.
+//! Looks up the unique keys of live jobs.
 use crate::queue::stored_key;
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use std::collections::HashSet;
 
 impl Queue {
-    /// Returns those of `keys` that a live job of `kind` has, in input order. Owners of records use
-    /// it to find the records that still have a job.
+    /// Returns those of `keys` that are the unique key of a live job of `kind`, in input order.
+    /// Callers use it to find the records for which a live job exists.
     pub async fn live_keys(
         &self,
         conn: &mut PgConnection,

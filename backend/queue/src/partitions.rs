@@ -5,13 +5,13 @@
 //! unparked. Over all partition keys of one kind and group the limit is `Config::group_window`.
 //! Jobs beyond these limits are parked when they are enqueued. A parked job carries the held flag,
 //! so claims, holds and releases never read it. When half of a key's window is free, its best
-//! parked jobs are unparked with the current time. They therefore run after jobs that were enqueued
-//! in the meantime.
+//! parked jobs are unparked. Their scheduled time becomes the current time. They therefore run
+//! after jobs that were enqueued while they were parked.
 //!
 //! A group can have a million partition keys. One pass visits a bounded number of groups, and a
-//! bounded number of keys in those groups that have room. The next pass of the process continues
-//! there; within each group it continues where the last pass of that group ended. So groups do not
-//! wait for each other, and no key is skipped.
+//! bounded number of keys in the groups that have free places. The process's next pass continues
+//! with the groups that follow. Within each group, it continues after the last key that was visited
+//! in that group. So groups do not delay each other, and no key is skipped.
 use crate::queue::wake;
 use crate::{Queue, QueueError};
 use sqlx::{FromRow, PgConnection};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
 use uuid::Uuid;
 
-/// A partition key with parked jobs, and its free places.
+/// A partition key with parked jobs, and the number of its free places.
 #[derive(FromRow)]
 struct Room {
     kind: String,
@@ -33,33 +33,35 @@ struct Room {
     most: i64,
 }
 
-/// Groups per pass; keys per pass over all groups; and minimum number of keys per group.
+/// Number of groups per pass, number of keys per pass over all groups, and minimum number of keys
+/// per group.
 const GROUPS: i64 = 16;
 const PARTITIONS: i64 = 500;
 const LEAST_PARTITIONS: i64 = 20;
-/// Places of one partition key when half of the group's window is used.
+/// Number of places per partition key once half of the group's window is used.
 pub(crate) const FEW_PLACES: i64 = 8;
 
-/// Where the last passes ended.
+/// The positions at which the last passes ended.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionPositions {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     group: (String, Uuid),
-    /// The last key that the last pass visited in each group. A missing group starts at its first
-    /// key.
+    /// The last key that the last pass visited in each group. A pass starts at the first key of a
+    /// group without an entry.
     partitions: HashMap<(String, Uuid), String>,
 }
 
-/// Maximum number of groups whose position is remembered. Groups of cancelled crawls never come
-/// back, so their entries are never removed one by one.
+/// Maximum number of groups whose position is remembered. Above it, all positions are removed.
+/// Entries of cancelled crawls' groups would otherwise be kept forever, because no pass visits
+/// these groups again.
 const MOST_POSITIONS: usize = 10_000;
 
 impl Queue {
-    /// Unparks jobs of partition keys that have room. Returns the number of jobs.
+    /// Unparks jobs of partition keys that have free places. Returns the number of unparked jobs.
     ///
     /// Skips groups that another transaction is holding, releasing or cancelling. Any number of
-    /// processes may call this concurrently. The cost is bounded: with very many partition keys
-    /// each call visits only some of them, in turn.
+    /// processes may call this concurrently. The cost is bounded: if there are very many partition
+    /// keys, each call visits only some of them, and later calls visit the others.
     pub async fn unpark(&self) -> Result<u64, QueueError> {
         let mut tx = self.pool.begin().await?;
         let (kinds, groups, after) = self.next_groups(&mut tx).await?;
@@ -126,8 +128,8 @@ impl Queue {
         Ok(sqlx::query_as(NEXT_GROUPS).bind(kind).bind(group).bind(GROUPS).fetch_all(conn).await?)
     }
 
-    /// Stores where the next pass of each group starts: after the keys of this pass. If a group ran
-    /// out of room, it starts after the last key that got places.
+    /// Stores the start of each group's next pass, which is after the keys of this pass. If all
+    /// places of a group are taken, its next pass starts after the last key that got places.
     fn go_on_after(&self, looked: &[Room]) {
         let mut groups: BTreeMap<(&str, Uuid), Vec<&Room>> = BTreeMap::new();
         for room in looked {
@@ -172,9 +174,9 @@ select kind, group_id from groups limit $3";
 /// Visits each key once, by a skip scan of the index `jobs_parked`. Counts along `jobs_line` only
 /// as far as needed.
 ///
-/// Groups without room are not visited. The keys of a group share its room; earlier keys get theirs
-/// first. The room of a key whose group is locked is 0. A group with no key after the start
-/// position yields one row without a key.
+/// Groups without free places are not visited. The keys of a group share its free places, and
+/// earlier keys get places first. A key whose group is locked gets no places. A group with no key
+/// after the start position yields one row without a key.
 const ROOMS: &str = "
 with crowds as materialized (
     select g.kind, g.group_id, g.after, crowd.size

@@ -1,7 +1,7 @@
 //! Deletes the records of ended jobs.
 //!
 //! Completed and cancelled jobs are deleted once they are older than the retention time. One
-//! process at a time does this, in small statements with pauses in between. Discarded jobs stay
+//! process at a time does this, in small statements with pauses in between. Discarded jobs are kept
 //! until they are retried or explicitly deleted.
 use crate::claim::interval;
 use crate::runner::backoff::within;
@@ -18,8 +18,8 @@ impl Queue {
     /// Deletes completed and cancelled jobs older than `keep_finished`. Returns the number deleted.
     ///
     /// Pauses after each statement for as long as that statement took. Does nothing while another
-    /// process purges. The call can be interrupted at any time: finished statements stay, and the
-    /// next call continues.
+    /// process purges. The call can be interrupted at any time: finished statements are not undone,
+    /// and the next call continues.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let mut purged = 0;
         loop {

@@ -15,14 +15,14 @@ use uuid::Uuid;
 /// The `NOTIFY` channel that wakes waiting workers. The payload is empty.
 pub const CHANNEL: &str = "facecrawl_jobs";
 
-/// Longest unique key, in bytes, that is stored as it is. Longer keys are stored as their SHA-256,
-/// because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
+/// Maximum length, in bytes, of a unique key that is stored unchanged. Longer keys are stored as
+/// their SHA-256, because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
 const LONGEST_PLAIN_KEY: usize = 512;
 
 /// How long a call waits for one of the queue's own connections before it fails.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
-/// The largest value, in milliseconds, of a Postgres timeout setting.
+/// Maximum value, in milliseconds, of a Postgres timeout setting.
 const MOST_MILLISECONDS: u128 = i32::MAX as u128;
 
 /// Times and limits of the queue.
@@ -32,16 +32,16 @@ pub struct Config {
     pub lease: Duration,
     /// First retry delay. It doubles with every attempt and has jitter.
     pub retry_base: Duration,
-    /// Longest retry delay.
+    /// Maximum retry delay.
     pub retry_max: Duration,
     /// How long completed and cancelled jobs are kept.
     pub keep_finished: Duration,
     /// Maximum number of unparked jobs with the same kind, group and partition key. Further jobs
     /// are parked.
     pub partition_window: i64,
-    /// Maximum number of unparked jobs with the same kind and group, over all partition keys. From
-    /// half of this number on, each partition key gets only a few places. The keys of a group with
-    /// very many of them then share the remaining places.
+    /// Maximum number of unparked jobs with the same kind and group, over all partition keys. Once
+    /// half of this number is reached, each partition key gets only a few places. So in a group
+    /// with very many keys, the keys share the remaining places.
     pub group_window: i64,
 }
 
@@ -74,13 +74,13 @@ pub enum QueueError {
     /// cancelled.
     #[error("the claim on job {0} is no longer held")]
     Stale(Uuid),
-    /// No such job exists, or its state does not allow the operation.
+    /// The job does not exist, or its state does not allow the operation.
     #[error("there is no job {0} in a state that allows this")]
     NotFound(Uuid),
     /// The job cannot be retried: a live job has the same kind and unique key.
     #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
     Duplicate(Uuid),
-    /// The input cannot be stored. The text says what is allowed.
+    /// The input cannot be stored. The text states what is allowed.
     #[error("{0}")]
     Invalid(String),
     /// The database failed.
@@ -98,12 +98,12 @@ impl QueueError {
     }
 }
 
-/// A handle on the queue; cheap to clone.
+/// A handle to the queue. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
-    /// Where the next call of `unpark` starts.
+    /// The position at which the next call of `unpark` starts.
     pub(crate) partitions_from: Arc<Mutex<PartitionPositions>>,
 }
 
@@ -118,16 +118,15 @@ impl Queue {
         &self.pool
     }
 
-    /// Returns the same queue on a separate pool of at most `connections` connections, which open
-    /// on first use.
+    /// Returns the same queue on a separate pool of at most `connections` connections, which are
+    /// opened on first use.
     ///
-    /// Other users of the original pool cannot starve it. Each connection plans each statement
-    /// once, because planning a claim takes longer than running it and its plan never depends on
-    /// its values.
+    /// Other users of the original pool then cannot starve the queue. Each connection plans each
+    /// statement once, because planning a claim takes longer than running it, and the plan never
+    /// depends on the parameter values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
-        // The timeouts limit how long a process that stopped inside a transaction keeps rows
-        // locked: no longer than its claims last. They also stop a statement whose caller gave up
-        // (`within`).
+        // If a process stops inside a transaction, its row locks are released after at most the
+        // duration of a lease. The timeouts also stop a statement whose caller gave up (`within`).
         let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
         let settings = format!(
             "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {patience};
@@ -157,8 +156,8 @@ impl Queue {
     /// Jobs of a held group are held. Waiting workers wake up when the transaction commits.
     ///
     /// # Errors
-    /// Fails with `Invalid` if a job cannot be stored. The text names the first such job, and no
-    /// job is added.
+    /// Fails with `Invalid` if a job cannot be stored. The text identifies the first such job, and
+    /// no job is added.
     pub async fn enqueue(
         &self,
         conn: &mut PgConnection,
@@ -215,8 +214,8 @@ impl Queue {
 }
 
 /// Inserts jobs in input order. A job is parked if its partition key has `partition_window`
-/// unparked jobs, or its group has `group_window` of them over all keys. Jobs earlier in the same
-/// call count.
+/// unparked jobs, or if its group has `group_window` unparked jobs over all keys. Jobs earlier in
+/// the same call count too.
 const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, partition_key order by priority, position) as place
@@ -279,7 +278,7 @@ pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
     Ok(())
 }
 
-/// Rejects what Postgres would reject, with a readable reason, before it is sent.
+/// Rejects, with a readable reason, a job that Postgres would reject.
 fn check(job: &NewJob) -> Result<(), String> {
     if job.kind.is_empty() || job.kind.contains('\0') {
         return Err(format!("the kind is {:?}, it must be a non-empty text without NUL", job.kind));
@@ -316,7 +315,7 @@ fn has_nul(value: &serde_json::Value) -> bool {
     }
 }
 
-/// Returns the key, or its digest if the key does not fit an index entry or a text column.
+/// Returns the key, or its digest if the key cannot be stored in an index entry or a text column.
 pub(crate) fn stored_key(key: &str) -> String {
     if key.len() <= LONGEST_PLAIN_KEY && !key.contains('\0') {
         key.to_owned()

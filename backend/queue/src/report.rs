@@ -1,4 +1,4 @@
-//! Reports per kind of job how many jobs wait, failed and completed.
+//! Reports the number of waiting, failed and completed jobs per kind.
 use crate::claim::{bands, interval};
 use crate::inspect::every_band;
 use crate::{JobState, Queue, QueueError};

@@ -4,9 +4,9 @@
 //! is stale and nothing changes.
 //!
 //! `complete` and `fail` run in the caller's transaction, which may then enqueue into the job's
-//! group. So they take the group's shared lock before the row (see `gate`). A transaction that
-//! holds, releases or cancels the group thus waits for the whole transaction at one point, with no
-//! row locked. The other statements never wait for a row, like those of `claim`.
+//! group. So they acquire the group's shared lock before they lock the row (see `gate`). A
+//! transaction that holds, releases or cancels the group therefore waits only for this lock, before
+//! it locks any row. The other statements never wait for a row, like those of `claim`.
 use crate::claim::columns;
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 /// Rows per statement of a rescue.
 const RESCUE_BATCH: i64 = 1000;
-/// Pause before rows that another transaction had locked are tried again.
+/// Pause before a retry for rows that another transaction had locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The claims that one batch did not settle.
@@ -26,7 +26,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) struct Batch {
     /// Claims that are no longer held.
     pub(crate) stale: Vec<Claim>,
-    /// Claims whose rows another transaction has locked. Try them again.
+    /// Claims whose rows another transaction has locked. The caller must retry them.
     pub(crate) busy: Vec<Claim>,
 }
 
@@ -34,13 +34,13 @@ impl Queue {
     /// Completes a job inside the caller's transaction.
     ///
     /// # Errors
-    /// Fails with `Stale` if the claim is no longer held; then the caller must roll back.
+    /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
     pub async fn complete(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
         let done = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Completes many jobs in a transaction of its own. Returns the stale claims.
+    /// Completes many jobs in a separate transaction. Returns the stale claims.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         let mut batch = self.try_complete_many(claims).await?;
         let mut stale = std::mem::take(&mut batch.stale);
@@ -97,7 +97,7 @@ impl Queue {
 
     /// Returns jobs to the queue (at shutdown). Does not count as an attempt.
     ///
-    /// Returns the number of jobs returned; the other claims were no longer held.
+    /// Returns the number of released jobs. The other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
         let mut left = claims.to_vec();
         let mut released = 0;
@@ -129,10 +129,10 @@ impl Queue {
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
     ///
-    /// When a process ends, all its jobs are lost, and at most one of them is the cause. They are
-    /// rescheduled at random times within the backoff of their crashes, so that they do not run
-    /// together again. From the second crash on, each runs alone. A job is discarded here only if
-    /// it ran alone and has no attempts left; other jobs keep one attempt.
+    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. They
+    /// are rescheduled at random times within the backoff for their number of crashes, so that they
+    /// do not run together again. From the second crash on, each job runs alone. A rescue discards
+    /// a job only if it ran alone and has no attempts left. Other jobs keep at least one attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {
@@ -154,7 +154,8 @@ impl Queue {
         }
     }
 
-    /// Sorts the claims that a batch did not settle into stale ones and ones whose row is locked.
+    /// Divides the claims that a batch did not settle into stale claims and claims with a locked
+    /// row.
     async fn sort_out(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
         if done.len() == claims.len() {
             return Ok(Batch::default());
@@ -170,14 +171,14 @@ impl Queue {
     }
 }
 
-/// Makes an error storable in a `text` column: at most 8 KiB, NUL replaced.
+/// Converts an error to a string that a `text` column can store: at most 8 KiB, with NUL replaced.
 fn storable(error: &str) -> String {
     let end = error.floor_char_boundary(8192);
     error[..end].replace('\0', "\u{fffd}")
 }
 
-/// Takes the shared lock of the group of job `$1`, once, before any part of the statement that
-/// refers to it.
+/// Acquires the shared lock of the group of job `$1` once, before any part of the statement that
+/// refers to `gate` runs.
 macro_rules! gate {
     () => {
         "gate as materialized (

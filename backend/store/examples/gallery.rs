@@ -1,6 +1,6 @@
-//! Measures search in a large gallery: recall against the exact result, and latency alone, with a
-//! filter, and while faces are being stored. Also measures the time and size of the index, and the
-//! comparisons of an erasure by likeness.
+//! Measures search in a large gallery: recall against the exact result, and latency without other
+//! load, with a filter, and while faces are being stored. Also measures the time and size of the
+//! index, and the comparisons of an erasure by likeness.
 //!
 //!     cargo run --release -p facecrawl-store --example gallery -- \
 //!         --url postgres://… --faces 1000000
@@ -28,17 +28,17 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 const RESULTS: i64 = 10;
-/// Faces per person. Two of them have a mean similarity of 0.6.
+/// Number of faces per person. Two of them have a mean similarity of 0.6.
 const PER_CLUSTER: usize = 20;
 const SPREAD: f64 = 0.82;
 const PER_IMAGE: usize = 100;
-/// Searches before the first measured one. They open connections and warm caches.
+/// Number of searches before the first measured search. They open connections and warm up caches.
 const WARMUP: usize = 50;
-/// Faces stored while no search runs.
+/// Number of faces stored while no search runs.
 const STORED_ALONE: usize = 2000;
-/// Connections that store faces while searches run.
+/// Number of connections that store faces while searches run.
 const WRITERS: usize = 4;
-/// Minimum quality of the filtered search, which a hundredth of the faces reach.
+/// Minimum quality of the filtered search. One percent of the faces reach it.
 const LEAST_QUALITY: f32 = 0.99;
 
 /// Minimum similarity at which an erasure matches a face.
@@ -59,8 +59,8 @@ struct Size {
     searches: usize,
     /// Number of faces stored per second during the searches.
     writes: usize,
-    /// Storage parameters of the index instead of the product's, such as `m = 16, ef_construction =
-    /// 64`.
+    /// Storage parameters of the index that replace the product's, such as `m = 16, ef_construction
+    /// = 64`.
     index: Option<String>,
 }
 
@@ -252,8 +252,8 @@ impl Gallery {
         Ok(report)
     }
 
-    /// Returns the milliseconds per face on one connection while nothing else runs. Nearly all of
-    /// that time is the insertion into the index.
+    /// Returns the milliseconds per face on one connection without other load. Nearly all of that
+    /// time is spent inserting into the index.
     async fn storing(&self, random: &mut Random) -> Result<f64> {
         let started = Instant::now();
         let mut stored = 0;

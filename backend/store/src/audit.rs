@@ -1,7 +1,7 @@
 //! The audit log: searches, deletions, and changes of keys and collections.
 //!
-//! A record says what was done, by which key, in which collection and when. It contains no
-//! embedding, no image and no address.
+//! A record states the action, the key, the collection and the time. It contains no embedding, no
+//! image and no address.
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
@@ -23,7 +23,7 @@ macro_rules! actions {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns the action with this name.
+            /// Returns the action with the given name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -54,9 +54,9 @@ actions! {
     CreateCollection = "collection.create";
     /// A collection's settings were changed.
     UpdateCollection = "collection.update";
-    /// A collection's webhooks got a new secret.
+    /// A collection's webhook secret was replaced.
     RotateWebhookSecret = "collection.webhook_secret";
-    /// A collection was deleted. Its content is inaccessible from now on.
+    /// A collection was deleted. Its content is inaccessible from then on.
     DeleteCollection = "collection.delete";
     /// All content of a deleted collection was erased.
     EraseCollection = "collection.erased";
@@ -68,10 +68,10 @@ actions! {
     Expire = "retention.erased";
     /// Content that was deleted before a backup was restored was deleted again.
     EraseAgain = "erasure.reapplied";
-    /// A larger version of an image replaced smaller ones, because it shows their faces.
+    /// A larger version of an image replaced smaller versions, because it contains their faces.
     Supersede = "image.superseded";
-    /// A larger version of an image was stored next to smaller ones, because it does not show their
-    /// faces.
+    /// A larger version of an image was stored in addition to smaller versions, because it does not
+    /// contain their faces.
     KeepBesideLarger = "image.kept_beside_larger";
     /// A user previewed what an erasure would remove.
     PreviewErasure = "erasure.preview";
@@ -82,23 +82,23 @@ actions! {
 pub struct AuditEntry<'a> {
     /// What was done.
     pub action: Action,
-    /// The collection; `None` for none or all.
+    /// The collection; `None` if the action concerns no single collection.
     pub collection_id: Option<Uuid>,
-    /// The key; `None` if the service requires no keys, on the command line, and for the service's
-    /// own actions.
+    /// The key; `None` if the service requires no keys, for commands, and for the service's own
+    /// actions.
     pub key_id: Option<Uuid>,
     /// The id of the request.
     pub request_id: Option<&'a str>,
-    /// An object with numbers, ids and settings; no personal data.
+    /// An object with numbers, ids and settings. It contains no personal data.
     pub detail: Value,
 }
 
 /// A stored record.
 #[derive(Clone, Debug, FromRow)]
 pub struct AuditRecord {
-    /// The id; it grows with time.
+    /// The id, which increases with time.
     pub id: i64,
-    /// When it was done.
+    /// When the action happened.
     pub at: OffsetDateTime,
     /// The collection.
     pub collection_id: Option<Uuid>,
@@ -123,15 +123,15 @@ pub struct AuditFilter {
     pub key_id: Option<Uuid>,
     /// Only records of this action.
     pub action: Option<Action>,
-    /// Only records of this time or later.
+    /// Only records at or after this time.
     pub since: Option<OffsetDateTime>,
     /// Only records before this time.
     pub until: Option<OffsetDateTime>,
 }
 
 impl Store {
-    /// Writes a record. Call it in the transaction of the recorded action, so that both are
-    /// committed or neither.
+    /// Writes a record. Call it in the transaction of the recorded action, so that either both are
+    /// committed or neither is.
     pub async fn audit(&self, conn: &mut PgConnection, entry: &AuditEntry<'_>) -> Result<(), StoreError> {
         sqlx::query(
             "insert into audit_log (collection_id, api_key_id, request_id, action, detail) values ($1, $2, $3, $4, $5)",

@@ -1,11 +1,11 @@
-//! Deletes blobs safely: no blob is lost while a row names it, and none outlives its rows.
+//! Deletes blobs safely: a blob exists as long as a row refers to it, and is deleted afterwards.
 //!
 //! A transaction that deletes a row also records the row's blobs in `blob_deletions`. After the
-//! commit the blobs are deleted, by the caller or by the periodic sweep. This happens under the
-//! lock of the key's bucket, and only if no row names the blob by then. An incoming image writes
-//! its blobs before its rows. In its transaction it takes the same locks (shared) and checks which
-//! of its blobs were recorded meanwhile; those it writes again. So a blob that a committed row
-//! names always exists, and a blob that no row names is deleted.
+//! commit the blobs are deleted, by the caller or by the periodic sweep. Each blob is deleted under
+//! the lock of its key's bucket, and only if no row refers to it at that time. The blobs of an
+//! incoming image are written before its rows. The image's transaction acquires the same locks
+//! (shared), and rewrites those blobs that were recorded for deletion in the meantime. So a blob
+//! with a committed row always exists, and a blob without rows is deleted.
 //!
 //! Lock order: images and faces first, then the buckets in ascending order, then the rows of
 //! `blob_deletions` by key.
@@ -16,18 +16,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// First half of the advisory lock keys. The second half is the bucket.
 const LOCKS: i32 = 0x626c_6f62;
-/// Number of buckets. Few enough that an image with thousands of faces needs few locks. Many enough
-/// that a deletion rarely blocks an incoming image.
+/// Number of buckets. It is small enough that an image with thousands of faces needs few locks, and
+/// large enough that a deletion rarely blocks an incoming image.
 const BUCKETS: u8 = 64;
 /// Maximum number of recorded blobs per batch.
 const BATCH: i64 = 500;
 
 impl Store {
-    /// Locks the blobs against deletion until the transaction ends. Returns those that may be
-    /// deleted already: write them again before the commit.
+    /// Locks the blobs against deletion until the transaction ends. Returns those that may already
+    /// be deleted. The caller must write them again before the commit.
     ///
-    /// Every transaction whose rows name blobs that it has just written must call this, after
-    /// writing the rows and before recording blobs for deletion itself.
+    /// Every transaction that inserts rows for newly written blobs must call this, after it writes
+    /// the rows and before it records blobs for deletion.
     pub async fn keep_blobs(
         &self,
         conn: &mut PgConnection,
@@ -51,9 +51,9 @@ impl Store {
             .await?)
     }
 
-    /// Deletes those of the recorded blobs that no row names. Returns the number deleted.
+    /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted.
     ///
-    /// Call it after the commit that recorded them. Blobs for which this fails stay recorded.
+    /// Call it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
     pub async fn drop_blobs(&self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
         for key in keys {
@@ -67,8 +67,8 @@ impl Store {
                 .bind(bucket)
                 .execute(tx.conn())
                 .await?;
-            // Locks the rows first, so that the next statement sees the deletion of a transaction
-            // that is recording one of them now.
+            // Locks the rows first. If another transaction is recording one of them now, the next
+            // statement then sees that transaction's deletions.
             let listed: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )
@@ -117,12 +117,12 @@ impl Store {
 }
 
 impl Store {
-    /// Records blobs for deletion that, as far as is known, no row names.
+    /// Records blobs for deletion. As far as the caller knows, no row refers to them.
     pub async fn condemn_blobs(&self, conn: &mut PgConnection, keys: Vec<String>) -> Result<(), StoreError> {
         enqueue_blob_deletions(conn, keys).await.map(drop)
     }
 
-    /// Returns those of the blobs that no row names.
+    /// Returns those of the blobs that no row refers to.
     pub async fn orphans(
         &self,
         conn: &mut PgConnection,
@@ -131,7 +131,7 @@ impl Store {
         unreferenced(conn, keys).await
     }
 
-    /// Returns the keys that rows name, distinct and in order, after the key `after`.
+    /// Returns the distinct keys that rows refer to, in order, after the key `after`.
     pub async fn blob_keys(&self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select key from (
@@ -147,8 +147,8 @@ impl Store {
     }
 }
 
-/// Records that this transaction deletes rows that named these blobs. Returns those, each once,
-/// that no other row names, as far as this transaction sees.
+/// Records that this transaction deletes rows that refer to these blobs. Returns the distinct keys
+/// that no other row visible to this transaction refers to.
 pub(crate) async fn enqueue_blob_deletions(
     conn: &mut PgConnection,
     mut keys: Vec<String>,
@@ -168,7 +168,7 @@ pub(crate) async fn enqueue_blob_deletions(
     unreferenced(conn, keys).await
 }
 
-/// Returns those of `keys`, each once, that no row names.
+/// Returns the distinct keys of `keys` that no row refers to.
 pub(crate) async fn unreferenced(
     conn: &mut PgConnection,
     keys: Vec<String>,

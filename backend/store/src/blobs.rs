@@ -15,8 +15,8 @@ use url::Url;
 /// Maximum number of concurrent deletions.
 const DELETIONS_AT_ONCE: usize = 16;
 
-/// How long a failing bucket is retried. Callers wait meanwhile, some with an open transaction;
-/// jobs have their own retries.
+/// How long a failing bucket is retried. Callers wait during this time, some with an open
+/// transaction. Jobs are also retried by the queue.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 
@@ -31,8 +31,8 @@ pub struct Listed {
 
 /// A blob store: a folder or an S3 bucket.
 ///
-/// A blob's key consists of its SHA-256 and of checked words, and every key that a caller passes is
-/// checked against that pattern. So no key can point outside the folder or prefix.
+/// A blob's key consists of its SHA-256, a kind and an extension. Every key that a caller passes is
+/// checked against this pattern, so no key can refer to a file outside the folder or prefix.
 #[derive(Clone)]
 pub struct Blobs {
     objects: Arc<dyn ObjectStore>,
@@ -47,8 +47,8 @@ impl Blobs {
     /// folder is created. Files are written atomically.
     ///
     /// # Errors
-    /// Fails with `Invalid` if the URL has another scheme or no bucket. Fails with `Blob` if the
-    /// folder cannot be created or the `AWS_` variables are not sufficient.
+    /// Fails with `Invalid` if the URL has a different scheme or no bucket. Fails with `Blob` if
+    /// the folder cannot be created or the `AWS_` variables are not sufficient.
     pub fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(url, &[])
     }
@@ -57,8 +57,8 @@ impl Blobs {
     /// (for example from a configuration file).
     ///
     /// # Errors
-    /// Fails with the errors of [`Self::open`]. If a variable is unknown, it fails with `Blob` and
-    /// names the variable.
+    /// Fails with the errors of [`Self::open`]. Fails with `Blob` if a variable is unknown; the
+    /// error contains its name.
     pub fn open_with(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
         match url.split_once("://") {
             Some(("s3", _)) => Self::open_bucket(url, variables),
@@ -146,7 +146,7 @@ impl Blobs {
         }
     }
 
-    /// Deletes blobs. Missing ones are ignored.
+    /// Deletes blobs. Missing blobs are ignored.
     ///
     /// # Errors
     /// Fails with `Invalid`, before anything is deleted, if [`Self::put`] cannot have returned one
@@ -177,7 +177,7 @@ impl Blobs {
         }
     }
 
-    /// Lists all blobs. Other files in the same place are left out.
+    /// Lists all blobs. Other files in the same location are omitted.
     pub fn list(&self) -> BoxStream<'_, Result<Listed, StoreError>> {
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
         let listed = self.objects.list(prefix).map_err(failed).try_filter_map(move |object| async move {

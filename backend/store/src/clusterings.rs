@@ -74,7 +74,7 @@ impl Store {
             if entered.rows_affected() == 1 {
                 return Ok(Ok(id));
             }
-            // The live run may end before it can be read. Then the insert is tried again.
+            // The live run may end before it can be read. The insert is then retried.
             let live: Option<Uuid> = sqlx::query_scalar(
                 "select id from clusterings where collection_id = $1 and finished_at is null",
             )

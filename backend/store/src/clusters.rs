@@ -37,7 +37,7 @@ pub struct Pair {
 pub struct Party {
     /// The subject; `None` for a single face.
     pub subject: Option<Uuid>,
-    /// Whether a user enrolled it. An enrolled subject is never merged into another.
+    /// Whether a user enrolled it. An enrolled subject is never merged into another subject.
     pub enrolled: bool,
     /// Those of the queried faces that belong to it.
     pub faces: Vec<Uuid>,
@@ -47,11 +47,11 @@ pub struct Party {
     pub weight: i64,
     /// Images that contain its faces.
     pub images: Vec<Uuid>,
-    /// Faces that a user said it does not show, and the subjects that have them.
+    /// Faces that a user removed from it, and the subjects to which these faces belong.
     pub refused: Vec<Uuid>,
 }
 
-/// Units that clustering found to be one person.
+/// Units that clustering identified as one person.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// The resulting subject; `None` for a new cluster.
@@ -73,11 +73,11 @@ pub struct Changes {
     pub joined: i64,
 }
 
-/// Maximum number of faces, oldest first, from which a subject's mean is computed. So a person with
-/// thousands of images does not slow down every step.
+/// Maximum number of faces, oldest first, from which a subject's mean is computed. The limit
+/// prevents a person with thousands of images from slowing down every step.
 const MOST_MEMBERS: i64 = 256;
-/// Maximum number of faces in scope for which neighbours are found by comparing all faces. This is
-/// exact, and faster than an index that other collections share.
+/// Maximum number of faces in scope up to which neighbours are found by comparing all faces. The
+/// comparison is exact, and faster than an index that all collections share.
 const COMPARE_ALL: i64 = 5_000;
 /// Maximum number of index entries that the search for one face's neighbours visits.
 const MAX_SCAN_TUPLES: i64 = 20_000;
@@ -108,8 +108,8 @@ impl Store {
     }
 
     /// Returns, for each of `faces`, up to `most` most similar faces in scope with a similarity of
-    /// at least `threshold`. Exact up to 5,000 faces in scope; above that it uses the model's
-    /// index.
+    /// at least `threshold`. The result is exact for up to 5,000 faces in scope. For more faces,
+    /// the search uses the model's index.
     ///
     /// # Errors
     /// Fails with `NotFound` if the model is unknown.
@@ -139,7 +139,7 @@ impl Store {
         }
         sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
         let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
-        // Only an order by the bare distance can use the index.
+        // The index can be used only if the order is by the bare distance.
         let order = if by_index { distance.clone() } else { format!("({distance}) + 0, f.id") };
         let mut sql = QueryBuilder::<Postgres>::new(format!(
             "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
@@ -155,8 +155,8 @@ impl Store {
         Ok(pairs)
     }
 
-    /// Returns the subjects that the faces show, then the faces without a subject, both ordered by
-    /// id. Locks the subjects until the transaction ends.
+    /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
+    /// Locks the subjects until the transaction ends.
     pub async fn parties(
         &self,
         conn: &mut PgConnection,
@@ -218,8 +218,8 @@ impl Store {
         Ok(subjects.chain(alone).collect())
     }
 
-    /// Applies the groups. Their subjects must be locked. A face that was assigned meanwhile keeps
-    /// its subject.
+    /// Applies the groups. Their subjects must be locked. A face that was assigned in the meantime
+    /// keeps its subject.
     pub async fn apply_groups(
         &self,
         conn: &mut PgConnection,

@@ -1,7 +1,8 @@
-//! Deletion of a collection: it becomes inaccessible at once, and its content is erased in steps.
+//! Deletion of a collection: it becomes inaccessible immediately, and its content is erased in
+//! steps.
 //!
-//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until nothing is left.
-//! Each call is a small separate transaction; it can be interrupted at any time and repeated.
+//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until `done` is set. Each
+//! call runs in a small separate transaction, which can be interrupted at any time and repeated.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
 use crate::erasure::delete_images;
@@ -9,10 +10,10 @@ use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Images per call. With their faces and blobs this is what a transaction can delete within seconds
-/// on any blob store.
+/// Number of images per call. A transaction can delete these images, with their faces and blobs,
+/// within seconds on any blob store.
 const IMAGES: i64 = 200;
-/// Ledger rows per call.
+/// Number of ledger rows per call.
 const ROWS: i64 = 5_000;
 
 /// The result of one step.
@@ -20,15 +21,15 @@ const ROWS: i64 = 5_000;
 pub struct Erased {
     /// Number of deleted rows: images (without their faces), or rows of another table.
     pub rows: u64,
-    /// Blobs that no row needs any more. Delete them after the commit.
+    /// Blobs that no row refers to any more. Delete them after the commit.
     pub blobs: Vec<String>,
-    /// Whether the collection is gone, with this step or before.
+    /// Whether the collection row is deleted, by this step or earlier.
     pub done: bool,
 }
 
 impl Store {
-    /// Makes a collection inaccessible, frees its name and deletes its keys. If it is `default`, an
-    /// empty successor gets its name, settings, keys and webhook secrets.
+    /// Makes a collection inaccessible, releases its name and deletes its keys. If it is `default`,
+    /// an empty successor inherits its name, settings, keys and webhook secrets.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is deleted already.
@@ -43,8 +44,8 @@ impl Store {
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
         tombstones::set(conn, &[id], &[]).await?;
-        // Renames it: its name becomes free for others, and the new name is one that nobody would
-        // choose.
+        // Renames the collection, so that its name becomes available. The new name cannot collide
+        // with a name that a user would choose.
         sqlx::query("update collections set deleting_at = now(), name = $2 where id = $1")
             .bind(id)
             .bind(format!("deleting_{}", id.simple()))
@@ -85,8 +86,8 @@ impl Store {
         .await?)
     }
 
-    /// Erases a part of a deleted collection, and in the last step the collection. Its crawls must
-    /// be cancelled first; while one is live, `done` stays `false`.
+    /// Erases a part of a deleted collection, and in the last step the collection itself. Its
+    /// crawls must be cancelled first; while a crawl is live, `done` remains `false`.
     ///
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.
@@ -118,8 +119,8 @@ impl Store {
                 return Ok(Erased { rows, ..Erased::default() });
             }
         }
-        // A transaction that is about to add rows waits for this lock, and then finds the
-        // collection gone.
+        // A transaction that is about to add rows waits for this lock, and then no longer finds the
+        // collection.
         sqlx::query("select 1 from collections where id = $1 for update")
             .bind(collection)
             .execute(&mut *conn)

@@ -149,14 +149,15 @@ impl Store {
         .fetch_one(conn)
         .await;
         match updated {
-            // Another transaction took the name after the check.
+            // Another transaction used the name after the check.
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Err(taken(name)),
             updated => Ok(updated?),
         }
     }
 
     async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
-        // An invalid name cannot exist, and it may contain characters that Postgres rejects.
+        // No collection can have an invalid name, and the name may contain characters that Postgres
+        // rejects.
         if check_name(name).is_err() {
             return Ok(None);
         }
@@ -207,7 +208,7 @@ fn taken(name: &str) -> StoreError {
 fn check_name(name: &str) -> Result<(), StoreError> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
-    // Paths take a name or an id, so a name must not look like an id.
+    // Paths accept a name or an id, so a name must not have the form of an id.
     if (1..=64).contains(&name.len()) && name.bytes().all(allowed) && Uuid::parse_str(name).is_err() {
         return Ok(());
     }

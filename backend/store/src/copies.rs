@@ -1,4 +1,4 @@
-//! Copies the blobs that rows name to a backup, and from one.
+//! Copies the blobs that rows refer to, to and from a backup.
 use crate::blobs::Blobs;
 use crate::{Store, StoreError};
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -18,9 +18,9 @@ pub struct Copied {
     pub copied: u64,
     /// Number of blobs that existed at the destination.
     pub there: u64,
-    /// Number of blobs removed from the copy, because no row names them.
+    /// Number of blobs removed from the copy, because no row refers to them.
     pub removed: u64,
-    /// Number of blobs that a row names but that are gone or damaged.
+    /// Number of referenced blobs that are missing or damaged.
     pub missing: u64,
     /// Keys of some missing blobs.
     pub missing_keys: Vec<String>,
@@ -33,11 +33,11 @@ enum Outcome {
 }
 
 impl Store {
-    /// Copies every blob that a row names, unless the destination has it. Equal keys mean equal
-    /// content.
+    /// Copies every blob that a row refers to, unless it exists at the destination. Equal keys mean
+    /// equal content.
     ///
     /// # Errors
-    /// Fails with the errors of the database and of both blob stores. Finished copies stay and are
+    /// Fails with the errors of the database and of both blob stores. Finished copies are kept and
     /// not repeated.
     pub async fn copy_blobs(&self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
         let (mut done, mut after) = (Copied::default(), String::new());
@@ -61,8 +61,8 @@ impl Store {
         }
     }
 
-    /// Deletes blobs from a copy that no row names, so that erased content does not remain in it.
-    /// Returns their number.
+    /// Deletes the blobs that no row refers to from a copy, so that the copy contains no erased
+    /// content. Returns the number deleted.
     ///
     /// # Errors
     /// Fails with the errors of the database and of the copy.
@@ -83,7 +83,7 @@ async fn copy(from: &Blobs, to: &Blobs, key: String) -> Result<Outcome, StoreErr
     if to.exists(&key).await? {
         return Ok(Outcome::There);
     }
-    // Damaged content would have another key.
+    // Damaged content would have a different key.
     match from.get(&key).await? {
         Some(bytes) if Blobs::is_of(&key, &bytes) => {
             to.put_as(&key, bytes).await?;

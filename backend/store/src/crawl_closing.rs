@@ -1,9 +1,9 @@
 //! Closing of crawls without a client: cancelled large crawls, and scans whose command died.
 //!
 //! A cancellation only changes the crawl's state. The rows that are still queued then are closed
-//! afterwards in batches. Until that is done, the crawl has the mark `closing`, which survives a
-//! crash. The difference is not visible, because progress counts queued rows of a cancelled crawl
-//! as skipped (`Store::crawl_progress`).
+//! afterwards in batches. Until then, the crawl has the mark `closing`, which survives a crash.
+//! Users do not see a difference, because progress counts queued rows of a cancelled crawl as
+//! skipped (`Store::crawl_progress`).
 use crate::ledger::Ledger;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError};
@@ -12,8 +12,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 impl Store {
-    /// Settles at most `most` `queued` rows as skipped with `reason`. Returns their number; fewer
-    /// than `most` means that none is left.
+    /// Settles at most `most` `queued` rows as skipped with `reason`. Returns their number; a
+    /// number below `most` means that no queued rows remain.
     pub async fn skip_queued(
         &self,
         conn: &mut PgConnection,
@@ -92,8 +92,8 @@ impl Store {
         Ok(ended.rows_affected() == 1)
     }
 
-    /// Sets a row that ended as `failed` or `skipped` back to `queued`, so that it can be settled
-    /// again. Returns `false` for any other row, which does not change. The crawl's row must be
+    /// Resets a row in the state `failed` or `skipped` to `queued`, so that it can be settled
+    /// again. Returns `false` for any other row and does not change it. The crawl's row must be
     /// locked.
     pub async fn reopen_row(
         &self,

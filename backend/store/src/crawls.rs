@@ -193,7 +193,7 @@ impl Store {
     /// transaction.
     ///
     /// # Errors
-    /// Fails with `Conflict` if the crawl is in another state. The error names that state.
+    /// Fails with `Conflict` if the crawl is in another state. The error contains that state.
     pub async fn set_crawl_state(
         &self,
         conn: &mut PgConnection,
@@ -228,8 +228,8 @@ impl Store {
 
     /// Returns the crawl's progress from one snapshot.
     ///
-    /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. No worker
-    /// processes them any more, and they get the same state when they are settled.
+    /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. Workers no
+    /// longer process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
             "select 'crawl', state, null, 1::bigint from crawls

@@ -24,7 +24,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Address of the database, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `postgres://…`. May name a socket folder with `?host=`.
+    /// `postgres://…`. The parameter `?host=` can specify a socket folder.
     pub url: String,
     /// Maximum number of connections in the pool.
     pub max_connections: u32,
@@ -49,7 +49,7 @@ impl Default for Config {
 /// Default of [`Config::exact_limit`], in faces.
 pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
-/// A handle on the database; cheap to clone.
+/// A handle to the database. It is cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) pool: PgPool,
@@ -59,7 +59,7 @@ pub struct Store {
     pub(crate) reach: Option<Uuid>,
 }
 
-/// A transaction. Rolls back when dropped.
+/// A transaction, which is rolled back when dropped.
 pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
@@ -102,15 +102,17 @@ impl Store {
         Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), reach: None }
     }
 
-    /// Returns the same store with another limit for exact search (see [`Config::exact_limit`]).
+    /// Returns the same store with a different limit for exact search (see
+    /// [`Config::exact_limit`]).
     pub fn with_exact_limit(mut self, faces: i64) -> Self {
         self.exact_limit = faces;
         self
     }
 
     /// Returns the same store limited to one collection. Collections, crawls, images and faces of
-    /// other collections are then not found, in every call that names them by id. The condition is
-    /// part of every statement that reads or deletes by an id that a caller may have guessed.
+    /// other collections are then not found by any call that takes an id. Every statement that
+    /// reads or deletes by a caller's id contains the condition, because a caller may have guessed
+    /// the id.
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
         Self { reach: Some(collection), ..self.clone() }
@@ -124,9 +126,9 @@ impl Store {
         let mut conn = PgConnection::connect_with(&options).await?;
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
         let table = &MIGRATIONS.table_name;
-        // The lock is taken before the first count, so that the result is right when several
-        // processes start at once. `run` takes it again, which Postgres allows within a session.
-        // Closing the connection releases both, whatever happens.
+        // The lock is acquired before the first count, so that the result is correct when several
+        // processes start concurrently. `run` acquires it again, which Postgres allows within a
+        // session. Closing the connection always releases both locks.
         conn.lock().await?;
         conn.ensure_migrations_table(table).await?;
         let before = conn.list_applied_migrations(table).await?.len();
@@ -148,7 +150,7 @@ impl Store {
     /// Checks that the schema matches this program, for commands that do not migrate.
     ///
     /// # Errors
-    /// Fails with `Unsupported` if the schema has another version.
+    /// Fails with `Unsupported` if the schema has a different version.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let mut conn = self.pool.acquire().await?;
         let known = self.has_schema().await?;
@@ -203,8 +205,8 @@ impl Tx {
     /// Commits the transaction.
     ///
     /// # Errors
-    /// Fails with `CommitUnknown` if the connection broke before the server answered. Only then may
-    /// the transaction have been committed despite the error.
+    /// Fails with `CommitUnknown` if the connection broke before the server responded. Only then
+    /// may the transaction have been committed despite the error.
     pub async fn commit(self) -> Result<(), StoreError> {
         self.0.commit().await.map_err(|error| match Cause::of(&error) {
             Some(Cause::Connection) => StoreError::CommitUnknown(error),
@@ -235,8 +237,8 @@ async fn connect_patiently(
             Ok(conn) => return Ok(conn),
             Err(error) => error,
         };
-        // Retried errors: nobody listens, the socket file does not exist yet, or the server reports
-        // that it is starting.
+        // These errors are retried: the connection is refused, the socket file does not exist yet,
+        // or the server reports that it is starting.
         let pause =
             pauses.next().filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < patience);
         let Some(pause) = pause else { return Err(error.into()) };

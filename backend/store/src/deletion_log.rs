@@ -1,9 +1,9 @@
 //! The deletion log: what was deleted, what is suppressed, and which keys were revoked. It must
 //! survive the loss of the database and overrides its backups.
 //!
-//! The log is lines of JSON. It is complete at any time and small, so it can be written often and
-//! kept apart from the backups. It contains ids, hashes and sketches, and nothing of the deleted
-//! content.
+//! The log consists of lines of JSON. It is always complete and it is small, so it can be written
+//! often and stored separately from the backups. It contains ids, hashes and sketches, but no
+//! deleted content.
 use crate::{Store, StoreError};
 use futures::stream::TryStreamExt;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub enum Entry {
     EmbeddingModel {
         /// Identity of the model file and its preprocessing.
         identity: String,
-        /// Name for people.
+        /// Display name.
         name: String,
         /// Number of components of an embedding.
         dimensions: i32,
@@ -48,8 +48,8 @@ const DELETIONS: &str = "
                'id', id, 'revoked_at', revoked_at))::text from api_keys where revoked_at is not null";
 
 /// Statements that import a batch of each kind; `$1` is an array of rows. Erasures are imported
-/// before the suppressions that refer to them. Rows of collections that the backup does not have
-/// are left out.
+/// before the suppressions that refer to them. Rows of collections that the backup does not contain
+/// are omitted.
 const ERASURES: &str = "
     insert into erasures select r.* from jsonb_populate_recordset(null::erasures, $1) r join collections c on c.id = r.collection_id
     on conflict (id) do update set lifted_at = coalesce(erasures.lifted_at, excluded.lifted_at)";
@@ -86,12 +86,12 @@ impl Store {
         Ok(())
     }
 
-    /// Imports entries that this database does not have, in one transaction. [`Store::erase_again`]
-    /// then deletes what the log says was deleted.
+    /// Imports the entries that are missing in this database, in one transaction.
+    /// [`Store::erase_again`] then deletes everything that the log records as deleted.
     ///
     /// # Errors
     /// Fails with `Database` if the tables reject a row, and with `Conflict` if an embedding model
-    /// has another number of dimensions here.
+    /// has a different number of dimensions here.
     pub async fn import_deletion_log(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let (mut erasures, mut suppressions) = (Vec::new(), Vec::new());
         let (mut tombstones, mut keys) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ impl Store {
         take(tx.conn(), SUPPRESSIONS, suppressions).await?;
         take(tx.conn(), TOMBSTONES, tombstones).await?;
         take(tx.conn(), REVOKED_KEYS, keys).await?;
-        // Webhook secrets that were replaced after the backup must not sign any more.
+        // Webhook secrets that were replaced after the backup must no longer sign messages.
         sqlx::query(
             "delete from webhook_secrets w using tombstones t where t.digest = sha256(uuid_send(w.id))",
         )

@@ -1,4 +1,4 @@
-//! Per-directory page budgets of a crawl, against endless parts of a site, and the yield of
+//! Per-directory page budgets of a crawl, which limit endless parts of a site, and the yield of
 //! directories.
 use crate::pages::{NewPage, lock_crawl};
 use crate::text::{url_hash, without_nul};
@@ -64,12 +64,12 @@ impl Store {
         Ok(hashes.iter().map(|hash| known.get(hash).copied().unwrap_or_default()).collect())
     }
 
-    /// Filters pages by the budget of their directories. Returns the pages that the crawl has not
-    /// seen and whose directory has room, and the number of pages without room.
+    /// Filters pages by the budget of their directories. Returns the pages that are new to the
+    /// crawl and within the budget of their directory, and the number of pages over the budget.
     ///
-    /// Each page comes with the name of its directory. The returned pages are counted, so admit
-    /// them in the same transaction. Locks the crawl's row until the transaction ends, like
-    /// admission, so that the budget is exact.
+    /// Each page is returned with the name of its directory. The returned pages are already
+    /// counted, so admit them in the same transaction. Locks the crawl's row until the transaction
+    /// ends, like admission, so that the budget is exact.
     pub async fn within_directories(
         &self,
         conn: &mut PgConnection,

@@ -1,8 +1,8 @@
 //! Permanent deletion of faces, images and crawls. Returns the blobs that no row needs any more.
 //!
-//! Blobs are content-addressed, so two rows can share one. A key is returned only if no remaining
-//! row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`). If it
-//! crashes before, the sweep deletes them, because the keys are recorded.
+//! Blobs are content-addressed, so two rows can share a blob. A key is returned only if no
+//! remaining row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`).
+//! If it crashes before that, the sweep deletes them, because the keys are recorded.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError, tombstones};
@@ -29,8 +29,8 @@ impl Store {
         enqueue_blob_deletions(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
-    /// Deletes an image with its faces and sources. Ledger rows that led to it stay, without the
-    /// link. Returns the blob keys to delete after the commit.
+    /// Deletes an image with its faces and sources. Ledger rows that led to it are kept, without
+    /// the link. Returns the blob keys to delete after the commit.
     pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let found: Vec<Uuid> = sqlx::query_scalar(
             "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
@@ -50,8 +50,8 @@ impl Store {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
     /// commit.
     ///
-    /// The crawl's images and their sources stay. With `with_images`, images that no other crawl
-    /// found are deleted too.
+    /// The crawl's images and their sources are kept. With `with_images`, images that no other
+    /// crawl found are deleted too.
     pub async fn delete_crawl(
         &self,
         conn: &mut PgConnection,
@@ -66,7 +66,7 @@ impl Store {
             tombstones::set(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
         }
-        // Sightings that led to no image mean nothing without their ledger row.
+        // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)
             .execute(&mut *conn)
@@ -81,7 +81,7 @@ pub(crate) async fn images_of_crawl_alone(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
-    // A source without a crawl belongs to a deleted crawl whose images were to stay.
+    // A source without a crawl belongs to a deleted crawl whose images were kept.
     Ok(sqlx::query_scalar(
         "select distinct u.image_id from image_urls u
          where u.crawl_id = $1 and u.image_id is not null
@@ -101,7 +101,7 @@ pub(crate) async fn delete_images(
     conn: &mut PgConnection,
     ids: &[Uuid],
 ) -> Result<(u64, Vec<String>), StoreError> {
-    // Locks the images first, in id order, so that nobody can add a face to them.
+    // Locks the images first, in id order, so that no transaction can add a face to them.
     sqlx::query("select 1 from images where id = any($1) order by id for update")
         .bind(ids)
         .execute(&mut *conn)

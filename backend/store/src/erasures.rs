@@ -4,9 +4,9 @@
 //! An erasure is planned and carried out in one transaction, under the collection's suppression
 //! lock, so that no image can be added in between.
 //!
-//! The erasure of a face also deletes its crop and chip, and the thumbnail of its image, which
-//! shows it. It deletes the crops and chips of other faces if they show a part of it. An erasure
-//! deletes an image whose faces are all erased, and a person whose faces are all erased.
+//! The erasure of a face also deletes its crop and chip, and the thumbnail of its image. It deletes
+//! the crops and chips of other faces if they contain a part of the erased face. An erasure deletes
+//! an image whose faces are all erased, and a person whose faces are all erased.
 mod carry_out;
 mod chip;
 mod likeness;
@@ -40,8 +40,8 @@ pub enum Target {
     Image(Uuid),
     /// A person with all faces that are assigned to them.
     Subject(Uuid),
-    /// All images found at a URL or on the page with that URL. Contains all spellings of the URL,
-    /// the normal one first.
+    /// All images found at a URL or on the page with that URL. Contains all spellings of the URL;
+    /// the normalised URL is first.
     Url(Vec<String>),
 }
 
@@ -75,7 +75,7 @@ pub struct ErasureRecord {
     pub threshold: Option<f32>,
     /// Number of erased faces.
     pub faces: i64,
-    /// Number of images that were erased whole.
+    /// Number of images that were erased completely.
     pub images: i64,
     /// Number of suppressions: of images, faces, URLs and people.
     pub suppressions: i64,
@@ -86,9 +86,9 @@ pub struct ErasureRecord {
 }
 
 impl Store {
-    /// Returns the models and embeddings of faces that a plan names, in the order of their ids.
+    /// Returns the models and embeddings of faces of a plan, in the order of their ids.
     ///
-    /// An embedding takes about a kilobyte of memory, so pass a part of a plan at a time.
+    /// An embedding takes about a kilobyte of memory, so pass only a part of a large plan per call.
     ///
     /// # Errors
     /// Fails with the errors of the database.
@@ -158,7 +158,7 @@ impl Store {
     /// Lifts the suppressions of an erasure and records the time. Returns the record and the number
     /// of lifted suppressions.
     ///
-    /// What another erasure suppresses too stays suppressed. Erased data stays erased.
+    /// Content that another erasure suppresses too remains suppressed. Erased data is not restored.
     ///
     /// # Errors
     /// Fails with `NotFound` if the erasure does not exist.

@@ -8,13 +8,14 @@ pub enum StoreError {
     NotFound {
         /// What was looked up, such as `face` or `image`.
         what: &'static str,
-        /// The id or name of the call.
+        /// The id or name in the call.
         id: String,
     },
     /// A unique name is taken, or the state of the row does not allow the change.
     #[error("{0}")]
     Conflict(String),
-    /// A value that the schema does not allow. The text names it and says what is allowed.
+    /// A value is not allowed by the schema. The text contains the value and states what is
+    /// allowed.
     #[error("{0}")]
     Invalid(String),
     /// The cursor was not issued by this service.
@@ -23,7 +24,8 @@ pub enum StoreError {
     /// The blob store failed.
     #[error("the blob store failed: {0}")]
     Blob(String),
-    /// The server is too old or has no pgvector. The text says what was found and what is required.
+    /// The server is too old or has no pgvector. The text states the found and the required
+    /// version.
     #[error("{0}")]
     Unsupported(String),
     /// The schema migration failed.

@@ -1,4 +1,4 @@
-//! Reads what a crawl found, image by image, in pages of limited size.
+//! Reads the images that a crawl found, in pages of limited size.
 use crate::faces::Face;
 use crate::images::Image;
 use crate::sources::SourceList;
@@ -27,8 +27,8 @@ pub struct ExportedPage {
     pub next: Option<Uuid>,
 }
 
-/// Maximum number of faces in one page, unless a single image has more. An embedding has some
-/// kilobytes, and an image of a crowd has hundreds of faces.
+/// Maximum number of faces in one page, unless a single image has more. An embedding takes several
+/// kilobytes, and an image of a crowd contains hundreds of faces.
 const MOST_FACES: i64 = 2_000;
 
 /// A face, and its embedding if requested.
@@ -44,8 +44,8 @@ impl Store {
         limit: i64,
         embeddings: bool,
     ) -> Result<ExportedPage, StoreError> {
-        // The sum counts the faces of all preceding images, so that the page can end before there
-        // are too many.
+        // The sum counts the faces of all preceding images, so that the page can end before it has
+        // too many faces.
         let found: Vec<(Uuid, i64)> = sqlx::query_as(
             "select u.image_id, sum(coalesce(i.face_count, 0)) over (order by u.image_id) - coalesce(i.face_count, 0)
              from (select distinct image_id from image_urls
@@ -72,7 +72,7 @@ impl Store {
             let vector = vectors.remove(&face.id);
             faces.entry(face.image_id).or_default().push((face, vector));
         }
-        // Images that were deleted after their ids were read are left out.
+        // Images that were deleted after their ids were read are omitted.
         let images = self.images_by_id(&ids).await?;
         let images = images
             .into_iter()

@@ -1,5 +1,5 @@
-//! Counts what a deletion or a shorter retention would delete, and holds the secret that signs such
-//! a count for the caller's confirmation.
+//! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
+//! that signs such a count for the caller's confirmation.
 use crate::erasure::images_of_crawl_alone;
 use crate::{Store, StoreError};
 use uuid::Uuid;
@@ -32,7 +32,7 @@ impl Store {
     /// Counts what is deleted with a collection.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it does not exist or is out of reach.
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
         let (images, faces, subjects, suppressions) = sqlx::query_as(
@@ -51,7 +51,7 @@ impl Store {
     /// Counts what is deleted with a crawl and its images.
     ///
     /// # Errors
-    /// Fails with `NotFound` if it does not exist or is out of reach.
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.crawl(id).await?;
         let mut conn = self.pool.acquire().await?;
@@ -61,11 +61,11 @@ impl Store {
         Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MOST), faces, ..Extent::default() })
     }
 
-    /// Counts the images and faces of a collection that a retention of `days` days would delete at
-    /// once.
+    /// Counts the images and faces of a collection that a retention of `days` days would delete
+    /// immediately.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection does not exist or is out of reach.
+    /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
     pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
         // The same condition as in `expire_some`.

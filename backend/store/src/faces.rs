@@ -182,7 +182,7 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Returns faces by id, in no particular order. Missing ones are left out.
+    /// Returns faces by id, in no particular order. Missing faces are omitted.
     pub(crate) async fn faces_by_id(&self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
         Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
     }
@@ -208,7 +208,7 @@ impl Store {
     }
 }
 
-/// Adds the filters that listing and search share. `f` is the face.
+/// Adds the filters common to listing and search. `f` is the alias of the face's table.
 pub(crate) fn push_scope(
     query: &mut QueryBuilder<Postgres>,
     crawl_id: Option<Uuid>,

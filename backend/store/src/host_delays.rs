@@ -5,7 +5,7 @@ use crate::{Store, StoreError};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Holds the delay that a crawl sets for its collection.
+/// The delay that a crawl sets for its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnDelay {
     /// The collection whose requests it applies to.
@@ -15,8 +15,8 @@ pub struct OwnDelay {
 }
 
 /// Requests the collection's permit. $1 collection, $2 host, $3 delay in seconds, $4 expiry in
-/// seconds, $5 horizon in seconds. Returns `told_until`: null if the permit was granted, or else
-/// the time to ask again. Waiting callers get different times, as in `hosts`.
+/// seconds, $5 horizon in seconds. Returns `told_until`: null if the permit was granted, and
+/// otherwise the time at which to try again. Waiting callers get different times, as in `hosts`.
 const TAKE: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))

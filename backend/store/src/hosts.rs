@@ -2,21 +2,22 @@
 //! cached robots.txt.
 //!
 //! The basic rule is the permit. A host has at most one permit at a time. The next one is granted
-//! no earlier than a delay after the previous request ended. The delay is the longer of the two
-//! that the previous and the next caller ask for. The other rules only decide when waiting callers
-//! ask again. All times are the database's clock, read while the host's row is locked.
+//! no earlier than a delay after the previous request ended. The delay is the longer of those that
+//! the previous and the next caller request. The other rules only determine when waiting callers
+//! try again. All times are the database's clock, read while the host's row is locked.
 //!
-//! Waiting callers are spread, so that a thousand of them do not all return at once. Each is given
-//! a time one delay after the previous one (`cursor_at`), within a horizon of a minute; after that
-//! the times start again. So callers that never return cost the host at most a minute. Because
-//! requests take time themselves, the given times become earlier than the real ones. Therefore the
-//! first caller that asks while the next time is known exactly (no permit is held) is given that
-//! time (`promised_at`).
+//! Retries of waiting callers are spread over time, so that a thousand callers do not all retry at
+//! the same moment. Each caller is assigned a time one delay after the previous caller's
+//! (`cursor_at`), within a horizon of one minute; then the times start again from the beginning. So
+//! callers that never retry delay the host by at most a minute. Because requests take time
+//! themselves, the assigned times become earlier than the actual ones. The time of the next permit
+//! is known exactly while no permit is held. The first caller that requests a permit then is
+//! assigned that time (`promised_at`).
 use crate::{Store, StoreError};
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The answer to a request for a host permit.
+/// The result of a request for a host permit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Turn {
     /// A permit. Call `finish_request` with the token when the response head has arrived or the
@@ -25,9 +26,9 @@ pub enum Turn {
         /// Identifies the permit.
         token: i64,
     },
-    /// No permit. Ask again at that time.
+    /// No permit was granted. Try again at the given time.
     Wait {
-        /// The earliest time at which asking is useful.
+        /// The earliest time at which another request is useful.
         until: OffsetDateTime,
     },
 }
@@ -35,7 +36,7 @@ pub enum Turn {
 /// The pace of a host, derived from its latest responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct HostPace {
-    /// The delay that its responses led to, in milliseconds.
+    /// The delay derived from its responses, in milliseconds.
     pub pace_ms: i32,
     /// Number of consecutive 429 and 503 responses.
     pub refusals: i32,
@@ -56,11 +57,12 @@ pub struct RobotsRecord {
 pub(crate) const GRANT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
 pub(crate) const HORIZON_S: f64 = 60.0;
-/// The token of permits without a delay. They exclude nobody, so there is nothing to release.
+/// The token of permits without a delay. They exclude no other permits, so they need not be
+/// released.
 const FREE_TOKEN: i64 = 0;
 
 /// $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A new host gets a
-/// permit at once. The row is locked before the second half reads it and the clock. A null
+/// permit immediately. The row is locked before the second half reads the row and the clock. A null
 /// `told_until` in the result means granted.
 const TAKE_TURN: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
@@ -92,8 +94,8 @@ const TAKE_TURN: &str = "
     returning last_token, told_until";
 
 /// $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace (null: unchanged). A
-/// late call with an expired permit still updates when the host was last requested, but it cannot
-/// end another caller's permit.
+/// late call with an expired permit still updates the time of the last request, but it cannot end
+/// another caller's permit.
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
     select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
@@ -111,8 +113,9 @@ const FINISH_REQUEST: &str = "
 impl Store {
     /// Requests a permit for the host, at least `delay_ms` after the end of the previous request.
     ///
-    /// With `delay_ms` 0 it is always granted, unless the host asked for a pause. A host has one
-    /// permit at a time. A permit that is not finished within 60 s expires (its holder died).
+    /// With `delay_ms` 0, the permit is always granted, unless the host requested a pause. A host
+    /// has one permit at a time. A permit that is not finished within 60 s expires, because its
+    /// holder has presumably died.
     pub async fn take_turn(&self, host_key: &str, delay_ms: i64) -> Result<Turn, StoreError> {
         if delay_ms <= 0 {
             return self.take_free_turn(host_key).await;
@@ -130,8 +133,8 @@ impl Store {
         })
     }
 
-    /// Grants a permit without a delay. Such permits exclude nobody, so nothing is written; only a
-    /// pause is respected.
+    /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
+    /// written. Only a pause is respected.
     async fn take_free_turn(&self, host_key: &str) -> Result<Turn, StoreError> {
         let pause: Option<OffsetDateTime> = sqlx::query_scalar(
             "select not_before from hosts where host_key = $1 and not_before > clock_timestamp()",
@@ -188,8 +191,8 @@ impl Store {
     }
 
     /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
-    /// [`Self::release_robots`]. Returns `false` if another caller holds the claim. So two
-    /// processes that find it missing fetch it once.
+    /// [`Self::release_robots`]. Returns `false` if another caller holds the claim. So if two
+    /// processes find that it is missing, only one of them fetches it.
     pub async fn claim_robots(&self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
         let claimed = sqlx::query(
             "insert into hosts as h (host_key, robots_asked_until) values ($1, clock_timestamp() + make_interval(secs => $2))
@@ -233,11 +236,11 @@ impl Store {
 }
 
 impl Store {
-    /// Deletes hosts without a request or a request for a permit during `unasked`: their robots.txt
-    /// and pace are outdated.
+    /// Deletes hosts that received no request, and for which no permit was requested, during
+    /// `unasked`. Their robots.txt and pace are outdated.
     ///
-    /// Reads up to [`HOSTS_LOOKED_AT`] hosts after `after` in key order. Returns the last of their
-    /// keys (`None` at the end) and the number of deleted hosts.
+    /// Reads up to [`HOSTS_LOOKED_AT`] hosts after `after` in key order. Returns the last key read
+    /// (`None` at the end) and the number of deleted hosts.
     pub async fn prune_hosts(
         &self,
         after: Option<&str>,
@@ -257,7 +260,7 @@ impl Store {
 pub const HOSTS_LOOKED_AT: i64 = 5_000;
 
 /// Reads along the primary key, because an index on the times would be written with every request.
-/// A host with a request right now is locked and therefore stays.
+/// A host with a current request is locked and therefore not deleted.
 const PRUNE: &str = "
     with looked as materialized (
         select host_key from hosts where host_key > $1 order by host_key limit $3
@@ -274,7 +277,7 @@ const PRUNE: &str = "
     )
     select (select count(*) from looked), (select max(host_key) from looked), (select count(*) from gone)";
 
-/// Longest delay that is respected: one hour.
+/// Maximum delay that is respected: one hour.
 const LONGEST_DELAY_MS: i64 = 3_600_000;
 
 pub(crate) fn seconds(delay_ms: i64) -> f64 {

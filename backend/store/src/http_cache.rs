@@ -1,8 +1,8 @@
-//! The HTTP cache of a collection: validators of URLs for conditional requests, and what these URLs
-//! returned.
+//! The HTTP cache of a collection: validators of URLs for conditional requests, and the content
+//! that these URLs returned.
 //!
-//! Validators never outlive the content. Those of a page are deleted with the last crawl that
-//! fetched it, those of an image with the stored image.
+//! Validators are deleted together with the content. The validators of a page are deleted with the
+//! last crawl that fetched it, and those of an image with the stored image.
 use crate::text::{mention, url_hash, without_nul};
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// A response that can be revalidated.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Visit {
-    /// The URL that answered, after redirects.
+    /// The URL after redirects.
     pub final_url: String,
     /// `ETag`. At least one of `etag` and `last_modified` is set.
     pub etag: Option<String>,
@@ -29,8 +29,8 @@ pub struct PageVisit {
     pub visit: Visit,
     /// The parsed content, in the caller's own format.
     pub content: Vec<u8>,
-    /// All URLs in the content, by which an erasure finds it. Empty when read back, because only
-    /// hashes are stored.
+    /// All URLs in the content, by which an erasure finds it. Empty when read from the database,
+    /// because only hashes are stored.
     #[sqlx(skip)]
     pub mentions: Vec<String>,
 }
@@ -46,8 +46,8 @@ pub struct ImageVisit {
 }
 
 impl Store {
-    /// Returns the cached content of a page, if it was parsed in the same way. `reader` describes
-    /// the parser as a text.
+    /// Returns the cached content of a page, if it was parsed in the same way. `reader` is a string
+    /// that identifies the parser.
     pub async fn page_visit(
         &self,
         collection: Uuid,

@@ -154,7 +154,7 @@ impl Store {
         phash: i64,
         dhash: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        // Built at run time: the candidates of near images are the same text for two tables.
+        // Built at run time, because two tables share the query for candidates.
         let sql = format!(
             "{} where i.id in ({})
              order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",
@@ -165,8 +165,8 @@ impl Store {
         Ok(near::bind(query, phash, dhash).bind(MOST_CANDIDATES).fetch_all(conn).await?)
     }
 
-    /// Inserts an image. Returns `Err` with the id of the existing image if the collection has the
-    /// same bytes already.
+    /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
+    /// contains the same bytes.
     ///
     /// Waits for other transactions that insert the same bytes.
     pub async fn insert_image(
@@ -175,7 +175,7 @@ impl Store {
         collection: Uuid,
         image: &NewImage,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        // The existing row may be deleted before it can be read. Then the insert is tried again.
+        // The existing row may be deleted before it can be read. The insert is then retried.
         for _ in 0..3 {
             let inserted = sqlx::query(
                 "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
@@ -252,7 +252,7 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Returns images by id, oldest first. Missing ones are left out.
+    /// Returns images by id, oldest first. Missing images are omitted.
     pub(crate) async fn images_by_id(&self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
         Ok(sqlx::query_as(select_images!("where i.id = any($1) order by i.id"))
             .bind(ids)

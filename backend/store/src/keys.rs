@@ -1,7 +1,7 @@
-//! API keys: who may do what, in which collection.
+//! API keys, which define what a caller may do and in which collection.
 //!
 //! A key is `fc_` followed by 256 random bits. It is shown once. The database stores its SHA-256,
-//! which identifies it, and a prefix by which people can tell keys apart. A fast hash is
+//! which identifies it, and a prefix by which users can distinguish keys. A fast hash is
 //! sufficient, because 256 random bits cannot be guessed.
 mod revocation;
 mod rows;
@@ -21,7 +21,7 @@ use std::fmt;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Prefix of every key, so that people and secret scanners recognise one.
+/// Prefix of every key, by which people and secret scanners can recognise a key.
 pub const MARK: &str = "fc_";
 /// Number of random bytes in a key.
 const BYTES: usize = 32;
@@ -41,7 +41,7 @@ macro_rules! scopes {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns a sentence that says what the scope allows.
+            /// Returns a sentence that describes what the scope allows.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -76,8 +76,8 @@ scopes! {
 }
 
 impl Scope {
-    /// Returns `true` if the scope concerns the whole service. A key for one collection cannot have
-    /// it.
+    /// Returns `true` if the scope concerns the whole service. A key for one collection cannot
+    /// include it.
     pub fn is_service_wide(self) -> bool {
         self == Self::System
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Scope {
 pub struct NewKey {
     /// The only collection that the key can access; `None` for all collections.
     pub collection_id: Option<Uuid>,
-    /// Name of the holder, for people.
+    /// Display name of the holder.
     pub name: String,
     /// What the key allows; at least one scope.
     pub scopes: Vec<Scope>,
@@ -192,7 +192,7 @@ impl ApiKey {
         self.scopes.contains(&scope) && !(scope.is_service_wide() && self.collection_id.is_some())
     }
 
-    /// Returns what the audit log records when the key is created or revoked.
+    /// Returns the details that the audit log records when the key is created or revoked.
     pub fn audited(&self) -> Value {
         json!({ "key_id": self.id, "scopes": self.scopes })
     }
@@ -207,7 +207,7 @@ impl FromRow<'_, PgRow> for ApiKey {
             collection: row.try_get("collection")?,
             name: row.try_get("name")?,
             prefix: row.try_get("prefix")?,
-            // A scope that only a later version knows grants nothing here.
+            // A scope of a later version, unknown here, grants nothing.
             scopes: scopes.iter().filter_map(|name| Scope::parse(name)).collect(),
             requests_per_minute: row.try_get("requests_per_minute")?,
             created_at: row.try_get("created_at")?,
@@ -219,13 +219,13 @@ impl FromRow<'_, PgRow> for ApiKey {
     }
 }
 
-/// The SHA-256 of a key. Nothing else of a key is kept, in the database or in memory.
+/// The SHA-256 of a key. No other part of a key is kept in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Hashes a text that has the form of a key. Returns `None` for any other text, for which no
-    /// lookup is needed.
+    /// Hashes a string that has the form of a key. Returns `None` for any other string, which needs
+    /// no lookup.
     pub fn of(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(MARK)?).ok()?;
         (bits.len() == BYTES).then(|| Self(Sha256::digest(text).into()))
@@ -235,7 +235,7 @@ impl KeyHash {
 /// Returns random bytes from the operating system, suitable for a secret.
 ///
 /// # Errors
-/// Fails with `Invalid` if the system returns none.
+/// Fails with `Invalid` if the system returns no random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     let mut bytes = [0; N];
     SysRng

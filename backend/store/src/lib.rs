@@ -2,8 +2,8 @@
 //! pgvector. Blobs are kept outside the database.
 //!
 //! Rows are plain structs with public fields. A call that can be part of a larger transaction takes
-//! a `&mut PgConnection`; other calls use the pool. Crates that depend on this one name no `sqlx`
-//! types: they pass `tx.conn()`.
+//! a `&mut PgConnection`; other calls use the pool. Crates that depend on this one do not use
+//! `sqlx` types directly: they pass `tx.conn()`.
 
 pub mod audit;
 mod blob_deletions;

@@ -20,7 +20,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
-    /// identity is registered with other dimensions.
+    /// identity is registered with different dimensions.
     pub async fn register_model(
         &self,
         identity: &str,
@@ -103,8 +103,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns `true` if the model's index exists. Asked first, because `create index if not
-    /// exists` waits for all writers even if the index exists.
+    /// Returns `true` if the model's index exists. This is checked first, because `create index if
+    /// not exists` waits for all writers even if the index exists.
     async fn has_index(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar("select to_regclass($1) is not null")
             .bind(index_name(model.id))
@@ -116,10 +116,10 @@ impl Store {
 /// Maximum number of components of an embedding: the row must fit one database page.
 const MOST_DIMENSIONS: i32 = 2000;
 
-/// Parameters of the HNSW index: links per face and layer, and candidates considered when a face is
-/// added. They are pgvector's `m` and `ef_construction`, by default 16 and 64. With 64 candidates
-/// and a million faces, one face in thirty gets no good links when it is added. No later search
-/// finds such a face; see `docs/reference/PERFORMANCE.md`.
+/// Parameters of the HNSW index: the number of links per face and layer, and the number of
+/// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
+/// default 16 and 64. With 64 candidates and a million faces, one face in thirty gets no good links
+/// when it is added. Later searches do not find such a face; see `docs/reference/PERFORMANCE.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 

@@ -23,8 +23,8 @@ pub const MARKED_BITS: u32 = 24;
 pub(crate) fn candidates(table: &str) -> String {
     let near = "bit_count((phash # $2)::bit(64)) <= $12";
     let marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
-    // Each branch checks the distances itself, using the index only: per million rows, hundreds
-    // share a band but are not near.
+    // Each branch checks the distances itself with an index-only scan, because hundreds of rows per
+    // million share a band without being near.
     let branch = |hash: &str, band: usize, probes: usize, judged: &str| {
         let shift = 48 - 16 * band;
         let value = if shift == 0 { hash.to_owned() } else { format!("({hash} >> {shift})") };
@@ -54,7 +54,7 @@ pub(crate) fn bind<T>(
 }
 
 /// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `most`
-/// bits (one or two).
+/// bits. `most` is one or two.
 fn probes(hash: i64, most: u32) -> Vec<i64> {
     let band = hash & 0xFFFF;
     let mut probes = vec![band];

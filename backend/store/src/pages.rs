@@ -25,9 +25,9 @@ pub struct NewPage {
 pub struct NewImageUrl {
     /// Normalised URL or path.
     pub url: String,
-    /// The page that shows the image: the URL that answered, after redirects.
+    /// The page that contains the image: its URL after redirects.
     pub page_url: Option<String>,
-    /// The URL that was requested instead of `page_url`, if it differs.
+    /// The requested URL of the page, if it differs from `page_url`.
     pub asked_url: Option<Arc<str>>,
     /// Alternative text of the image.
     pub alt: Option<String>,
@@ -51,7 +51,7 @@ pub struct PageResult {
     pub state: String,
     /// Reason code, if the page was not fetched.
     pub reason: Option<String>,
-    /// An explanation for people.
+    /// A human-readable explanation.
     pub detail: Option<String>,
     /// HTTP status.
     pub status: Option<i32>,
@@ -66,7 +66,7 @@ pub struct PageResult {
 }
 
 impl Store {
-    /// Adds pages that the crawl has not seen, up to `max_pages` in total. Returns the new rows in
+    /// Adds pages that are new to the crawl, up to `max_pages` in total. Returns the new rows in
     /// input order. The other pages are known or over the limit.
     pub async fn admit_pages(
         &self,
@@ -118,8 +118,8 @@ impl Store {
         Ok(admitted)
     }
 
-    /// Adds image URLs that the crawl has not seen, up to `max_images` in total. Returns the new
-    /// rows in input order.
+    /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
+    /// in input order.
     ///
     /// Sightings of known URLs are recorded as sources, with the image if it is known already. URLs
     /// over the limit are not recorded.
@@ -226,7 +226,7 @@ impl Store {
         .await?;
         if let (1, Some(image)) = (settled.rows_affected(), image) {
             // A separate statement, so that it sees sightings of transactions for which the first
-            // one had to wait.
+            // statement had to wait.
             sqlx::query(
                 "update image_sources set image_id = $2 where image_url_id = $1 and image_id is null",
             )
@@ -324,8 +324,8 @@ impl NewRows {
     }
 }
 
-/// Records one source per image URL in the ledger and page. Records none for suppressed or erased
-/// URLs, whose address must not be stored again.
+/// Records one source per image URL in the ledger and page. Records no sources for suppressed or
+/// erased URLs, which must not be stored again.
 ///
 /// `for share` waits for a transaction that settles such a row. So either this statement sees the
 /// image, or that transaction sees the source.

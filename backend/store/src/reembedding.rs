@@ -1,11 +1,11 @@
-//! Finds faces with embeddings of other models, and replaces these embeddings.
+//! Finds faces with embeddings of a different model, and replaces these embeddings.
 use crate::faces::{check_embedding, halfvec};
 use crate::models::EmbeddingModel;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use uuid::Uuid;
 
-/// A face with an embedding of another model.
+/// A face with an embedding of a different model.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct Outdated {
     /// The face.
@@ -17,7 +17,7 @@ pub struct Outdated {
 }
 
 impl Store {
-    /// Returns faces of the collection with embeddings of another model, ordered by id, after
+    /// Returns faces of the collection with embeddings of a different model, ordered by id, after
     /// `after`.
     pub async fn outdated(
         &self,
@@ -38,7 +38,7 @@ impl Store {
         .await?)
     }
 
-    /// Returns the number of faces of the collection with embeddings of another model.
+    /// Returns the number of faces of the collection with embeddings of a different model.
     pub async fn count_outdated(&self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
             .bind(collection)
@@ -48,7 +48,7 @@ impl Store {
     }
 
     /// Returns, for each model other than `model`, its name and its number of faces in all
-    /// collections, most first.
+    /// collections, in descending order of that number.
     pub async fn faces_of_other_models(&self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
         // One index lookup per model, regardless of how many faces `model` has.
         Ok(sqlx::query_as(
@@ -62,10 +62,10 @@ impl Store {
     }
 
     /// Replaces the embeddings of the faces by embeddings of `model`, in one transaction, so that a
-    /// face always has exactly one embedding. Returns the number replaced; faces deleted meanwhile
-    /// are left out.
+    /// face always has exactly one embedding. Returns the number replaced; faces deleted in the
+    /// meantime do not count.
     ///
-    /// Clustering will process the faces again. Their subjects stay the same.
+    /// Clustering will process the faces again. Their subjects do not change.
     ///
     /// # Errors
     /// Fails with `Invalid` if an embedding does not fit the model. Then nothing changes.

@@ -1,4 +1,4 @@
-//! Retention: deletes content that was last seen longer ago than its collection keeps it.
+//! Deletes content whose last sighting is older than its collection's retention period.
 //!
 //! The work is done in small transactions that can be interrupted at any time and repeated. One
 //! process at a time runs the task.
@@ -9,9 +9,9 @@ use sqlx::PgConnection;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Images per call.
+/// Number of images per call.
 const IMAGES: i64 = 200;
-/// Ledger rows per call.
+/// Number of ledger rows per call.
 const ROWS: i64 = 5_000;
 
 /// What one call deleted.
@@ -63,8 +63,8 @@ impl Store {
     /// Deletes some expired content. Call it until the result is empty.
     ///
     /// First it deletes images that were stored and last seen before the retention period. Then it
-    /// deletes the records of crawls that ended before it. Images with an enrolled face stay, and
-    /// so do crawls with a next run.
+    /// deletes the records of crawls that ended before it. Images with an enrolled face and crawls
+    /// with a next run are kept.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,

@@ -1,8 +1,8 @@
 //! Recurring crawls: a schedule is a series of runs.
 //!
-//! The column `next_run_at` of the last run says when the next run is due. The transaction that
-//! starts that run clears the column, and so does a cancellation of the schedule, so only one of
-//! them succeeds.
+//! The column `next_run_at` of the last run contains the time at which the next run is due. The
+//! transaction that starts that run clears the column, and so does a cancellation of the schedule,
+//! so only one of them succeeds.
 use crate::crawls::{Crawl, crawl_row};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -11,14 +11,14 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 impl Store {
-    /// Makes a crawl the first run of a schedule, which gets the crawl's id.
+    /// Turns a crawl into the first run of a schedule. The schedule's id is the crawl's id.
     pub async fn begin_series(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query("update crawls set series_id = id where id = $1").bind(crawl).execute(&mut *conn).await?;
         crawl_row(conn, crawl).await
     }
 
-    /// Sets the time of the next run after an ended run: `every` after this run began, but not in
-    /// the past. Returns that time.
+    /// Sets the time of the next run after an ended run: `every` after the start of this run, but
+    /// not in the past. Returns that time.
     ///
     /// # Errors
     /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.

@@ -32,7 +32,7 @@ pub struct SearchQuery {
     pub crawl_id: Option<Uuid>,
     /// Minimum overall quality.
     pub min_quality: Option<f32>,
-    /// Leaves out this face (for a search by `face_id`).
+    /// Excludes this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
     /// Only faces that belong to a subject.
     pub with_subject: bool,
@@ -66,8 +66,8 @@ impl Store {
     /// search is repeated exactly.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the model is unknown or the collection is out of reach. Fails with
-    /// `Invalid` if the embedding does not fit the model.
+    /// Fails with `NotFound` if the model is unknown or the collection is outside the store's
+    /// scope. Fails with `Invalid` if the embedding does not fit the model.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
         if self.reach.is_some_and(|collection| collection != query.collection_id) {
             return Err(StoreError::not_found("collection", query.collection_id));
@@ -103,7 +103,7 @@ impl Store {
     /// Returns the best face of each subject, best first, and whether every face in scope was
     /// compared.
     ///
-    /// Returns at most `query.limit` subjects. Leaves out faces without a subject. The score of a
+    /// Returns at most `query.limit` subjects. Omits faces without a subject. The score of a
     /// subject is the similarity of its best face.
     ///
     /// # Errors
@@ -113,8 +113,8 @@ impl Store {
         query: &SearchQuery,
     ) -> Result<(Vec<(Hit, Shown)>, bool), StoreError> {
         let wanted = usize::try_from(query.limit).unwrap_or(0);
-        // Many faces can show the same person. Read more faces until there are enough people or no
-        // more faces.
+        // Many faces can belong to the same person. Read more faces until there are enough people
+        // or no more faces.
         let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
         loop {
             let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
@@ -173,7 +173,8 @@ impl Store {
         Ok(sql.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Searches the model's HNSW index. The scan continues while the filters reject its results.
+    /// Searches the model's HNSW index. The scan continues until enough results pass the filters or
+    /// the scan limit is reached.
     async fn search_index(
         &self,
         query: &SearchQuery,

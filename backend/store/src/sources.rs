@@ -1,8 +1,8 @@
 //! Reads where images were found: the first sources of many images, or all sources of one image in
 //! pages.
 //!
-//! An image can be on every page of a site, and URLs have any content. So every result here is
-//! bounded in rows and bytes.
+//! An image can be on every page of a site, and URLs can be long. So every result is limited in
+//! rows and bytes.
 use crate::images::Source;
 use crate::{Store, StoreError};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// Maximum number of sources per image that one call returns. A logo, for example, can be on every
 /// page of a site.
 pub const MOST_SOURCES: i64 = 100;
-/// Sources of an image are counted up to this number.
+/// Maximum to which the sources of an image are counted.
 pub const MOST_COUNTED: i64 = 1_000;
 /// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
 /// among its images. Each image has at least one source in any case.
@@ -20,8 +20,8 @@ pub const MOST_BYTES: usize = 16 << 20;
 /// The first sources of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceList {
-    /// In the order in which they were found. At most [`MOST_SOURCES`], and at most the image's
-    /// share of [`MOST_BYTES`].
+    /// The sources in the order in which they were found. At most [`MOST_SOURCES`], and at most the
+    /// image's share of [`MOST_BYTES`].
     pub sources: Vec<Source>,
     /// Number of sources, counted up to [`MOST_COUNTED`].
     pub total: i64,
@@ -40,7 +40,7 @@ impl Store {
     /// Returns the sources of several images, by image and in the order in which they were found.
     /// At most [`MOST_SOURCES`] per image and [`MOST_BYTES`] in total.
     ///
-    /// Does not check the store's scope; the caller has read the images.
+    /// Does not check the store's scope, because the caller has already read the images.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
         let rows = self.sources_where(images, None).await?;
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
@@ -62,9 +62,9 @@ impl Store {
     }
 
     /// Returns the next `limit` sources of an image after the source `after`, in the order in which
-    /// they were found. Each comes with its id for the next call.
+    /// they were found. Each source is returned with its id, for the next call.
     ///
-    /// Does not check the store's scope; the caller has read the image.
+    /// Does not check the store's scope, because the caller has already read the image.
     pub async fn sources_of(
         &self,
         image: Uuid,

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// The subject that a face shows.
+/// The subject to which a face belongs.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Shown {
     /// The face.
@@ -21,13 +21,13 @@ pub struct Shown {
 impl Store {
     /// Assigns faces to a locked subject of the same collection, on behalf of a user.
     ///
-    /// Removes earlier refusals of these faces. A cluster becomes `enrolled`. Faces that show
-    /// another subject are moved if `moved` is set. Returns the number of faces that now show the
+    /// Removes earlier refusals of these faces. A cluster becomes `enrolled`. Faces of another
+    /// subject are moved if `moved` is set. Returns the number of faces that now belong to the
     /// subject.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection lacks one of the faces; the error names it. Fails
-    /// with `Conflict` if a face shows another subject and `moved` is not set.
+    /// Fails with `NotFound` if a face is not in the collection; the error contains its id. Fails
+    /// with `Conflict` if a face belongs to another subject and `moved` is not set.
     pub async fn enrol_faces(
         &self,
         conn: &mut PgConnection,
@@ -94,10 +94,10 @@ impl Store {
     /// Removes a face from a locked subject. Clustering does not assign it again.
     ///
     /// With `drop_enrolled`, an image that was only sent for enrolment is deleted if none of its
-    /// faces shows a subject any more. Returns the blob keys to delete after the commit.
+    /// faces belongs to a subject any more. Returns the blob keys to delete after the commit.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the face does not show the subject.
+    /// Fails with `NotFound` if the face does not belong to the subject.
     pub async fn unlink_face(
         &self,
         conn: &mut PgConnection,
@@ -135,7 +135,7 @@ impl Store {
         .await?)
     }
 
-    /// Deletes any of the images that were sent only for enrolment and have no face assigned to a
+    /// Deletes those of the images that were sent only for enrolment and have no face assigned to a
     /// subject. Returns the blob keys to delete after the commit.
     pub async fn drop_enrolled(
         &self,
@@ -162,7 +162,7 @@ impl Store {
     }
 
     /// Records that an image was sent to enrol a subject. `url` is its source, if it was
-    /// downloaded, and `answered` the URL after redirects. An equal source is recorded once.
+    /// downloaded, and `answered` is the URL after redirects. Equal sources are recorded once.
     pub async fn add_enrolment_source(
         &self,
         conn: &mut PgConnection,
@@ -239,8 +239,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns the subjects that these faces show, by face id. Faces without a subject are left
-    /// out.
+    /// Returns the subjects to which these faces belong, by face id. Faces without a subject are
+    /// omitted.
     pub async fn shown_by(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Shown>, StoreError> {
         let rows: Vec<Shown> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id

@@ -1,8 +1,8 @@
 //! Subjects: enrolled people, and clusters found by clustering.
 //!
-//! A face shows at most one subject. A transaction that changes the faces of a subject first locks
-//! the subject's row, several rows in id order. So a clustering and a user never overwrite each
-//! other's partial work.
+//! A face belongs to at most one subject. A transaction that changes the faces of a subject first
+//! locks the subject's row. It locks several rows in id order. So a clustering and a user never
+//! overwrite each other's partial changes.
 use crate::text::without_nul;
 use crate::{Store, StoreError, tombstones};
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub struct NewSubject {
     pub metadata: Value,
 }
 
-/// The changes to a subject. The outer `None` leaves a field unchanged.
+/// The changes to a subject. An outer `None` leaves the field unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct SubjectPatch {
     /// `Some(None)` removes the name.
@@ -50,9 +50,9 @@ pub struct Subject {
     pub external_id: Option<String>,
     /// The caller's own JSON object.
     pub metadata: Value,
-    /// `enrolled` if a user made or changed it, `cluster` if only clustering did.
+    /// `enrolled` if a user created or changed it; `cluster` if only clustering did.
     pub origin: String,
-    /// Number of faces that show it.
+    /// Number of faces that belong to it.
     pub face_count: i64,
     /// The face with the best quality.
     pub best_face_id: Option<Uuid>,
@@ -152,7 +152,7 @@ impl Store {
     /// Locks subjects of one collection until the transaction ends.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection lacks one of them. The error names it.
+    /// Fails with `NotFound` if one of them is not in the collection. The error contains its id.
     pub async fn hold_subjects(
         &self,
         conn: &mut PgConnection,
@@ -203,8 +203,8 @@ impl Store {
 
     /// Merges several locked subjects into one.
     ///
-    /// The faces and refusals of the others move to `into`. It takes over their name, external id
-    /// and metadata entries where it has none of its own. The other subjects are deleted.
+    /// The faces and refusals of the others move to `into`. It inherits their name, external id and
+    /// metadata entries if it has none of its own. The other subjects are deleted.
     ///
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
@@ -259,14 +259,15 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes a locked subject. Its faces stay, without a subject.
+    /// Deletes a locked subject. Its faces are kept, without a subject.
     pub async fn delete_subject(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         sqlx::query("delete from subjects where id = $1").bind(id).execute(&mut *conn).await?;
         tombstones::set(conn, &[id], &[]).await
     }
 }
 
-/// Moves the faces and refusals of `others` to `into`. Drops refusals of faces that `into` now has.
+/// Moves the faces and refusals of `others` to `into`. Deletes refusals of faces that now belong to
+/// `into`.
 pub(crate) async fn move_faces(
     conn: &mut PgConnection,
     into: Uuid,
@@ -296,7 +297,7 @@ pub(crate) async fn move_faces(
     Ok(moved.rows_affected())
 }
 
-/// Merges objects. For each key, the first value wins.
+/// Merges objects. For each key, the first value is kept.
 fn first_wins(objects: Vec<Value>) -> Value {
     let mut all = serde_json::Map::new();
     for object in objects {

@@ -2,10 +2,10 @@
 //!
 //! A transaction that links a ledger row to a stored image first locks the image (`for share`),
 //! until the transaction ends. A transaction that replaces an image locks it against that (`for no
-//! key update`). So a link is either made before the replacement and moves with it, or finds the
-//! image gone. Sightings need no such lock: they are added under a lock on their ledger row, and
-//! these rows are locked here before they move. Lock order: images, ledger rows, sources, cached
-//! responses.
+//! key update`). So a link is either created before the replacement and moved by it, or fails
+//! because the image is gone. Sightings need no such lock: they are added under a lock on their
+//! ledger row, and these rows are locked here before they move. Lock order: images, ledger rows,
+//! sources, cached responses.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
@@ -86,7 +86,7 @@ impl Store {
                 .bind(images)
                 .fetch_all(&mut *conn)
                 .await?;
-        // From here on nobody can enrol one of these faces.
+        // From here on, no transaction can enrol one of these faces.
         sqlx::query("select 1 from faces where image_id = any($1) order by id for update")
             .bind(images)
             .execute(&mut *conn)
@@ -115,7 +115,7 @@ impl Store {
     ///
     /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
     /// ledger row that the caller settles in the same transaction. It is locked together with the
-    /// others, in one order.
+    /// others, in a fixed order.
     pub async fn replace_images(
         &self,
         conn: &mut PgConnection,

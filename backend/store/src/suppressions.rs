@@ -1,5 +1,5 @@
-//! Suppressions keep erased content out by hashes and sketches. No images, addresses or embeddings
-//! are stored here.
+//! Suppressions, which prevent erased content from being stored again. They contain hashes and
+//! sketches, but no images, addresses or embeddings.
 mod insert;
 
 use crate::text::{url_hash, without_nul};
@@ -13,7 +13,7 @@ pub const SKETCH_BITS: usize = 256;
 /// First half of the advisory lock keys. The second half is a hash of the collection's id.
 const LOCKS: i32 = 0x7375_7070;
 
-/// A one-way sketch of a face, with the name of the secret that keyed it.
+/// A one-way sketch of a face, with the name of the secret used to compute it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sketch {
     /// [`SKETCH_BITS`] characters, `0` and `1`.
@@ -24,10 +24,10 @@ pub struct Sketch {
     pub model_id: i32,
 }
 
-/// What a suppression keeps out.
+/// The content that a suppression blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Suppression {
-    /// A whole image, or one face of it.
+    /// A whole image, or one face in it.
     Picture {
         /// SHA-256 of the file.
         sha256: Vec<u8>,
@@ -82,8 +82,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns `true` if the collection has any suppression. Usually it has none, and no other
-    /// check is needed.
+    /// Returns `true` if the collection has any suppression. Usually it has none, and further
+    /// checks are unnecessary.
     pub async fn suppresses(&self, conn: &mut PgConnection, collection: Uuid) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar("select exists(select 1 from suppressions where collection_id = $1)")
             .bind(collection)
@@ -91,8 +91,8 @@ impl Store {
             .await?)
     }
 
-    /// Returns `true` if a URL of an image is suppressed. The URLs are that of a ledger row, those
-    /// of pages that show the image, and `answered`, the URL after redirects.
+    /// Returns `true` if a URL of an image is suppressed. The checked URLs are that of the ledger
+    /// row, those of pages that contain the image, and `answered`, the URL after redirects.
     pub async fn suppresses_url(
         &self,
         conn: &mut PgConnection,
@@ -151,7 +151,7 @@ impl Store {
             .fetch_all(conn)
             .await?);
         };
-        // Built at run time: the candidates of near images are the same text for two tables.
+        // Built at run time, because two tables share the query for candidates.
         let sql = format!(
             "select sha256 is not distinct from $15 as same_file, phash, dhash, ahash, region
              from suppressions where phash is not null and id in (
@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`
-    /// bits. All sketches must have the same secret and model.
+    /// bits. All sketches must be computed with the same secret and model.
     pub async fn suppressed_sketches(
         &self,
         conn: &mut PgConnection,
@@ -188,8 +188,8 @@ impl Store {
         .await?)
     }
 
-    /// Returns the number of sketches, in any collection, made with a secret other than `key`. This
-    /// process cannot compare with them.
+    /// Returns the number of sketches, in any collection, computed with a secret other than `key`.
+    /// This process cannot compare faces with them.
     pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select count(*) from suppressions where sketch is not null and sketch_key <> $1",

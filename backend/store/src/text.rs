@@ -3,7 +3,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 /// Maximum length in characters of free text (titles, alternative texts, error messages). Longer
-/// text is cut.
+/// text is truncated.
 const LONGEST_TEXT: usize = 2_000;
 
 /// Returns the first 128 bits of the URL's SHA-256, which the ledgers' unique keys use. Returns the

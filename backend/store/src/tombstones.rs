@@ -20,7 +20,7 @@ pub struct Again {
     pub subjects: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
-    /// Jobs whose records name an erased URL. Clear these records in the same transaction.
+    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
     pub jobs: LedgerJobs,
 }
 
@@ -64,8 +64,9 @@ impl Store {
     }
 }
 
-/// Sets tombstones for what this transaction deletes, and for replaced smaller versions of
-/// `images`. These are the images that lose a face or are deleted; call it before their deletion.
+/// Sets tombstones for the rows that this transaction deletes, and for replaced smaller versions of
+/// `images`. `images` are the images that lose a face or are deleted. Call it before their
+/// deletion.
 pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query(
         "insert into tombstones (digest)

@@ -1,7 +1,7 @@
 //! Removes traces of erased images outside their own rows: URLs and alternative texts in ledgers,
-//! titles and cached content of pages that show them, and seeds.
+//! titles and cached content of pages that contain them, and seeds.
 //!
-//! The queue's records are not handled here; [`Traces::jobs`] names them.
+//! The queue's records are not handled here; [`Traces::jobs`] lists them.
 mod statements;
 mod suppressed;
 
@@ -12,7 +12,7 @@ use statements::{FORGET_PAGES, Found, Pages, forget_memories, forget_titles, pag
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Jobs whose records name an erased URL, by their crawls and ledger rows.
+/// Jobs whose records contain an erased URL, by their crawls and ledger rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerJobs {
     /// Ids of the crawls.
@@ -21,7 +21,7 @@ pub struct LedgerJobs {
     pub rows: BTreeSet<Uuid>,
 }
 
-/// Collects the records that name images which an erasure is about to delete.
+/// Collects the records that refer to images which an erasure is about to delete.
 #[derive(Default)]
 pub(crate) struct Traces {
     collection: Uuid,
@@ -58,10 +58,10 @@ impl Traces {
     }
 
     /// Removes the rows that lead to these images. Call it while the images exist, because their
-    /// sources say where they were found.
+    /// sources record where they were found.
     ///
-    /// Rows of jobs that have not run stay: such a job records its result again, or finds it
-    /// suppressed.
+    /// Rows of jobs that have not run are kept: such a job records its result later, or finds that
+    /// it is suppressed.
     pub(crate) async fn forget_images(
         &mut self,
         conn: &mut PgConnection,
@@ -94,7 +94,7 @@ impl Traces {
         Ok(())
     }
 
-    /// Reads the URLs of images, of the pages that show them, and of pages that turned out to be
+    /// Reads the URLs of images, of the pages that contain them, and of pages that turned out to be
     /// one of the images.
     async fn read_images(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
         let sources: Vec<(String, Uuid, Option<String>)> = sqlx::query_as(
@@ -137,8 +137,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes what pages at these URLs left: their rows, and sightings of images on them that were
-    /// never stored.
+    /// Removes the traces of pages at these URLs: their rows, and sightings on them of images that
+    /// were never stored.
     pub(crate) async fn forget_pages(
         &mut self,
         conn: &mut PgConnection,
@@ -174,7 +174,7 @@ impl Traces {
     }
 
     /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
-    /// titles of pages that show an image, and cached content of pages that mention one of the
+    /// titles of pages that contain an image, and cached content of pages that mention one of the
     /// URLs.
     pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {

@@ -2,30 +2,30 @@
 //!
 //! A call may be retried if it leaves no trace when it fails. Such calls are reads, single writes
 //! that can be repeated without harm, and whole transactions from
-//! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without an
-//! answer is [`StoreError::CommitUnknown`], which is not transient, because the change may have
-//! been made. Only a caller that can find out (a job of the queue, by its fence) may continue after
-//! it.
+//! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without a
+//! response is [`StoreError::CommitUnknown`]. It is not transient, because the change may have been
+//! committed. Only a caller that can determine the outcome (a job of the queue, by its fence) may
+//! continue after it.
 use crate::StoreError;
 use std::iter::successors;
 use std::time::{Duration, Instant};
 
-/// First pause; each further pause doubles.
+/// First pause. Each further pause is twice as long.
 const FIRST: Duration = Duration::from_millis(50);
-/// Longest pause.
+/// Maximum pause.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Number of retries. With all pauses they take about seven seconds, within which a restarting
-/// server is back.
+/// Number of retries. Together with their pauses they take about seven seconds, which is usually
+/// enough for a server restart.
 const REPEATS: usize = 9;
 /// No attempt starts later than this after the first, so that a caller that already waited long for
-/// a connection does not wait again.
+/// a connection is not retried.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 tokio::task_local! {
     static REPEATED: ();
 }
 
-/// Why a call failed that may succeed if it is repeated.
+/// The reason of a failure that may not occur if the call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The connection broke or could not be opened: the server stops, starts, or ended the session
@@ -67,7 +67,7 @@ impl Cause {
 
 /// An error that may come from the database.
 pub trait Transient {
-    /// Returns why the call may succeed if repeated; `None` if it will not, or must not be
+    /// Returns why the call may succeed if repeated; `None` if it will not succeed or must not be
     /// repeated.
     fn cause(&self) -> Option<Cause>;
 }
@@ -86,7 +86,7 @@ impl Transient for StoreError {
 /// `facecrawl_database_retries_total`.
 ///
 /// `work` must be repeatable, as the module describes. Inside another `retried` it runs once, and
-/// the outer one repeats it.
+/// the outer call repeats it.
 ///
 /// # Errors
 /// Fails with the first error of `work` that is not transient, or with its last error.

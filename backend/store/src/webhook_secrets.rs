@@ -9,12 +9,12 @@ use uuid::Uuid;
 /// Length of a salt in bytes.
 pub const SALT: usize = 32;
 
-/// A salt that was created.
+/// A newly created salt.
 #[derive(Clone, Debug, FromRow)]
 pub struct MadeWebhookSecret {
     /// When it was created.
     pub created_at: OffsetDateTime,
-    /// Until when the previous secret is valid too.
+    /// The time until which the previous secret is also valid.
     pub overlaps_until: OffsetDateTime,
 }
 
@@ -34,8 +34,8 @@ struct Row {
 }
 
 impl Store {
-    /// Gives a collection a new salt. The previous secret remains valid for `overlap`; older ones
-    /// become invalid.
+    /// Creates a new salt for a collection. The previous secret remains valid for `overlap`; older
+    /// ones become invalid.
     ///
     /// A tombstone is set for every replaced salt, so that a restored backup does not bring its
     /// secret back.
@@ -97,7 +97,7 @@ impl Store {
     }
 }
 
-/// Copies the salts of a collection to its successor, so that the secrets stay the same.
+/// Copies the salts of a collection to its successor, so that the secrets do not change.
 pub(crate) async fn hand_over(conn: &mut PgConnection, from: Uuid, to: Uuid) -> Result<(), StoreError> {
     sqlx::query(
         "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)

@@ -1,5 +1,5 @@
-//! A website for `scripts/bench crawl` with an index, pages, and images drawn at the start.
-//! `bench_site PAGES IMAGES_PER_PAGE` prints its URL.
+//! Serves a website for `scripts/bench crawl` with an index, pages, and images that are drawn at
+//! startup. `bench_site PAGES IMAGES_PER_PAGE` prints its URL.
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -18,8 +18,8 @@ struct Site {
     pictures: Vec<Vec<u8>>,
 }
 
-/// Draws discs with random places, sizes and colours on a gradient. All images differ, and each is
-/// about as large as a small photograph.
+/// Draws discs with random positions, sizes and colours on a gradient. All images differ, and each
+/// file is about as large as a small photograph.
 fn draw(seed: usize) -> Vec<u8> {
     let noise = |n: usize| (seed * 7919 + n * 104_729).wrapping_mul(2_654_435_761) >> 7;
     let discs: Vec<(i64, i64, i64, [u8; 3])> = (0..24)

@@ -1,9 +1,9 @@
-//! Generates load for an HTTP service that takes images: `load URL FOLDER CONNECTIONS SECONDS
+//! Generates load for an HTTP service that accepts images: `load URL FOLDER CONNECTIONS SECONDS
 //! [COUNT]`.
 //!
 //! Posts the folder's files as raw bodies over several connections, each with one request at a
-//! time. Stops when the time is over or COUNT requests were sent. Prints a report as JSON. For
-//! loopback only: `scripts/bench http` starts the service that it measures.
+//! time. Stops when the time has elapsed or COUNT requests were sent. Prints a report as JSON. Use
+//! it only on the loopback interface: `scripts/bench http` starts the service to measure.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<File>> {
         .collect()
 }
 
-/// Posts one file after the other until `until`, and returns the results.
+/// Posts the files one after the other until `until`, and returns the results.
 async fn connection(
     url: reqwest::Url,
     files: Arc<Vec<File>>,

@@ -1,5 +1,5 @@
-//! Paths of files that tests read: the default models, the libraries, and the reference photographs
-//! and outputs of `../shared`.
+//! Provides the paths of files that tests read: the default models, the libraries, and the
+//! reference photographs and outputs of `../shared`.
 //!
 //! All these files exist when a test runs. A test that needs more than `./scripts/test` provides
 //! declares it with [`needs`](crate::needs), and is reported as ignored if it is missing.
@@ -74,8 +74,8 @@ pub fn pack() -> ResolvedPack {
         .expect("the files of the default pack match the manifest")
 }
 
-/// Returns the folder of all models: those of the default pack and those that are in no package
-/// index.
+/// Returns the folder of all models, which are those of the default pack and those that no package
+/// index provides.
 ///
 /// # Panics
 /// Panics if it does not exist. The test must be marked `#[needs(shared)]`.

@@ -1,22 +1,22 @@
 //! A database whose clock a simulation controls.
 //!
 //! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` are replaced by functions
-//! in a schema that is searched before the system's schema. They return the time that was set. So
-//! the product's statements run unchanged, with real tables, locks and plans, but at a simulated
-//! time. What the database does by itself (vacuum, timeouts of connections) uses the real clock.
+//! in a schema that is searched before the system's schema. They return the configured time. So the
+//! product's statements run unchanged, with real tables, locks and plans, but at a simulated time.
+//! Internal tasks of the database (vacuum, timeouts of connections) use the real clock.
 use crate::TestDatabase;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use time::OffsetDateTime;
 
-/// A pool with one connection, on which the time is the one that was last set.
+/// A pool with one connection, whose time is the last one that was set.
 pub struct VirtualClock {
     pool: PgPool,
 }
 
 impl VirtualClock {
-    /// Installs such a clock in a database. Expressions stored before, such as column defaults,
-    /// still use the real clock.
+    /// Installs a virtual clock in a database. Expressions that already exist, such as column
+    /// defaults, still use the real clock.
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
         for function in [
@@ -33,8 +33,8 @@ impl VirtualClock {
             PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None).after_connect(
                 |conn, _| {
                     Box::pin(async move {
-                        // The settings of a runner's connections. Nothing in a simulation has to
-                        // survive a crash.
+                        // Uses the settings of a runner's connections. The data of a simulation
+                        // need not survive a crash.
                         let settings =
                         "set search_path = virtual_time, public, pg_catalog; set synchronous_commit = off;
                                     set plan_cache_mode = force_generic_plan; set jit = off";

@@ -1,6 +1,6 @@
 //! Damages files at random: truncates or overwrites them, flips bits, removes or duplicates pieces.
 
-/// A generator (xorshift64*) with the same numbers in every run.
+/// A random number generator (xorshift64*) that returns the same numbers in every run.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -24,11 +24,11 @@ impl Random {
     }
 }
 
-/// Returns a copy of the file with one to five damages. Never empty.
+/// Returns a copy of the file, damaged in one to five places. The result is never empty.
 pub fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..=random.below(4) {
-        // Half of the damages go to the header, which affects decoding most.
+        // Half of the damage affects the header, which influences decoding most.
         let reach = if random.below(2) == 0 { out.len().min(64) } else { out.len() };
         let at = random.below(reach);
         match random.below(7) {

@@ -1,4 +1,5 @@
-//! Creates a database per test, cloned from a migrated template and dropped with its value.
+//! Creates a database per test, cloned from a migrated template and dropped together with the
+//! returned value.
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -63,7 +64,7 @@ impl TestDatabase {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }
 
-    /// Runs one statement in a transaction that stays open. Its locks are held until the
+    /// Runs one statement in a transaction that remains open. Its locks are held until the
     /// transaction is committed or dropped.
     pub async fn hold(&self, statement: &'static str) -> sqlx::Transaction<'static, sqlx::Postgres> {
         let mut transaction = self.pool.begin().await.expect("a transaction begins");
@@ -157,7 +158,7 @@ fn server() -> PgConnectOptions {
 }
 
 /// Creates and migrates a template, once per schema. Its name contains the migrations' checksums,
-/// so an edited migration gets a new template.
+/// so an edited migration leads to a new template.
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::Store::schema_fingerprint());
     let mut admin =

@@ -3,8 +3,8 @@
 /// Number of components of the default embedder's embeddings.
 pub const DIMENSIONS: usize = 128;
 
-/// A pseudo-random generator (SplitMix64, Steele et al. 2014) with directions by the Box-Muller
-/// method (1958). The seed is its state.
+/// A pseudo-random generator (SplitMix64, Steele et al. 2014) that computes directions by the
+/// Box-Muller method (1958). The seed is its state.
 pub struct Random(pub u64);
 
 impl Random {

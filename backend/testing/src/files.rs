@@ -1,4 +1,4 @@
-//! Lists files in folders that a service changes at the same time.
+//! Lists files in folders that a service changes concurrently.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

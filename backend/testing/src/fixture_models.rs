@@ -1,10 +1,10 @@
-//! A detector, an embedder and a quality model without trained weights. Their outputs follow from
-//! the image by simple rules.
+//! A detector, an embedder and a quality model without trained weights. Simple rules determine
+//! their outputs from the image.
 //!
 //! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels is the centre
 //! of a face of 64x64 pixels. Cells start at multiples of 32. Its score depends linearly on the
-//! cell's mean grey level: 127.5 gives 0, and 242 or more gives 0.95. Nothing else is a face.
-//! Landmarks are placed so that the aligned chip is exactly the 64x64 box.
+//! cell's mean grey level: the score is 0 for 127.5, and 0.95 for 242 or more. The detector finds
+//! no other faces. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
 //!
 //! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences of red and
 //! blue to green, on an 8x8 grid of the chip. Grey contributes little, so the colours around the
@@ -135,8 +135,8 @@ pub fn fixture_quality(directory: &Path) -> ModelFile {
     }
 }
 
-/// Returns the score that the model of [`fixture_quality`] gives a chip with these mean levels (0
-/// to 255) of red, green and blue.
+/// Returns the score that the model of [`fixture_quality`] computes for a chip with these mean
+/// levels (0 to 255) of red, green and blue.
 pub fn fixture_score([red, green, blue]: [f32; 3]) -> f32 {
     let level = |mean: f32| (mean - 127.5) / 127.5;
     0.5 + 0.4 * level(red) + 0.2 * level(green) + 0.1 * level(blue)
@@ -156,8 +156,8 @@ fn quality() -> Vec<u8> {
 }
 
 /// Draws a face whose white cell is in column `column` and row `row` of the 32-pixel grid. Both
-/// must be at least 1, so that the 64x64 box is inside. Equal `identity` numbers give equal faces,
-/// different numbers different ones.
+/// must be at least 1, so that the 64x64 box is inside. Equal `identity` numbers produce equal
+/// faces, and different numbers produce different faces.
 ///
 /// # Panics
 /// Panics if the box is not inside the image.
@@ -203,7 +203,8 @@ fn detector() -> Vec<u8> {
             &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
         );
         let finds = stride == i64::from(CELL);
-        // Linear from grey level 127.5 (score 0) to 242 (SCORE). The other strides find nothing.
+        // The score is linear from grey level 127.5 (score 0) to 242 (SCORE). The other strides
+        // find no faces.
         let slope = if finds { SCORE / (242.0 - 127.5) } else { 0.0 };
         for name in ["cls", "obj"] {
             head(&mut graph, name, stride, &[slope / 3.0; 3], &[-127.5 * slope], true);
@@ -248,7 +249,7 @@ fn embedder() -> Vec<u8> {
         "grid",
         &[("kernel_shape", Attribute::Integers(&window)), ("strides", Attribute::Integers(&window))],
     );
-    // Brightness has a small weight, so that a grey chip has an embedding too.
+    // Brightness has a small weight, so that a grey chip also has an embedding.
     let grey = 0.03;
     graph.floats("mix", &[2, 3, 1, 1], &[1.0 + grey, -1.0 + grey, grey, grey, -1.0 + grey, 1.0 + grey]);
     graph.node("Conv", &["grid", "mix"], "opponents", &[]);

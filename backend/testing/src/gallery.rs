@@ -1,11 +1,11 @@
-//! Drawn images with fixed contents, by name. They serve as the tests' photographs;
+//! Provides drawn images with fixed contents, by name. Tests use them as photographs;
 //! [`crate::people`] draws them.
 
 use crate::people::{Head, jpeg, picture as draw};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Person number, as [`Head::person`] takes it.
+/// Person number, for [`Head::person`].
 pub const ADA: u32 = 0;
 /// See [`ADA`].
 pub const BEN: u32 = 1;
@@ -63,7 +63,7 @@ const PORTRAITS: [Portrait; 17] = [
     portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
 ];
 
-/// Returns the file of a drawn image. The same name always gives the same bytes.
+/// Returns the file of a drawn image. The same name always returns the same bytes.
 ///
 /// # Panics
 /// Panics if no image has this name.
@@ -171,7 +171,7 @@ pub fn group() -> Vec<Head> {
 /// Width and height of `crowd.jpg`.
 pub const CROWD: (u32, u32) = (1600, 1200);
 
-/// Returns the people of `crowd.jpg`, in rows whose heads grow from back to front.
+/// Returns the people of `crowd.jpg`, in rows with larger heads towards the front.
 pub fn crowd() -> Vec<Head> {
     rows(9, 34.0, 5.0)
 }
@@ -182,7 +182,8 @@ pub fn throng() -> Vec<Head> {
     rows(17, 20.0, 1.0)
 }
 
-/// Returns `rows` rows of heads. The first has height `first`; each further row is `more` higher.
+/// Returns `rows` rows of heads. Heads in the first row have the height `first`; the height
+/// increases by `more` per row.
 fn rows(rows: u32, first: f32, more: f32) -> Vec<Head> {
     let mut heads = Vec::new();
     let mut y = 60.0;

@@ -1,4 +1,4 @@
-//! Stops a process in the middle of its work, at a database statement that the test chooses.
+//! Stops a process during its work, at a database statement that the test selects.
 
 use crate::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -6,15 +6,15 @@ use sqlx::{AssertSqlSafe, PgConnection};
 /// The advisory lock for which the held statements wait.
 const LOCK: i64 = 0x686f_6c64;
 
-/// Makes statements of one kind wait in a database until [`Hold::release`].
+/// Makes statements of one kind wait in a database until [`Hold::release`] is called.
 pub struct Hold {
     connection: PgConnection,
     table: &'static str,
 }
 
 impl Hold {
-    /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) holds when
-    /// it begins.
+    /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) is true when
+    /// the event begins.
     ///
     /// # Panics
     /// Panics if the database fails.

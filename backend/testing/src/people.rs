@@ -13,17 +13,17 @@ use traits::{SHIRTS, Traits, WALLS};
 /// Red, green and blue, 0 to 255.
 type Colour = [f32; 3];
 
-/// Number of people that embedding models can tell apart. Their numbers are `0..CAST`.
+/// Number of people that embedding models can distinguish. Their numbers are `0..CAST`.
 pub const CAST: u32 = traits::CAST.len() as u32;
 
-/// Walls from this number on have a unique pattern, so that their perceptual hashes differ.
+/// First number of the walls with a unique pattern, whose perceptual hashes differ.
 pub const PATCHWORK: u32 = 1000;
 
 /// A head in an image: its person, position, size and pose.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Number of the person, who looks alike in every image. Embedding models tell numbers below
-    /// [`CAST`] apart.
+    /// Number of the person, who looks alike in every image. Embedding models can distinguish the
+    /// numbers below [`CAST`].
     pub person: u32,
     /// Centre of the face from the left edge, in pixels.
     pub x: f32,
@@ -75,7 +75,7 @@ fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
         let patch = traits::hash(wall, 4 * row + column) % 100;
         return colour.map(|v| v * (0.55 + 0.006 * patch as f32));
     }
-    // Adds a picture frame or a window on the wall.
+    // Adds a framed image or a window on the wall.
     let left = 0.08 + 0.13 * (wall % 6) as f32;
     if (left..left + 0.2).contains(&across) && (0.06..0.2 + 0.05 * (wall % 4) as f32).contains(&down) {
         return SHIRTS[(wall as usize * 5 + 1) % SHIRTS.len()].map(|v| v * 0.8 + 45.0);

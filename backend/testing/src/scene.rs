@@ -1,7 +1,7 @@
 //! Composes large images with small faces from photographs.
 use vision::{Frame, crop};
 
-/// An image with a smaller image in it.
+/// An image that contains a smaller image.
 #[derive(Clone, Debug)]
 pub struct Scene {
     /// The pixels of the composed image.

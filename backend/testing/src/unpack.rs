@@ -7,8 +7,8 @@ use std::io::Read;
 const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
 
 /// Returns the content, followed by the decompressed gzip members in it. Also finds members written
-/// as hexadecimal digits, as in a Postgres dump. Of a truncated or damaged member, it returns as
-/// much as can be read.
+/// as hexadecimal digits, as in a Postgres dump. If a member is truncated or damaged, the result
+/// contains its readable part.
 pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
     let mut content = content.into();
     let mut inside = Vec::new();

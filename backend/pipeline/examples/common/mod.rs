@@ -1,13 +1,13 @@
-//! Code that the measuring examples share: an analyzer on the models of a pack, and a folder of
-//! photographs.
+//! Code common to the examples that take measurements: an analyzer on the models of a pack, and a
+//! folder of photographs.
 #![allow(clippy::unwrap_used, dead_code)]
 
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::Analyzer;
 use std::path::{Path, PathBuf};
 
-/// Returns the pack `name` with its files from the folder `models`. Its description also comes from
-/// that folder if there is one.
+/// Returns the pack `name` with its files from the folder `models`. The pack's description is read
+/// from that folder if it exists there.
 pub(crate) fn pack(name: &str, models: &str) -> ResolvedPack {
     let manifest = Manifest::of(Path::new(models)).unwrap();
     ResolvedPack::verify(manifest.pack(name).unwrap(), Path::new(models)).unwrap()

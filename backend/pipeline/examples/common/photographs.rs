@@ -1,4 +1,4 @@
-//! The faces of a folder of photographs, and which pairs of them show one person.
+//! Finds the faces in a folder of photographs, and the pairs of faces that belong to one person.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -20,11 +20,12 @@ pub(crate) struct Face {
 /// The relation of two faces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pair {
-    /// The same person in two images that are not near-duplicates.
+    /// Both faces belong to the same person, in two images that are not near-duplicates.
     Genuine,
-    /// Certainly two people: two faces of one photograph, or two different known people.
+    /// The faces certainly belong to two people: they are in one photograph, or the people are
+    /// known and different.
     Certain,
-    /// Presumably two people: at least one of them is unknown.
+    /// The faces presumably belong to two people, at least one of whom is unknown.
     Presumed,
 }
 
@@ -60,8 +61,8 @@ pub(crate) async fn faces(analyzer: &Analyzer, folder: &str, people: &str) -> Ve
     faces
 }
 
-/// Calls `take` for each usable pair. Two versions of one photograph show the same faces, so pairs
-/// of them are skipped.
+/// Calls `take` for each usable pair. Two versions of one photograph contain the same faces, so
+/// pairs of them are skipped.
 pub(crate) fn each_pair(faces: &[&Face], mut take: impl FnMut(Pair, &Face, &Face)) {
     for (at, a) in faces.iter().enumerate() {
         for b in &faces[at + 1..] {

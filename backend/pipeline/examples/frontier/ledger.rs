@@ -1,17 +1,17 @@
-//! Records of a simulation. They are kept outside the product code, so that an independent part
-//! measures politeness and fairness.
+//! Records the events of a simulation. It is separate from the product code, so that politeness and
+//! fairness are measured independently.
 
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Places that a partition key has in a crowded queue (see the crate `queue`). This is the maximum
-/// number of requests of a host before every other host has had a turn.
+/// Number of places of a partition key in a crowded queue (see the crate `queue`). This is the
+/// maximum number of requests to a host before every other host has received a request.
 const QUANTUM: usize = 8;
-/// Minimum number of requests of a host whose idle time is reported.
+/// Minimum number of requests to a host whose idle time is reported.
 const LARGE: usize = 20;
 
-/// How a page ended.
+/// The outcome of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The page was fetched.
@@ -28,11 +28,11 @@ struct Host {
     closed_until: Duration,
     /// Number of pages of the host, in all crawls, that wait or run.
     pages: usize,
-    /// Time since which a request to the host was allowed.
+    /// Time from which a request to the host is allowed.
     ready_at: Duration,
     first: Option<Duration>,
     last: Duration,
-    /// Minimum duration of its requests and of the delays after them.
+    /// Minimum total duration of its requests and of the delays after them.
     least: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Ledger {
         }
     }
 
-    /// Returns whether the simulation is over: all crawls have begun (`all_begun`) and no page
+    /// Returns `true` if the simulation is over: all crawls have begun (`all_begun`) and no page
     /// waits or runs, or the maximum number of requests is reached.
     pub(crate) fn is_over(&self, all_begun: bool) -> bool {
         (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
@@ -186,7 +186,7 @@ impl Ledger {
         self.used = (used + before as f64 * (now - since).as_secs_f64(), now, slots);
     }
 
-    /// Returns the report. Times are simulated seconds unless the name says otherwise.
+    /// Returns the report. Times are in simulated seconds unless the name specifies another unit.
     pub(crate) fn report(self, now: Duration) -> Value {
         let share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
         let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();

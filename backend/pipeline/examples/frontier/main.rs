@@ -8,12 +8,11 @@
 //! queue (claims, partition keys, snoozes, retries) and its per-host permits.
 //!
 //! The clock is simulated: SQL statements read it from functions that replace those of the system.
-//! The hosts are simulated too (response times and responses), and so is the loop of a worker. The
+//! The hosts are simulated too (responses and response times), as is the loop of a worker. The
 //! numbers of pages per host follow a Zipf distribution. Some hosts are slow, dead or busy. Four
-//! crawls of very different size run at the same time.
+//! crawls of very different sizes run concurrently.
 //!
-//! Prints one JSON document. `docs/explanation/SCALING.md` explains what the figures mean and what
-//! they do not prove.
+//! Prints one JSON document. `docs/explanation/SCALING.md` explains the figures and their limits.
 #![allow(missing_docs)]
 
 mod ledger;

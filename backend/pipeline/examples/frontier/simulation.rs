@@ -1,5 +1,5 @@
-//! Crawls of very many hosts in simulated time, with the queue, the partition keys and the per-host
-//! permits of the product on a real database.
+//! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
+//! the per-host permits of the product on a real database.
 
 use crate::ledger::{Ledger, Outcome};
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
@@ -27,13 +27,13 @@ const TICK: Duration = Duration::from_millis(20);
 /// Time between two calls of `Queue::unpark` by a process if a request ended in between.
 const LOOK: Duration = Duration::from_millis(50);
 /// Maximum time between two calls of `Queue::unpark`, and maximum step of the simulated time. It
-/// stands for the poll interval of a runner.
+/// corresponds to the poll interval of a runner.
 const POLL: Duration = Duration::from_secs(1);
 /// Number of seeds in one transaction.
 const SEEDS: usize = 5_000;
 /// The `Retry-After` value of busy hosts.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Maximum that the response time of a slow host adds to the delay, as in `pipeline::worker`.
+/// Maximum delay that the response time of a slow host adds, as in `pipeline::worker`.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
 
 /// A request that has started and not ended.
@@ -209,7 +209,7 @@ impl Simulation {
     }
 
     /// Returns the delay after a response, the pause that the response requests, and the pace that
-    /// is stored. This is the rule of `pipeline::worker` for crawls without a delay of their own.
+    /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
     async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
         let known = self.store.host_pace(&key(host)).await.expect("read the host pace");
         let before = Pace {
@@ -225,8 +225,7 @@ impl Simulation {
         (after.delay, pause, pace)
     }
 
-    /// Makes parked jobs claimable: in each process after one of its requests has ended, and at
-    /// each poll.
+    /// Unparks jobs in each process after one of its requests has ended, and at each poll.
     async fn look(&mut self) {
         for process in &mut self.processes {
             let since = if process.ended { LOOK } else { POLL };

@@ -16,7 +16,7 @@ pub(crate) struct Sizes {
     pub(crate) delay: Duration,
     /// Maximum number of claimable jobs of a crawl over all hosts (`queue::Config::group_window`).
     pub(crate) line: i64,
-    /// Maximum number of requests; the simulation ends there.
+    /// Maximum number of requests, at which the simulation ends.
     pub(crate) requests: usize,
     /// Number of pages of the largest host. The host of rank r has this number divided by r (Zipf),
     /// and at least one.
@@ -39,7 +39,7 @@ impl Sizes {
     }
 }
 
-/// How a host behaves.
+/// The behaviour of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// Responds within 50 to 550 ms.
@@ -63,8 +63,8 @@ pub(crate) struct Site {
     pub(crate) pages: usize,
 }
 
-/// The share of each crawl of all hosts in thousandths, and its start time. The last crawl has very
-/// few hosts.
+/// Each crawl's share of all hosts, in thousandths, and its start time. The last crawl has very few
+/// hosts.
 pub(crate) const CRAWLS: [(usize, Duration); 4] = [
     (700, Duration::ZERO),
     (280, Duration::ZERO),

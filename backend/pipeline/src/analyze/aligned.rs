@@ -1,4 +1,4 @@
-//! Analysis of a face crop that the caller has already aligned. No detector runs here.
+//! Analyses face crops that the caller has already aligned. No detector runs here.
 
 use super::faces::{CHIP, Cut};
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings};
@@ -7,16 +7,16 @@ use inference::Priority;
 use vision::{ARCFACE_TEMPLATE, Detection, Rect};
 
 impl Analyzer {
-    /// Assesses and embeds an image that already is an aligned face crop: 112x112 pixels, with eyes
-    /// and mouth at the positions of the ArcFace template. The result has one face. Its box covers
-    /// the whole image and its `det_score` is 1.
+    /// Assesses and embeds an image that is already an aligned face crop: 112x112 pixels, with eyes
+    /// and mouth at the positions of the ArcFace template. The result contains one face. Its box
+    /// covers the whole image and its `det_score` is 1.
     ///
     /// The size and the pose of the face in its original image are unknown, so the quality measures
     /// `size` and `pose` have no meaning.
     ///
     /// # Errors
-    /// Fails with [`AnalyzeError`]; with [`AnalyzeError::Option`] if the image is not 112x112
-    /// pixels.
+    /// Fails with [`AnalyzeError::Option`] if the image is not 112x112 pixels, and otherwise with
+    /// other variants of [`AnalyzeError`].
     pub async fn analyze_aligned(
         &self,
         bytes: Bytes,

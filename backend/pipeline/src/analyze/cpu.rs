@@ -1,6 +1,6 @@
 //! A bounded pool for CPU work on pixels, outside the async threads.
 //!
-//! The bound protects the async runtime and the memory when many images arrive at once.
+//! The bound protects the async runtime and the memory when many images arrive concurrently.
 
 use super::AnalyzeError;
 use super::fair_semaphore::FairSemaphore;
@@ -15,7 +15,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Creates a pool that runs `threads` tasks at once; 0 means one per core.
+    /// Creates a pool that runs up to `threads` tasks concurrently; 0 means one per core.
     pub(crate) fn new(threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self { permits: FairSemaphore::new(if threads == 0 { cores } else { threads }) }
@@ -24,8 +24,8 @@ impl Cpu {
     /// Runs `work` on a blocking thread as soon as one is free. A panic in `work` becomes
     /// [`AnalyzeError::Panicked`].
     ///
-    /// The permit belongs to the work, not to the future: the bound holds even if the caller drops
-    /// the future.
+    /// The permit belongs to the work, not to the future: the bound applies even if the caller
+    /// drops the future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -37,7 +37,7 @@ impl Cpu {
     /// Does not start the work after `deadline` or after the caller has dropped the future.
     ///
     /// # Errors
-    /// Fails with `DeadlineExceeded` at `deadline`, or at once if it has passed.
+    /// Fails with `DeadlineExceeded` at `deadline`, or immediately if it has passed.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         requester: Requester,
@@ -50,8 +50,8 @@ impl Cpu {
             return Err(late());
         }
         let permit = in_time(deadline, self.permits.acquire(requester)).await?;
-        // Dropped together with this future. The weak reference tells the work whether the caller
-        // still waits.
+        // Dropped together with this future. Through the weak reference, the work checks whether
+        // the caller still waits.
         let caller = Arc::new(());
         let waits = Arc::downgrade(&caller);
         let task = tokio::task::spawn_blocking(move || {
@@ -74,7 +74,7 @@ impl Cpu {
     }
 }
 
-/// Awaits `work` until `deadline` at most.
+/// Awaits `work` until `deadline` at the latest.
 async fn in_time<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, AnalyzeError> {
     match deadline {
         None => Ok(work.await),

@@ -1,4 +1,4 @@
-//! A second search in images of low resolution, on an enhanced copy.
+//! Searches images of low resolution a second time, on an enhanced copy.
 //!
 //! The enhancement itself is in [`vision::enhance`].
 

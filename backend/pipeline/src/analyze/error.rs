@@ -8,10 +8,10 @@ pub enum AnalyzeError {
     /// The file is not an image, has an unsupported format, or exceeds a limit.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A model failed, is overloaded, is stopping, or did not answer before the deadline.
+    /// A model failed, is overloaded, is stopping, or did not finish before the deadline.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Other images hold all the memory for pixels.
+    /// Other images use all the memory for pixels.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
     /// An option is out of range. The text is a complete sentence.

@@ -1,4 +1,4 @@
-//! A semaphore that serves one waiter of each requester in turn.
+//! A semaphore that grants permits to one waiter of each requester in turn.
 
 use inference::{FairQueue, Requester};
 use parking_lot::Mutex;
@@ -105,7 +105,7 @@ mod tests {
         {
             let mut leaves = Box::pin(semaphore.acquire(Requester(2)));
             assert!(poll(leaves.as_mut()).is_none());
-            // One waiter leaves before it receives a permit, the other one after.
+            // One waiter is dropped before it receives a permit, the other one afterwards.
             let mut granted = Box::pin(semaphore.acquire(Requester(3)));
             assert!(poll(granted.as_mut()).is_none());
             drop(leaves);

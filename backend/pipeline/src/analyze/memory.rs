@@ -6,19 +6,19 @@ use std::time::Instant;
 
 /// The additional budget for small images is the common budget divided by this.
 const PARTS: u64 = 8;
-/// Minimum number of small images that fit into the additional budget at once.
+/// Minimum number of small images that fit into the additional budget together.
 const SMALL_AT_ONCE: u64 = 2;
 
-/// Limits the memory of decoded images. A small image of an interactive caller does not wait behind
-/// a large one that waits for memory.
+/// Limits the memory of decoded images. A small image of an interactive caller does not wait for a
+/// large image that waits for memory.
 pub(super) struct PictureMemory {
     all: Budget,
     small: Budget,
 }
 
 impl PictureMemory {
-    /// Returns budgets of `bytes` for all images and an eighth of `bytes` in addition for small
-    /// ones. One image takes at most `largest` bytes.
+    /// Creates a budget of `bytes` for all images, and an additional budget of an eighth of `bytes`
+    /// for small images. One image takes at most `largest` bytes.
     pub(super) fn new(bytes: u64, largest: u64) -> Self {
         Self {
             all: Budget::new("decoded_pictures", bytes).with_background_room(largest),

@@ -10,10 +10,11 @@ use vision::{Limits, Profile};
 /// thousands of faces in each view of a grey wall, and all of them must be compared, cut and
 /// embedded.
 ///
-/// The value is half of the lowest score that has a meaning here. Faint boxes that cause a closer
-/// search have 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
+/// The value is a third of the lowest score that the search uses. Faint boxes that cause a closer
+/// search have at least 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
 pub const MIN_SCORE_FLOOR: f32 = 0.1;
-/// Maximum number of faces of one image; the best ones are kept. A page of the API lists as many.
+/// Maximum number of faces of one image; the best ones are kept. A page of the API contains at most
+/// as many.
 pub const MAX_FACES: usize = 1_000;
 
 /// Whether to search for rotated faces.
@@ -23,7 +24,7 @@ pub enum Rotate {
     /// Searches the upright image only.
     #[default]
     Off,
-    /// If no upright face is convincing, also searches the image rotated by 90, 180 and 270
+    /// If no upright face has a high score, also searches the image rotated by 90, 180 and 270
     /// degrees. The rotation with the best scores is used.
     Auto,
 }
@@ -40,18 +41,18 @@ pub enum Enhance {
     Auto,
 }
 
-/// How many views of an image the detector sees.
+/// Which views of an image the detector processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Passes {
     /// One view: the whole image on the canvas.
     Single,
-    /// Also a small view, for faces that fill the frame. Also tiles, if the faces found are so
-    /// small that more are likely. A large image without a sure face is searched in a limited
-    /// number of tiles.
+    /// The whole image and a small view, for faces that fill the frame. Tiles are added if the
+    /// faces found are so small that more are likely. A large image without a reliable face is
+    /// searched in a limited number of tiles.
     #[default]
     Auto,
-    /// Always the small view and all tiles, up to the full resolution of the image.
+    /// The whole image, the small view and all tiles, up to the full resolution of the image.
     Thorough,
 }
 
@@ -62,8 +63,8 @@ pub enum StoredFaces {
     /// Every face that has an embedding.
     #[default]
     All,
-    /// Faces that meet the quality profile. Embeddings of the others are unreliable, and these
-    /// faces are most of the work in images of crowds.
+    /// Faces that meet the quality profile. Embeddings of other faces are unreliable, and such
+    /// faces cause most of the work in images of crowds.
     Passed,
 }
 
@@ -74,17 +75,17 @@ pub struct Config {
     pub limits: Limits,
     /// Side of the square detection canvas in pixels; a multiple of 32.
     pub det_size: u32,
-    /// `DETECTION_PASSES`: which views the detector sees by default.
+    /// `DETECTION_PASSES`: which views the detector processes by default.
     pub passes: Passes,
     /// `QUALITY_PROFILE`: the default profile of the quality assessment.
     pub quality_profile: Profile,
     /// `STORED_FACES`: which faces of stored images are stored.
     pub stored_faces: StoredFaces,
-    /// Number of images whose pixels are processed at once; 0 means one per core.
+    /// Number of images whose pixels are processed concurrently; 0 means one per core.
     pub decode_threads: usize,
-    /// `MAX_DECODED_MEGAPIXELS` in bytes: how much memory decoded images may hold at once,
-    /// including what their decoding and enhancement need. Background work may hold three quarters
-    /// of it; more requests wait.
+    /// `MAX_DECODED_MEGAPIXELS` in bytes: maximum memory of all decoded images, including the
+    /// memory for their decoding and enhancement. Background work may use three quarters of it.
+    /// Requests beyond these limits wait.
     pub decoded_bytes: u64,
 }
 
@@ -112,9 +113,10 @@ impl Config {
 /// The options of one analysis.
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
-    /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's own.
+    /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's default.
     pub min_score: Option<f32>,
-    /// Maximum number of faces, at least 1; the best ones are kept. Never more than [`MAX_FACES`].
+    /// Maximum number of faces, at least 1; the best ones are kept. A value above [`MAX_FACES`] is
+    /// reduced to it.
     pub max_faces: Option<usize>,
     /// Whether to compute embeddings.
     pub embeddings: bool,
@@ -122,16 +124,16 @@ pub struct AnalyzeOptions {
     pub passed_only: bool,
     /// Whether to assess quality.
     pub quality: bool,
-    /// Whether to return the aligned face crops too: 38 kB for each face.
+    /// Whether to return the aligned face crops too. Each takes 38 kB.
     pub chips: bool,
     /// Whether to search for rotated faces.
     pub rotate: Rotate,
-    /// Whether to search the enhanced image where that may find more.
+    /// Whether to search the enhanced image if that may find more faces.
     pub enhance: Enhance,
     /// Side of the detection canvas in pixels, a multiple of 32 from 64 to 2048; `None` means that
     /// of [`Config`]. A detector with a fixed input size keeps its own canvas.
     pub det_size: Option<u32>,
-    /// Which views the detector sees; `None` means that of [`Config`].
+    /// Which views the detector processes; `None` means the setting of [`Config`].
     pub passes: Option<Passes>,
     /// Profile of the quality assessment; `None` means that of [`Config`].
     pub quality_profile: Option<Profile>,

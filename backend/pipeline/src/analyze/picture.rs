@@ -31,8 +31,8 @@ pub struct Picture {
 }
 
 impl Analyzer {
-    /// Returns the SHA-256 of a file. This is enough to recognise an exact duplicate and costs far
-    /// less than decoding.
+    /// Returns the SHA-256 of a file. The hash suffices to recognise an exact duplicate and costs
+    /// far less than decoding.
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline of
@@ -41,11 +41,11 @@ impl Analyzer {
         Ok(self.cpu().run(move || sha256(&bytes)).await?.output)
     }
 
-    /// Decodes and hashes an image. It first waits for memory, with `priority` and until
-    /// the deadline of [`Self::before`] at most.
+    /// Decodes and hashes an image. It first waits for memory with `priority`, until the deadline
+    /// of [`Self::before`] at the latest.
     ///
-    /// A caller that holds a [`Picture`] must not wait for another one, or callers can block each
-    /// other forever; see [`crate::budget`].
+    /// A caller that holds a [`Picture`] must not wait for another one, because callers could then
+    /// block each other forever; see [`crate::budget`].
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
@@ -82,8 +82,8 @@ impl Analyzer {
         self.decode_with(bytes, known, besides, priority).await
     }
 
-    /// Decodes and hashes an image. `besides` returns the bytes that the caller will hold in
-    /// addition to an image of the given size (width, height).
+    /// Decodes and hashes an image. `besides` returns the number of bytes that the caller will use
+    /// in addition to an image of the given size (width, height).
     async fn decode_with(
         &self,
         bytes: Bytes,

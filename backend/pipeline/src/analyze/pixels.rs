@@ -1,5 +1,5 @@
-//! Operations on whole images. This module selects the device of each operation: an accelerator or
-//! the CPU pool.
+//! Operations on whole images. This module selects the device of each operation, which is an
+//! accelerator or the CPU pool.
 
 use super::{AnalyzeError, Analyzer};
 use inference::{Operation, Priority, RunError, Timed, trace};
@@ -39,7 +39,7 @@ impl Pixels<'_> {
     }
 
     /// Returns the enhanced image (`image_enhancement`), within the limits of the decoder. It uses
-    /// the memory budget share of the original image.
+    /// the share of the memory budget that the original image has reserved.
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
@@ -77,9 +77,9 @@ impl Pixels<'_> {
     }
 
     /// Returns a view of an image as input for the detector, rotated clockwise by `rotation`
-    /// degrees. If the detector draws canvases on its own device and the view is not rotated, these
-    /// are the pixels of the view and their place on the canvas. Otherwise this is the finished
-    /// canvas.
+    /// degrees. If the detector draws canvases on its own device and the view is not rotated, the
+    /// input consists of the pixels of the view and their position on the canvas. Otherwise the
+    /// input is the finished canvas.
     pub(super) async fn shown(
         &self,
         frame: &Arc<Frame>,
@@ -145,7 +145,7 @@ impl Pixels<'_> {
     }
 }
 
-/// Input of the detector: pixels and their place on its canvas.
+/// Input of the detector: pixels and their position on its canvas.
 pub(super) struct Shown {
     pub(super) frame: Arc<Frame>,
     pub(super) letterbox: Letterbox,

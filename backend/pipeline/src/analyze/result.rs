@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use vision::{Detection, Format, Frame, PerceptualHashes, QualityReport};
 
-/// The duration of each stage. Stages do not overlap, so their sum is at most `total`. A pause of
-/// the caller between the two stages of the analysis counts in `total`.
+/// The duration of each stage. Stages do not overlap, so their sum is at most `total`. `total`
+/// includes a pause of the caller between the two stages of the analysis.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
     /// Decoding, including the hashes.
@@ -48,7 +48,8 @@ impl Timings {
 /// One face.
 #[derive(Clone, Debug)]
 pub struct AnalyzedFace {
-    /// In pixels of the image as a browser shows it. The box can extend beyond the image.
+    /// The detection, in pixels of the image as a browser shows it. The box can extend beyond the
+    /// image.
     pub detection: Detection,
     /// `None` if not requested. The pose is that of the upright face, for any `rotation` of the
     /// image.

@@ -1,15 +1,15 @@
-//! The search for faces: selects the views of an image that the detector sees, and merges the
+//! Searches for faces: selects the views of an image that the detector processes, and merges the
 //! detections of all views into one list.
 //!
 //! Every search starts with the whole image on the canvas. With [`Passes::Auto`] and
-//! [`Passes::Thorough`], the detector also sees the image at a smaller scale. There, faces that
-//! fill the frame have a size that detectors can find. The detector then sees tiles of the image at
-//! 2, 4, … times the scale, until it has seen the image at its full resolution.
+//! [`Passes::Thorough`], the detector also processes the image at a smaller scale. At that scale,
+//! faces that fill the frame have a size that detectors can find. The detector then processes tiles
+//! of the image at 2, 4, … times the scale, up to the full resolution of the image.
 //!
 //! [`Passes::Auto`] processes a level of tiles in only two cases. In the first, the previous level
-//! showed tiny faces, which makes more of them likely. In the second, a large image has shown no
-//! sure face yet, and the level has few tiles. docs/reference/ACCURACY.md lists what each mode
-//! finds and costs.
+//! contained tiny faces, which makes more of them likely. In the second, no reliable face has been
+//! found in a large image yet, and the level has few tiles. docs/reference/ACCURACY.md lists the
+//! accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 
@@ -42,7 +42,8 @@ const SMALL_FACE: f32 = 64.0;
 /// Longer side in canvas pixels below which a face is tiny. Near a tiny face there may be faces
 /// that are too small for this view.
 const TINY: f32 = 24.0;
-/// Fraction of the detector's own `min_score` from which a tiny box counts as a sign of faces.
+/// Minimum score of a tiny box that counts as a sign of faces, as a fraction of the detector's own
+/// `min_score`.
 const FAINT: f32 = 0.6;
 /// Maximum number of tiles of one level. An image of 50 megapixels has about 270 tiles at its full
 /// resolution.
@@ -50,21 +51,21 @@ const MOST_TILES: usize = 320;
 /// Scale (canvas pixels per image pixel) up to which a view can miss faces because they are too
 /// small. At a scale of one half, it misses faces under 24 image pixels.
 const BLIND: f64 = 0.5;
-/// Minimum score of a sure face. Detectors give lower scores to most false detections and to faces
-/// that are almost too small.
+/// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
+/// faces that are almost too small.
 const SURE: f32 = 0.8;
-/// Maximum number of tiles of a level that [`Passes::Auto`] takes without a sign of faces. It
+/// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. It
 /// bounds the cost of a large image without faces: an image of 24 megapixels has levels of 6 and 20
 /// tiles.
 const MOST_BLIND_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const VIEW_FACES: usize = 1_000;
-/// Maximum number of faces that are compared directly on the async thread. For so few, the
+/// Maximum number of faces that are compared directly on the async thread. For so few faces, the
 /// comparison takes less time than moving it to another thread.
 const FEW_FACES: usize = 256;
-/// Maximum number of tiles of one image in the detector's queue at once. They fill a batch and
-/// leave room for other images.
+/// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
+/// leave space for other images.
 const TILES_IN_FLIGHT: usize = 8;
 
 /// The result of a search. `detections` are in image coordinates, best first. `rotation` is the
@@ -111,9 +112,9 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Searches the upright image. If rotation is enabled and no face is convincing, it also
-    /// searches the rotated image. The rotation with the highest total score is selected; upright
-    /// comes first among equals.
+    /// Searches the upright image. If rotation is enabled and no face has a score of at least
+    /// [`CONVINCING`], it also searches the rotated image. The rotation with the highest total
+    /// score is selected. If scores are equal, the upright image is preferred.
     ///
     /// A canvas that is not square is rotated by 180 degrees only, because its model accepts no
     /// other shape.
@@ -162,9 +163,9 @@ impl Search<'_> {
         Ok(seen)
     }
 
-    /// Returns whether to search the small view too. A detector that accepts any size processes a
-    /// small canvas at almost no cost. For a detector of fixed size, the small view costs as much
-    /// as the whole image, so [`Passes::Auto`] uses it only if nothing was found.
+    /// Returns `true` if the small view must be searched too. A detector that accepts any size
+    /// processes a small canvas at almost no cost. For a detector of fixed size, the small view
+    /// costs as much as the whole image, so [`Passes::Auto`] uses it only if nothing was found.
     fn wants_small(&self, seen: &Seen) -> bool {
         let (width, height) = self.settings.canvas;
         let cheap = self.analyzer.engine().detector().fixed_size.is_none();
@@ -218,8 +219,8 @@ impl Search<'_> {
             all.ran += seen.ran;
             queued = Some(queued.map_or(seen.queued, |least| least.min(seen.queued)));
         }
-        // Only the shortest wait counts as time in the queue. The other tiles wait behind tiles of
-        // the same image.
+        // Only the shortest wait counts as time in the queue. The other tiles wait for tiles of the
+        // same image.
         all.queued = queued.unwrap_or_default().min(started.elapsed());
         let elapsed = started.elapsed() - all.queued;
         let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
@@ -255,9 +256,9 @@ impl Search<'_> {
         Ok(seen)
     }
 
-    /// Removes duplicates: of faces that overlap, it keeps the one with the best score. The number
-    /// of comparisons grows with the square of the number of faces, so many faces are compared on
-    /// the CPU pool.
+    /// Removes duplicates: among faces that overlap, only the face with the best score is kept. The
+    /// number of comparisons grows with the square of the number of faces, so many faces are
+    /// compared on the CPU pool.
     async fn suppress(
         &self,
         faces: Vec<Detection>,

@@ -15,8 +15,8 @@ fn forward_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
     }
 }
 
-/// Rotates a detection clockwise together with its image of `size` (width, height). Box sides stay
-/// parallel to the axes, so the box stays exact.
+/// Rotates a detection clockwise together with its image of `size` (width, height). Box sides
+/// remain parallel to the axes, so the box remains exact.
 pub(super) fn forward(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
     let size = (size.0 as f32, size.1 as f32);
     let Rect { x, y, width, height } = detection.bbox;

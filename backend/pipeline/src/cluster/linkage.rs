@@ -5,14 +5,13 @@
 //! sparse graph it is described by Dhulipala et al., "Hierarchical Agglomerative Graph Clustering
 //! in Nearly-Linear Time", ICML 2021.
 //!
-//! The mean over all pairs of faces counts, not the best pair. Two people that one misleading image
-//! connects therefore stay separate. Single linkage would merge them.
+//! The criterion is the mean over all pairs of faces, not the best pair. Two people connected by
+//! one misleading image therefore remain separate. Single linkage would merge them.
 //!
 //! Embeddings have length 1. The mean similarity of all pairs between two clusters is therefore the
 //! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
 //!
-//! Which faces are neighbours is decided in the parent module; groups are stored by the crate
-//! `store`.
+//! The parent module determines which faces are neighbours. The crate `store` stores the groups.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashSet};
@@ -23,7 +22,7 @@ use uuid::Uuid;
 /// subject. `pairs` are the neighbours as indices of `parties`, and `threshold` is the minimum mean
 /// similarity, -1..1. The result depends on neither the order of the pairs nor any random state.
 ///
-/// Never merges two enrolled subjects, a subject with a face that a person rejected for it, or two
+/// Never merges two enrolled subjects, a subject and a face that a user removed from it, or two
 /// faces of one image.
 pub(super) fn group(parties: &[Party], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
     let mut graph = Graph::new(parties, threshold);
@@ -43,7 +42,7 @@ struct Cluster {
     mean: Vec<f32>,
     weight: f32,
     images: HashSet<Uuid>,
-    /// Faces and subjects that the cluster contains. `refused` holds those that it must not
+    /// Faces and subjects that the cluster contains. `refused` lists those that it must not
     /// contain.
     ids: HashSet<Uuid>,
     refused: HashSet<Uuid>,
@@ -91,8 +90,8 @@ impl Cluster {
         self.neighbours.extend(other.neighbours);
     }
 
-    /// Returns the merged group. It keeps the enrolled subject if there is one, else the subject
-    /// with the lowest id, which is the oldest. Without any subject it becomes a new one.
+    /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
+    /// with the lowest id, which is the oldest. A group without a subject becomes a new subject.
     fn group(&self, parties: &[Party]) -> Group {
         let members = || self.members.iter().map(|&index| &parties[index]);
         let subject = members()
@@ -151,8 +150,8 @@ impl Graph {
     fn connect(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
-        // A pair that may not merge now may never merge, because the reasons against it only
-        // accumulate.
+        // A pair that must not be merged now can never be merged, because the reasons against it
+        // only accumulate.
         if a == b || !one.may_join(other) {
             return;
         }

@@ -14,7 +14,7 @@ const LIVE: [&str; 2] = ["running", "paused"];
 /// Maximum number of jobs, and of rows of each ledger, that one transaction closes. Such a
 /// transaction takes about a tenth of a second.
 const PIECE: i64 = 5_000;
-/// Maximum number of tries to cancel a recurring crawl whose next run starts meanwhile.
+/// Maximum number of attempts to cancel a recurring crawl whose next run starts in the meantime.
 const LOOKS: usize = 5;
 
 /// The result of retrying discarded jobs.
@@ -30,7 +30,7 @@ impl Crawls {
     /// Pauses a crawl. No job starts until [`Self::resume`]; fetches that have begun continue.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state if the crawl is not running.
+    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not running.
     pub async fn pause(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("pause_crawl", || async {
             let mut tx = self.store().begin().await?;
@@ -49,7 +49,7 @@ impl Crawls {
     /// Resumes a paused crawl.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state if the crawl is not paused.
+    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         retried("resume_crawl", || async {
             let mut tx = self.store().begin().await?;
@@ -64,11 +64,12 @@ impl Crawls {
     /// Cancels a crawl. Queued rows are skipped with the reason `cancelled`, and results of running
     /// fetches are not stored.
     ///
-    /// For a recurring crawl, `id` may name any of its runs. The current run ends, and no next run
-    /// starts.
+    /// For a recurring crawl, `id` may be the id of any of its runs. The current run ends, and no
+    /// next run starts.
     ///
     /// # Errors
-    /// `StoreError::Conflict` names the state if the crawl and its series have ended.
+    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl and its series
+    /// have ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let crawl = self.store().crawl(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
@@ -97,8 +98,8 @@ impl Crawls {
 
     /// Cancels one run. After the change of state, no job of the crawl starts or stores anything.
     ///
-    /// The same transaction closes the first piece of its rows and jobs, which is enough for most
-    /// crawls. A task closes the rest piece by piece.
+    /// The same transaction closes the first piece of its rows and jobs, which is sufficient for
+    /// most crawls. A task closes the rest piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let (crawl, closing) = retried("cancel_crawl", || self.begin_to_close(id)).await?;
         if closing {
@@ -113,8 +114,8 @@ impl Crawls {
         Ok(crawl)
     }
 
-    /// Changes the state and closes the first piece. Returns the crawl and whether more is left to
-    /// close.
+    /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
+    /// remain to be closed.
     async fn begin_to_close(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
         let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
@@ -134,7 +135,7 @@ impl Crawls {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
             let rows = match self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await {
-                // The crawl and its rows were deleted meanwhile; its jobs still have to be
+                // The crawl and its rows were deleted in the meantime. Its jobs still have to be
                 // cancelled.
                 Err(StoreError::NotFound { .. }) => 0,
                 rows => rows?,
@@ -150,12 +151,13 @@ impl Crawls {
         }
     }
 
-    /// Queues a discarded or cancelled job again with new attempts, and reopens the ledger row that
-    /// its failure settled.
+    /// Returns a discarded or cancelled job to the queue with new attempts, and reopens the ledger
+    /// row that its failure settled.
     ///
     /// # Errors
-    /// `QueueError::NotFound` and `QueueError::Duplicate` as described for [`queue::Queue::retry`];
-    /// `StoreError::Conflict` if the job's crawl has ended or was deleted.
+    /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` as described for
+    /// [`queue::Queue::retry`], and with `StoreError::Conflict` if the job's crawl has ended or was
+    /// deleted.
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().retry(tx.conn(), job).await?;
@@ -166,8 +168,8 @@ impl Crawls {
         Ok(row)
     }
 
-    /// Retries discarded jobs of a kind and a crawl (of all if `None`), newest first. Jobs that
-    /// cannot be retried stay as they are.
+    /// Retries the discarded jobs of a kind and a crawl, newest first. `None` means all kinds or
+    /// all crawls. Jobs that cannot be retried do not change.
     pub async fn retry_discarded(
         &self,
         kind: Option<&str>,
@@ -198,7 +200,7 @@ impl Crawls {
     /// crawl ends if this was its last row.
     ///
     /// # Errors
-    /// `QueueError::NotFound` if the job is not live.
+    /// Fails with `QueueError::NotFound` if the job is not live.
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().cancel(tx.conn(), job).await?;

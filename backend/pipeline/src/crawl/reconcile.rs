@@ -1,9 +1,9 @@
-//! Repairs crawls periodically: rows whose job is gone, cancelled crawls that are not closed, and
-//! scans whose lease expired. Retention is in the module `maintenance`.
+//! Repairs crawls periodically: rows whose job is missing, cancelled crawls that are not closed,
+//! and scans whose lease expired. Retention is in the module `maintenance`.
 //!
 //! A job normally ends in the transaction that settles its row. The exception is a job that the
-//! queue itself discards, because its worker died or its handler panicked at every attempt. Its row
-//! would stay queued, and the crawl would never end.
+//! queue itself discards, because its worker died or its handler panicked at every attempt. Without
+//! the repair, its row would remain queued, and the crawl would never end.
 
 use super::Crawls;
 use crate::completion;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 /// Number of rows or crawls that one query reads.
 const CHUNK: i64 = 1000;
 
-/// The end of a row whose job was discarded by the queue itself.
+/// The final state of a row whose job was discarded by the queue itself.
 const DISCARDED: RowEnd<'static> = RowEnd {
     state: "failed",
     reason: "job_discarded",
@@ -31,7 +31,7 @@ const DISCARDED: RowEnd<'static> = RowEnd {
 pub struct Reconciled {
     /// Number of rows settled as failed with the reason `job_discarded`.
     pub rows: u64,
-    /// Number of crawls that ended because of it.
+    /// Number of crawls that ended as a result.
     pub crawls: u64,
     /// Number of cancelled crawls whose last rows and jobs were closed.
     pub closed: u64,
@@ -41,13 +41,13 @@ pub struct Reconciled {
 
 impl Crawls {
     /// Settles the queued rows without a live job in all live web crawls (`failed`,
-    /// `job_discarded`), and ends the crawls without queued rows. Closes the rest of cancelled
-    /// crawls, and ends scans of local files whose lease expired.
+    /// `job_discarded`), and ends the crawls without queued rows. Closes the remaining rows and
+    /// jobs of cancelled crawls, and ends scans of local files whose lease expired.
     ///
-    /// Call it periodically, in one process or in several.
+    /// Call it periodically. Several processes may call it concurrently.
     ///
     /// # Errors
-    /// Fails if the store or the queue fails. Earlier repairs stay.
+    /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
         let mut done = Reconciled { scans: scan::end_lapsed(self.store()).await?, ..Reconciled::default() };
         for crawl in self.store().closing_crawls().await? {
@@ -110,7 +110,7 @@ impl Crawls {
 
     /// Returns the queued rows without a live job among the next [`CHUNK`] rows. Rows are read
     /// before jobs: a row that is settled in between still counts as an orphan here, and settling
-    /// it again does nothing.
+    /// it again is a no-op.
     async fn orphans(
         &self,
         crawl: Uuid,

@@ -39,7 +39,7 @@ impl Crawls {
     }
 
     /// Starts the run that was scheduled after `previous`, and completes the job of the schedule.
-    /// Returns `None` if the schedule was revoked or the crawl is gone.
+    /// Returns `None` if the schedule was cancelled or the crawl was deleted.
     ///
     /// Two processes with the same job start one run, because the claim of one of them is stale.
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {

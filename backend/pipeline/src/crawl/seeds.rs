@@ -6,8 +6,8 @@ use url::Url;
 
 /// Maximum number of seeds of one crawl.
 const MOST: usize = 10_000;
-/// Maximum bytes of the seeds of one crawl in their normal form, which the service stores. Percent
-/// escapes can make the normal form three times as long as the seed in the request.
+/// Maximum total size, in bytes, of the seeds of one crawl in their normal form, which the service
+/// stores. Percent escapes can make the normal form three times as long as the seed in the request.
 const MOST_BYTES: usize = 1 << 20;
 
 /// Parses and normalises seeds and removes duplicates. Keeps the order.
@@ -46,8 +46,8 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     Ok(urls)
 }
 
-/// Returns whether the last path segment ends like an image file. The guess saves one fetch; the
-/// handler of pages passes images on to the image ledger.
+/// Returns `true` if the last path segment has the extension of an image file. The guess saves one
+/// fetch. The handler of pages adds other images to the image ledger.
 pub(super) fn is_image_file(url: &Url) -> bool {
     let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());

@@ -1,7 +1,7 @@
 //! Derives the secrets of collections' webhooks. Messages are signed in `worker::webhook`.
 //!
 //! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
-//! Neither of them alone is enough to sign a message.
+//! Neither of them alone suffices to sign a message.
 
 use super::{CrawlError, Crawls, Secret};
 use hmac::{Hmac, KeyInit, Mac};
@@ -15,24 +15,24 @@ use uuid::Uuid;
 /// Label of the HMAC's purpose, so that it never equals an HMAC for another purpose.
 const LABEL: &[u8] = b"facecrawl webhook secret 1 ";
 
-/// A new secret. This is the only time that the service shows it.
+/// A new secret. The service returns it only once.
 #[derive(Clone, Debug)]
 pub struct NewWebhookSecret {
     /// 64 hexadecimal digits.
     pub secret: String,
     /// When the secret was created.
     pub created_at: OffsetDateTime,
-    /// Until when messages are also signed with the previous secret.
+    /// The time until which messages are also signed with the previous secret.
     pub overlaps_until: OffsetDateTime,
 }
 
 impl Crawls {
     /// Creates a new secret for a collection's webhooks. For the duration `overlap`, messages are
-    /// also signed with the previous one.
+    /// also signed with the previous secret.
     ///
     /// # Errors
-    /// `StoreError::Conflict` if the service has no `WEBHOOK_SECRET`; `StoreError::NotFound` if the
-    /// collection does not exist.
+    /// Fails with `StoreError::Conflict` if the service has no `WEBHOOK_SECRET`, and with
+    /// `StoreError::NotFound` if the collection does not exist.
     pub async fn rotate_webhook_secret(
         &self,
         tx: &mut Tx,

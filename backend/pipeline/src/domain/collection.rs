@@ -8,7 +8,7 @@ pub use store::collections::DEFAULT_COLLECTION;
 /// Returns the id of an existing collection. Creates the default collection if it does not exist.
 ///
 /// # Errors
-/// [`CrawlError::Invalid`] if no collection has this name.
+/// Fails with [`CrawlError::Invalid`] if no collection has this name.
 pub(crate) async fn collection_id(store: &Store, name: &str) -> Result<Uuid, CrawlError> {
     if name == DEFAULT_COLLECTION {
         return Ok(store.ensure_collection(name).await?.id);

@@ -6,12 +6,12 @@ use store::StoreError;
 /// Why an operation on a crawl failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CrawlError {
-    /// A seed or an option is invalid. The reason says what is allowed.
+    /// A seed or an option is invalid. The reason states what is allowed.
     #[error("{field}: {reason}")]
     Invalid {
         /// The name of the field.
         field: &'static str,
-        /// The reason, for people.
+        /// The human-readable reason.
         reason: String,
     },
     /// The store failed, the crawl does not exist, or its state does not allow the change.

@@ -36,8 +36,8 @@ pub(crate) struct PageJob {
     /// scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<Url>,
-    /// The nesting depth, if this is a sitemap that robots.txt or another sitemap names, or that
-    /// was guessed. The crawl does not need it to succeed.
+    /// The nesting depth, if this is a sitemap that was guessed or found in robots.txt or another
+    /// sitemap. The crawl does not need it to succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sitemap: Option<u8>,
 }
@@ -58,7 +58,7 @@ impl PageJob {
         Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
     }
 
-    /// Marks the page as a sitemap that is nested in `nested` others.
+    /// Marks the page as a sitemap with the nesting depth `nested`.
     pub(crate) fn sitemap(self, nested: u8) -> Self {
         Self { sitemap: Some(nested), ..self }
     }
@@ -98,8 +98,8 @@ pub(crate) struct NextRun {
 }
 
 impl NextRun {
-    /// Creates the job, to run at `at`. It has no practical limit of attempts, because a schedule
-    /// must survive every failure of the database.
+    /// Creates the job, which is due at `at`. The number of attempts is practically unlimited,
+    /// because a schedule must survive every failure of the database.
     pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
         NewJob {
             max_attempts: i16::MAX,
@@ -140,8 +140,8 @@ pub(crate) struct CollectionDeletion {
 }
 
 impl CollectionDeletion {
-    /// Creates the job. It has no practical limit of attempts, because every deleted collection
-    /// must be erased in the end.
+    /// Creates the job. The number of attempts is practically unlimited, because every deleted
+    /// collection must eventually be erased.
     pub(crate) fn job(&self) -> NewJob {
         NewJob {
             max_attempts: i16::MAX,
@@ -163,7 +163,7 @@ pub(crate) struct ClusterJob {
     pub(crate) clustering_id: Uuid,
 }
 
-/// Lower priority than that of crawls and API calls: a run takes long, and nobody waits for it.
+/// Lower priority than that of crawls and API calls: a run takes long, and no user waits for it.
 const CLUSTERING_PRIORITY: i16 = 100;
 
 impl ClusterJob {

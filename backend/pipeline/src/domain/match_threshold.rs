@@ -1,15 +1,15 @@
-//! The rule for the similarity from which two faces count as one person.
+//! Selects the minimum similarity at which two faces count as one person.
 
 /// A cosine similarity from -1 to 1, and the setting that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatchThreshold {
-    /// The least similarity of two faces of one person.
+    /// Minimum similarity of two faces of one person.
     pub value: f32,
-    /// Where the value comes from.
+    /// The source of the value.
     pub source: ThresholdSource,
 }
 
-/// The settings that can name a threshold, first the one that counts most.
+/// The settings that can define a threshold, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdSource {
     /// The request.
@@ -18,12 +18,12 @@ pub enum ThresholdSource {
     Collection,
     /// `MATCH_THRESHOLD`.
     Service,
-    /// The embedding model: the value of `models.toml`.
+    /// The embedding model, with the value in `models.toml`.
     Model,
 }
 
 impl MatchThreshold {
-    /// Returns the threshold in force: the first that is set.
+    /// Returns the effective threshold, which is the first one that is set.
     pub fn resolve(request: Option<f32>, collection: Option<f32>, config: Option<f32>, model: f32) -> Self {
         let (value, source) = match (request, collection, config) {
             (Some(value), ..) => (value, ThresholdSource::Request),

@@ -11,11 +11,11 @@ use url::Url;
 pub enum Dedupe {
     /// Duplicates have the same bytes.
     Exact,
-    /// Duplicates have the same bytes, or show the same image according to their perceptual hashes.
+    /// Duplicates have the same bytes, or are the same image according to their perceptual hashes.
     #[default]
     Near,
     /// Files with the same bytes share storage, but no URL counts as a duplicate. A collection
-    /// stores a file once. Every URL of the file counts as processed, with that image.
+    /// contains a file only once. Every URL of the file counts as processed, with that image.
     Off,
 }
 
@@ -24,17 +24,17 @@ pub enum Dedupe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sitemaps {
-    /// Reads no further sitemaps.
+    /// Reads no additional sitemaps.
     Off,
-    /// Reads the sitemaps that the robots.txt of a seed's host names. Reads none if the crawl does
-    /// not obey robots.txt, because it does not fetch that file then.
+    /// Reads the sitemaps listed in the robots.txt of a seed's host. Reads none if the crawl does
+    /// not obey robots.txt, because the crawl then does not fetch that file.
     #[default]
     Robots,
-    /// Reads the same sitemaps, and `/sitemap.xml` if robots.txt names none.
+    /// Reads the same sitemaps, and `/sitemap.xml` if robots.txt lists none.
     Always,
 }
 
-/// The options of a crawl, in the form that the store contains.
+/// The options of a crawl, in their stored form.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlOptions {
@@ -54,7 +54,7 @@ pub struct CrawlOptions {
     /// Whether the crawl obeys robots.txt and robots directives. Delays apply in both cases.
     pub respect_robots: bool,
     /// Whether the crawl sends conditional requests and reuses unchanged results of the
-    /// collection's last visit. If false, it fetches everything.
+    /// collection's last visit. If `false`, it fetches everything.
     pub revalidate: bool,
     /// How duplicates are recognised.
     pub dedupe: Dedupe,
@@ -66,7 +66,7 @@ pub struct CrawlOptions {
     /// Interval between the starts of two runs, if the crawl is recurring.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Interval>,
-    /// URL that receives a message when the crawl has ended.
+    /// URL that receives a message when the crawl ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Url>,
 }

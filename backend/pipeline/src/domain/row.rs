@@ -1,4 +1,4 @@
-//! A row of the page ledger or of the image ledger, which a job has to settle. SQL is in the crate
+//! A row of the page ledger or of the image ledger that a job has to settle. SQL is in the crate
 //! `store`.
 
 use store::ledger::Ledger;
@@ -13,16 +13,16 @@ pub(crate) struct Row {
     id: Uuid,
 }
 
-/// How a row ends that has no result.
+/// The final state of a row without a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowEnd<'a> {
     /// `failed`, `skipped` or `suppressed`.
     pub(crate) state: &'static str,
     /// The reason code.
     pub(crate) reason: &'a str,
-    /// The reason for people.
+    /// The human-readable reason.
     pub(crate) detail: &'a str,
-    /// The HTTP status, if the server answered.
+    /// The HTTP status, if the server responded.
     pub(crate) status: Option<u16>,
 }
 
@@ -31,7 +31,7 @@ impl Row {
         Self { ledger, id }
     }
 
-    /// Settles the row without a result. Does nothing if the row is not queued.
+    /// Settles the row without a result. Has no effect if the row is not queued.
     pub(crate) async fn settle(self, store: &Store, tx: &mut Tx, end: RowEnd<'_>) -> Result<(), StoreError> {
         let RowEnd { state, reason, detail, status } = end;
         match self.ledger {

@@ -1,7 +1,7 @@
 //! A secret that does not appear in logs or debug output. It is not encrypted in memory.
 use std::fmt;
 
-/// A text that `Debug` shows as `***`.
+/// A string that `Debug` formats as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -11,7 +11,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// Returns the text. Call it only where the secret is used.
+    /// Returns the secret string. Call it only in the code that uses the secret.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

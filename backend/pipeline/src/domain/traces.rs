@@ -5,8 +5,8 @@ use store::Tx;
 use store::traces::LedgerJobs;
 use uuid::Uuid;
 
-/// Empties the records of the jobs that worked on these ledger rows. Call it in the transaction
-/// that erases the addresses of the rows.
+/// Clears the records of the jobs that processed these ledger rows. Call it in the transaction that
+/// erases the addresses of the rows.
 ///
 /// # Errors
 /// Fails if the queue fails.

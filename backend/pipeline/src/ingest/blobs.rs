@@ -1,5 +1,5 @@
 //! Encodes and writes the blobs of an image: its thumbnail, and a crop and the aligned chip of
-//! every face. The rows that name them are written in the module `record`.
+//! every face. The rows that refer to them are written in the module `record`.
 
 use super::{Ingest, IngestError};
 use crate::{Analysis, AnalyzedFace};
@@ -77,8 +77,8 @@ impl Ingest {
         Ok(StoredBlobs { thumbnail, faces, written })
     }
 
-    /// Protects the blobs from deletion in the transaction that names them. Writes blobs again that
-    /// an erasure deleted meanwhile.
+    /// Protects the blobs from deletion, in the transaction that writes their rows. Rewrites blobs
+    /// that an erasure deleted in the meantime.
     pub(super) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
         let keys: Vec<String> = stored.written.iter().map(|(key, _)| key.clone()).collect();
         let lost = self.inner.store.keep_blobs(tx.conn(), &keys).await?;
@@ -90,8 +90,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Deletes blobs that no row names any more. Call it after the commit. A sweep deletes those
-    /// for which this fails.
+    /// Deletes blobs that no row refers to any more. Call it after the commit. If the deletion of a
+    /// blob fails, a sweep deletes it later.
     pub(super) async fn drop_blobs(&self, keys: &[String]) {
         if let Err(error) = self.inner.store.drop_blobs(&self.inner.blobs, keys).await {
             tracing::warn!(%error, blobs = keys.len(), "failed to delete the blobs of a replaced image");

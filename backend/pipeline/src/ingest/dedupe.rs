@@ -1,10 +1,11 @@
-//! Decides how an image relates to the stored images that are near it. It does not read the store.
+//! Decides how an image relates to near-duplicates among the stored images. It does not read the
+//! store.
 
 use store::images::Image;
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
 
-/// Minimum ratio of the pixel counts for which a version counts as clearly larger: numerator and
+/// Minimum ratio of the pixel counts at which a version counts as clearly larger, as numerator and
 /// denominator.
 const CLEARLY_LARGER: (u64, u64) = (3, 2);
 
@@ -16,7 +17,7 @@ pub(super) enum Relation {
     /// The image is a duplicate of this stored one.
     Duplicate(Uuid),
     /// The image has at least 1.5 times the pixels of each of these. It replaces those whose faces
-    /// it shows ([`super::versions`]).
+    /// it contains ([`super::versions`]).
     Supersedes(Vec<Uuid>),
 }
 
@@ -34,7 +35,7 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
 /// face, which are never replaced.
 ///
 /// If several images are near, the largest one represents them, and among equally large ones the
-/// oldest. All versions of an image therefore agree on the same one.
+/// oldest. All versions of an image therefore have the same representative.
 pub(super) fn relation(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     if let Some(kept) = near.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {

@@ -11,8 +11,8 @@ use store::faces::NewFace;
 use uuid::Uuid;
 use vision::{Profile, QualityReport, Rect};
 
-/// Intersection over union from which two boxes of one file are the same face. The boxes can differ
-/// if the detector had other settings when the face was stored.
+/// Minimum intersection over union of two boxes of one file that are the same face. The boxes can
+/// differ if the detector had different settings when the face was stored.
 const SAME_FACE_IOU: f32 = 0.5;
 /// Quality reasons that do not apply to a face that was aligned elsewhere.
 const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
@@ -28,19 +28,19 @@ pub struct Enrolment {
     pub answered: Option<String>,
     /// The collection that will contain the image.
     pub collection: Uuid,
-    /// The subject that the face shows.
+    /// The subject to which the face will belong.
     pub subject: Uuid,
     /// Index of the face; the best detection score is first.
     pub face_index: usize,
     /// Whether the image is an aligned crop of 112x112 pixels.
     pub aligned: bool,
-    /// Options of the analysis. Their profile is the one by which the stored face is judged.
+    /// Options of the analysis. Their profile is the one used to assess the stored face.
     pub options: AnalyzeOptions,
     /// The profile that the face must meet to be enrolled.
     pub demands: Profile,
     /// Whether to enrol the face even if it does not meet the profile.
     pub force: bool,
-    /// Whether to take the face from another subject.
+    /// Whether to move the face if it belongs to another subject.
     pub moved: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Enrolled {
 /// Why nothing was enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// The image cannot be analysed, or the store failed or refused the change.
+    /// The image cannot be analysed, or the store failed or rejected the change.
     #[error(transparent)]
     Ingest(#[from] IngestError),
     /// The image has no face with this index.
@@ -77,7 +77,7 @@ pub enum EnrolError {
     Quality(Vec<String>),
 }
 
-/// Returns the requirements that a face does not meet. A face without a quality report lacks
+/// Returns the requirements that a face does not meet. For a face without a quality report, this is
 /// `not_judged`.
 pub fn lacks(quality: Option<&QualityReport>, demands: Profile, aligned: bool) -> Vec<String> {
     if demands == Profile::Off {
@@ -93,11 +93,11 @@ impl Ingest {
     /// Analyses the image, stores it with all its faces if the collection does not contain the
     /// file, and assigns the face to the subject. Everything is one transaction.
     ///
-    /// `analyzer` is the analyzer with the deadline of this caller.
+    /// `analyzer` has the deadline of this caller.
     ///
     /// # Errors
-    /// [`EnrolError`]. The store fails with `NotFound` if the subject does not exist, and with
-    /// `Conflict` if the face belongs to another subject.
+    /// Fails with [`EnrolError`]. The store fails with `NotFound` if the subject does not exist,
+    /// and with `Conflict` if the face belongs to another subject.
     pub async fn enrol(&self, analyzer: &Analyzer, enrolment: Enrolment) -> Result<Enrolled, EnrolError> {
         let Enrolment { bytes, options, aligned, .. } = &enrolment;
         let options = AnalyzeOptions { chips: true, ..options.clone() };
@@ -160,8 +160,8 @@ impl Ingest {
             None => {
                 let mut faces: Vec<NewFace> = Vec::new();
                 let mut id = Uuid::nil();
-                // In a stored image only this face is missing. The others are stored, or were
-                // deleted.
+                // If the image is already stored, only this face is missing. The others are stored,
+                // or were deleted.
                 let wanted = |face| is_new || std::ptr::eq(face, chosen);
                 for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| wanted(*face))
                 {

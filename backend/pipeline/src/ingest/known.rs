@@ -1,4 +1,4 @@
-//! Settles images that the collection contains already. New images are in the module `record`.
+//! Settles images that the collection already contains. New images are in the module `record`.
 
 use super::dedupe::{self, Relation};
 use super::{Incoming, Ingest, IngestError, Ingested};
@@ -17,7 +17,7 @@ pub(super) const NEAR: &str = "near_duplicate";
 const UNCHANGED: &str = "not_modified";
 
 impl Ingest {
-    /// Settles a file whose bytes are stored already as one more source. Returns `None` if the
+    /// Settles a file whose bytes are already stored as an additional source. Returns `None` if the
     /// stored image was deleted.
     pub(super) async fn settle_known(
         &self,
@@ -33,8 +33,8 @@ impl Ingest {
         self.settle(incoming, claim, "duplicate", Some(EXACT), known.id, done).await
     }
 
-    /// Settles an unchanged file as one more source of the stored image that it led to, without
-    /// download and analysis. `incoming` needs no bytes.
+    /// Settles an unchanged file as an additional source of its stored image, without download and
+    /// analysis. `incoming` needs no bytes.
     ///
     /// Returns `None` if the stored image was deleted.
     pub(crate) async fn settle_unchanged(
@@ -48,7 +48,7 @@ impl Ingest {
         self.settle(incoming, Some(claim), state, Some(UNCHANGED), image, done).await
     }
 
-    /// Settles another file of a stored image as one more source. Returns `None` if the stored
+    /// Settles another file of a stored image as an additional source. Returns `None` if the stored
     /// image was deleted.
     pub(super) async fn settle_near(
         &self,
@@ -77,7 +77,7 @@ impl Ingest {
         Ok(Some(done))
     }
 
-    /// Returns how an image relates to the stored ones. Takes no locks.
+    /// Returns how an image relates to the stored images. Acquires no locks.
     pub(super) async fn near(
         &self,
         collection: Uuid,
@@ -88,9 +88,9 @@ impl Ingest {
         self.look(&mut tx, collection, hashes, frame).await
     }
 
-    /// Returns how an image relates to the stored ones, after waiting for all transactions that are
-    /// about to store a near image. Without this wait, two versions of one image that are processed
-    /// at the same time would both be stored.
+    /// Returns how an image relates to the stored images, after waiting for all transactions that
+    /// are about to store a near image. Without this wait, two versions of one image that are
+    /// processed at the same time would both be stored.
     ///
     /// The images in the result are locked until the end of the transaction.
     pub(super) async fn near_settled(
@@ -140,7 +140,7 @@ impl Ingest {
 /// each with its position.
 ///
 /// Hashes that differ in fewer than eight bits have an equal byte. Unrelated images sometimes share
-/// a lock, which only costs a short wait.
+/// a lock, which causes only a short wait.
 fn rendezvous(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;

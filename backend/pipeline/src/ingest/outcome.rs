@@ -2,8 +2,8 @@
 use crate::AnalyzeError;
 use vision::DecodeError;
 
-/// Returns the state and reason code of an image that cannot be analysed: `skipped` if it is no
-/// usable image, `failed` if it is corrupt or if the service failed.
+/// Returns the state and reason code of an image that cannot be analysed: `skipped` if the file is
+/// not a usable image, `failed` if it is corrupt or if the service failed.
 pub(crate) fn analysis_failure(error: &AnalyzeError) -> (&'static str, &'static str) {
     let state = match error {
         AnalyzeError::Decode(DecodeError::Corrupt { .. }) => "failed",

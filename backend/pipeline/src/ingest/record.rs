@@ -1,5 +1,5 @@
 //! Writes an image, its faces, its ledger row, its job and the end of its crawl in one transaction.
-//! Blobs are written before, in the module `blobs`.
+//! Blobs are written before that, in the module `blobs`.
 
 use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
@@ -74,10 +74,10 @@ impl Ingest {
     }
 
     /// Stores the image, or settles it as a duplicate if another transaction stored it first.
-    /// `partly` means that some of its faces are left out.
+    /// `partly` means that some of its faces are omitted.
     ///
-    /// Returns `None` and changes nothing if the image, its address or a person in it was erased
-    /// meanwhile.
+    /// Returns `None` and changes nothing if the image, its address or a person in it was erased in
+    /// the meantime.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,

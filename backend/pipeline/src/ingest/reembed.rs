@@ -11,20 +11,20 @@ use store::reembedding::Outdated;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Number of faces whose embeddings are replaced in one transaction. After a kill, at most this
-/// many are computed twice.
+/// Number of faces whose embeddings are replaced in one transaction. If the process is killed, at
+/// most this many embeddings are computed twice.
 const BATCH: i64 = 256;
-/// Number of chips that are processed concurrently: enough to fill a batch of the embedder.
+/// Number of chips that are processed concurrently. It suffices to fill a batch of the embedder.
 const IN_FLIGHT: usize = 32;
 
-/// A face that keeps its embedding of another model.
+/// A face that keeps its embedding of a different model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Left {
     /// The face.
     pub face_id: Uuid,
-    /// The model of its embedding.
+    /// Name of the model of its embedding.
     pub model: String,
-    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not have it.
+    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not contain it.
     /// `chip_unreadable`: it cannot be decoded. `no_embedding`: no embedding could be computed for
     /// this face.
     pub reason: &'static str,
@@ -40,13 +40,13 @@ pub struct Reembedded {
 }
 
 impl Ingest {
-    /// Recomputes the embeddings of those faces of the collection that are of another model.
+    /// Recomputes those embeddings of the collection's faces that are of a different model.
     ///
     /// Each batch is one transaction, and finished faces are not processed again. The call can be
     /// stopped or killed at any time and started again. `progress` is called after every batch.
     ///
     /// # Errors
-    /// Fails if the store or the engine fails. Finished batches stay.
+    /// Fails if the store or the engine fails. Finished batches are kept.
     pub async fn reembed(
         &self,
         collection: Uuid,

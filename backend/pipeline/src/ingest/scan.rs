@@ -6,7 +6,7 @@
 //! for each row, and `finish`.
 //!
 //! A running scan holds a lease on the crawl record. If its command is killed, the lease expires.
-//! The next maintenance of a service, or the next scan, then ends the scan as failed.
+//! The next maintenance run of a service, or the next scan, then ends the scan as failed.
 
 use super::outcome::{analysis_failure, count_outcome};
 use super::{Incoming, Ingest, IngestError, Ingested};
@@ -24,15 +24,15 @@ use tokio::task::JoinHandle;
 use url::Url;
 use uuid::Uuid;
 
-/// Duration of the lease. It is long, so that a scan continues after its computer was suspended for
-/// a moment.
+/// Duration of the lease. It is long, so that a scan can continue after its computer was suspended
+/// for a short time.
 const LEASE: Duration = Duration::from_secs(120);
 /// Time between two renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(20);
 /// Error text in the record of a scan whose lease expired.
 const LAPSED: &str = "the command that scanned ended without finishing; scan again, what is stored already is not analysed anew";
 
-/// A running scan. Cheap to clone, so that many tasks can add files to it.
+/// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]
 pub struct Scan {
     store: Store,
@@ -81,7 +81,7 @@ async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
 }
 
 /// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
-/// still queued are skipped as `not_scanned`.
+/// that are still queued are skipped as `not_scanned`.
 pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
     let mut ended = 0;
     for scan in store.lapsed_scans().await? {
@@ -97,11 +97,11 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
 }
 
 impl Scan {
-    /// Inserts the crawl record (kind `scan`). `seeds` are the paths that the user gave. The
-    /// collection's quality profile applies, unless the options name one.
+    /// Inserts the crawl record (kind `scan`). `seeds` are the paths that the user specified. The
+    /// collection's quality profile applies, unless the options contain one.
     ///
     /// # Errors
-    /// [`CrawlError::Invalid`] if the collection does not exist.
+    /// Fails with [`CrawlError::Invalid`] if the collection does not exist.
     pub async fn begin(
         ingest: Ingest,
         collection: &str,
@@ -123,7 +123,7 @@ impl Scan {
         Ok(Self { store, ingest, crawl, dedupe, options, lease })
     }
 
-    /// Returns the crawl record in its state at the beginning.
+    /// Returns the crawl record as it was when the scan began.
     pub fn crawl(&self) -> &Crawl {
         &self.crawl
     }
@@ -132,8 +132,8 @@ impl Scan {
     /// scan, in the order of the input.
     ///
     /// # Errors
-    /// [`CrawlError::Invalid`] names a path that is not absolute. The store fails with
-    /// `StoreError::Conflict` if another process ended the scan.
+    /// Fails with [`CrawlError::Invalid`] if a path is not absolute; the error contains the path.
+    /// The store fails with `StoreError::Conflict` if another process ended the scan.
     pub async fn add(&self, files: &[impl AsRef<Path>]) -> Result<Vec<Admitted>, CrawlError> {
         self.check_alive()?;
         let mut rows = Vec::with_capacity(files.len());
@@ -155,8 +155,8 @@ impl Scan {
     /// code.
     ///
     /// # Errors
-    /// The reason why the file was not stored; `StoreError::Conflict` if another process ended the
-    /// scan. After a failure of the database the row is still queued.
+    /// Fails with the reason why the file was not stored, and with `StoreError::Conflict` if
+    /// another process ended the scan. After a failure of the database the row remains queued.
     pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<Ingested, IngestError> {
         self.check_alive()?;
         let incoming = Incoming {
@@ -196,11 +196,11 @@ impl Scan {
         self.settle(row, "failed", reason, detail).await
     }
 
-    /// Ends the scan as `completed`, or as `cancelled` if it was `interrupted`. Rows still queued
-    /// are skipped as `not_scanned`.
+    /// Ends the scan as `completed`, or as `cancelled` if it was `interrupted`. Rows that are still
+    /// queued are skipped as `not_scanned`.
     ///
     /// # Errors
-    /// `StoreError::Conflict` if another process ended the scan meanwhile.
+    /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
     pub async fn finish(&self, interrupted: bool) -> Result<Crawl, StoreError> {
         let mut tx = self.store.begin().await?;
         let end = if interrupted { "cancelled" } else { "completed" };

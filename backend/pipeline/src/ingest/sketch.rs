@@ -1,14 +1,14 @@
-//! Makes one-way sketches of faces, which suffice to recognise a suppressed person and do not
-//! suffice to search for a person. The store compares them.
+//! Computes one-way sketches of faces. A sketch suffices to recognise a suppressed person, but not
+//! to search for a person. The store compares sketches.
 //!
-//! Each bit tells on which side of a plane through the origin the embedding lies. Two directions at
-//! an angle `a` differ in a bit with probability `a / pi` (Charikar 2002, "Similarity estimation
-//! techniques from rounding algorithms"). The number of differing bits is therefore an estimate of
-//! the angle.
+//! Each bit indicates on which side of a plane through the origin the embedding lies. Two
+//! directions at an angle `a` differ in a bit with probability `a / pi` (Charikar 2002, "Similarity
+//! estimation techniques from rounding algorithms"). The number of differing bits is therefore an
+//! estimate of the angle.
 //!
 //! The planes are derived from a secret: their entries are +1 and -1 from a stream of HMAC-SHA256.
 //! Without the secret, a sketch reveals nothing about a face. Sketches of different secrets cannot
-//! be compared. docs/explanation/PRIVACY.md has the measured error rates.
+//! be compared. docs/explanation/PRIVACY.md lists the measured error rates.
 use crate::domain::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use inference::EmbedderInfo;
@@ -19,15 +19,16 @@ use store::suppressions::{SKETCH_BITS, Sketch};
 /// Returns the maximum number of differing bits between two sketches of one person, for the
 /// embedder in use.
 ///
-/// If no value was measured, the limit is a little stricter than a match. At the angle of the
-/// threshold, `256 * acos(threshold) / pi` bits differ on average; the limit is 5 bits lower.
+/// If no value was measured, the limit is slightly stricter than the match threshold. At the angle
+/// of the threshold, `256 * acos(threshold) / pi` bits differ on average; the limit is 5 bits
+/// lower.
 pub fn most_differing_bits(embedder: &EmbedderInfo) -> u32 {
     let angle = f64::from(embedder.match_threshold.clamp(-1.0, 1.0)).acos() / std::f64::consts::PI;
     let expected = (SKETCH_BITS as f64 * angle) as u32;
     embedder.sketch_bits.unwrap_or(expected.saturating_sub(5))
 }
 
-/// Makes sketches with one secret.
+/// Computes sketches with one secret.
 #[derive(Clone)]
 pub struct Sketcher {
     secret: Secret,
@@ -42,7 +43,7 @@ impl Sketcher {
         Self { secret, key }
     }
 
-    /// Returns a name of the secret, which does not reveal it.
+    /// Returns a name for the secret that does not reveal it.
     pub fn key(&self) -> &str {
         &self.key
     }

@@ -1,8 +1,7 @@
-//! Suppresses images, addresses, faces and people that were erased. Erasing them is not part of
-//! this module.
+//! Suppresses erased images, addresses, faces and people. It does not erase them.
 //!
-//! It checks before an image is decoded, before its faces are detected, and again in the
-//! transaction that stores the image. There it holds a lock that excludes erasures.
+//! Images are checked before they are decoded, before their faces are detected, and again in the
+//! transaction that stores them. That transaction holds a lock that excludes erasures.
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
@@ -19,9 +18,9 @@ use vision::{PerceptualHashes, Rect, crop};
 pub(crate) const STATE: &str = "suppressed";
 /// Reason code: the address was erased.
 pub(crate) const URL: &str = "suppressed_url";
-/// Reason code: the image was erased, or another file of it.
+/// Reason code: the image or another file of it was erased.
 const IMAGE: &str = "suppressed_image";
-/// Reason code: all faces were erased from this same image.
+/// Reason code: all faces of this image were erased.
 const FACE: &str = "suppressed_face";
 /// Reason code: all faces are suppressed, at least one of them because its person must not be
 /// stored.
@@ -29,7 +28,7 @@ const PERSON: &str = "suppressed_person";
 /// Reason code of an image that is stored without some of its faces.
 pub(super) const PARTLY: &str = "faces_suppressed";
 
-/// Margin that is painted over around a suppressed face, as a fraction of the larger box side.
+/// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
 const PAINT_MARGIN: f32 = 0.3;
 
 /// Which parts of an image are suppressed.
@@ -63,8 +62,8 @@ impl Verdict {
 }
 
 impl Ingest {
-    /// Returns whether the address of a ledger row is suppressed. The crawl does not fetch such an
-    /// address.
+    /// Returns `true` if the address of a ledger row is suppressed. The crawl does not fetch such
+    /// an address.
     ///
     /// # Errors
     /// Fails if the store fails.
@@ -148,7 +147,7 @@ impl Ingest {
     }
 
     /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
-    /// from the painted frame. The chips of the other faces are cut already and are painted
+    /// from the painted frame. The chips of the other faces have already been cut and are painted
     /// separately.
     pub(super) async fn without(
         &self,
@@ -191,7 +190,7 @@ impl Ingest {
         Some(self.inner.sketcher.as_ref()?.sketch(model_id, embedding))
     }
 
-    /// Returns the suppressed images that match this one, as a whole or by a face.
+    /// Returns the suppressions of whole images or single faces that match this image.
     async fn suppressed(
         &self,
         tx: &mut Tx,
@@ -240,9 +239,9 @@ impl Ingest {
     }
 }
 
-/// Removes the records of an image whose row was settled as [`STATE`]: its address, the pages that
-/// showed it, and the records of its jobs. These are its own job and the jobs of pages that turned
-/// out to be the image.
+/// Removes the records of an image whose row was settled as [`STATE`]: its address, its traces on
+/// pages that contain it, and the records of its jobs. These are its own job and the jobs of pages
+/// that turned out to be the image.
 pub(crate) async fn forget(
     store: &Store,
     queue: &Queue,
@@ -257,8 +256,8 @@ pub(crate) async fn forget(
     Ok(())
 }
 
-/// Returns whether the face is the one that was erased from this image: its centre lies in the
-/// erased box.
+/// Returns `true` if the face is the one that was erased from this image, that is, if its centre
+/// lies in the erased box.
 fn is_region_of(picture: &SuppressedPicture, analysis: &Analysis, face: &Rect) -> bool {
     let Some(&[x, y, width, height]) = picture.region.as_deref() else { return false };
     let across = (face.x + face.width / 2.0) / analysis.frame.width() as f32;

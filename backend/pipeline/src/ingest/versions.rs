@@ -1,7 +1,8 @@
-//! Decides whether a larger version of stored images shows all their faces and so replaces them.
+//! Decides whether a larger version of stored images contains all their faces and therefore
+//! replaces them.
 //!
-//! A version that does not show them, because a face was painted over or replaced, replaces
-//! nothing. A published file must not cause the deletion of stored faces.
+//! A version without some of the faces, because a face was painted over or replaced, replaces no
+//! image. A published file must not cause the deletion of stored faces.
 
 use super::{Ingest, Inner};
 use crate::{Analysis, AnalyzedFace};
@@ -12,27 +13,27 @@ use store::{OlderFace, StoreError, Tx};
 use uuid::Uuid;
 use vision::Rect;
 
-/// Intersection over union from which two boxes are the same place, both as fractions of their
-/// image. It is lower than for two boxes of one file, because a version can be trimmed by a few
+/// Minimum intersection over union of two boxes at the same place, both as fractions of their
+/// image. It is lower than for two boxes of one file, because a version can be cropped by a few
 /// percent of its sides.
 const SAME_PLACE_IOU: f32 = 0.4;
 
 /// Which smaller versions are replaced.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Images whose faces the larger version all shows. It replaces them.
+    /// Images whose faces are all in the larger version, which replaces them.
     pub(super) replaced: Vec<Uuid>,
-    /// The other images, which stay.
+    /// The other images, which are kept.
     pub(super) kept: Vec<Uuid>,
     /// Number of faces of the replaced images.
     faces: usize,
-    /// Number of faces that the larger version does not show.
+    /// Number of faces that the larger version does not contain.
     not_shown: usize,
 }
 
 impl Ingest {
-    /// Sorts smaller versions by whether the analysed image shows their faces. The caller must hold
-    /// locks on them.
+    /// Divides smaller versions into those whose faces the analysed image contains, and the others.
+    /// The caller must hold locks on them.
     pub(super) async fn versions(
         &self,
         tx: &mut Tx,
@@ -50,7 +51,8 @@ impl Ingest {
         for image in smaller {
             let mut free: Vec<&Shown<'_>> = shown.iter().collect();
             for face in older.iter().filter(|face| face.image_id == *image) {
-                // A face of another model cannot be compared, so its image stays.
+                // A face with an embedding of a different model cannot be compared, so its image is
+                // kept.
                 let same =
                     free.iter().position(|shown| face.model_id == *model_id && shown.is(face, threshold));
                 match same {
@@ -101,7 +103,7 @@ impl Ingest {
     }
 }
 
-/// A face that the larger version shows.
+/// A face in the larger version.
 struct Shown<'a> {
     /// The bounding box as fractions of the image size.
     region: Rect,
@@ -116,8 +118,8 @@ impl<'a> Shown<'a> {
         Some(Self { region, embedding: face.embedding.as_ref()?.as_slice() })
     }
 
-    /// Returns whether this is the older face: at the same place, with at least the similarity of a
-    /// match. Both embeddings have length 1.
+    /// Returns `true` if this is the older face: at the same place, with at least the minimum
+    /// similarity of a match. Both embeddings have length 1.
     fn is(&self, older: &OlderFace, threshold: f32) -> bool {
         let [x, y, width, height] = older.region;
         let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();
@@ -139,7 +141,7 @@ mod tests {
             region: [x, 0.2, 0.2, 0.2],
             embedding: vec![cosine, (1.0 - cosine * cosine).sqrt()],
         };
-        // Shifted by 0.0857 the boxes overlap by 0.4.
+        // If one box is shifted by 0.0857, the intersection over union is 0.4.
         for (x, cosine, same) in
             [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
         {

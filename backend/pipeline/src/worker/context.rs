@@ -1,5 +1,5 @@
-//! What the handlers of `scan_page` and `scan_image` share, and how their jobs end. Fetching and
-//! storing are in their own modules.
+//! Code common to the handlers of `scan_page` and `scan_image`, including the end of their jobs.
+//! Fetching and storing are in their own modules.
 
 use super::host_throttle::{HostThrottle, Own};
 use super::job_error::JobError;
@@ -26,8 +26,8 @@ use uuid::Uuid;
 use vision::Profile;
 
 /// How long a crawl's row is cached. A pause or a cancellation reaches running jobs at most this
-/// much later. The options never change. The claims of a cancelled crawl are lost and the jobs of a
-/// paused one are held, whatever the cache contains.
+/// much later. The options never change. Regardless of the cache, the claims of a cancelled crawl
+/// are lost and the jobs of a paused crawl are held.
 const CRAWL_TTL: Duration = Duration::from_millis(500);
 
 pub(super) struct Context {
@@ -47,12 +47,12 @@ pub(super) struct CrawlView {
     pub(super) crawl: Crawl,
     pub(super) options: CrawlOptions,
     pub(super) seeds: Vec<Url>,
-    /// The collection's own quality profile, if it has one.
+    /// The collection's own quality profile, if it is set.
     pub(super) quality_profile: Option<Profile>,
 }
 
 impl CrawlView {
-    /// Returns the delay that the crawl's own options set.
+    /// Returns the delay set in the crawl's own options.
     pub(super) fn own_delay(&self) -> Option<Own> {
         let delay = self.options.delay_ms.map(Duration::from_millis)?;
         Some(Own { collection: self.crawl.collection_id, delay })
@@ -93,7 +93,7 @@ impl Context {
             },
             // The crawl has been cancelled, so no result would be stored.
             () = self.left(crawl) => return Outcome::Stale,
-            // The claim is lost or will be released. In both cases the row stays as it is, and
+            // The claim is lost or will be released. In both cases the row does not change, and
             // snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
@@ -132,7 +132,7 @@ impl Context {
     }
 
     /// Settles the row, ends the job and, if this was the last row, ends the crawl, in one
-    /// transaction. If `spent` is true, the job has no attempts left. It stays as discarded, so
+    /// transaction. If `spent` is `true`, the job has no attempts left. It is kept as discarded, so
     /// that it can be inspected and retried.
     async fn settle(
         &self,
@@ -181,8 +181,7 @@ impl Context {
         }
     }
 
-    /// Waits until the crawl has been cancelled or deleted. A failure of the database counts as
-    /// neither.
+    /// Waits until the crawl has been cancelled or deleted. Ignores failures of the database.
     async fn left(&self, id: Uuid) {
         loop {
             tokio::time::sleep(CRAWL_TTL).await;

@@ -1,4 +1,4 @@
-//! Limits the webhook messages that are sent at once, so that slow receivers do not delay the
+//! Limits the webhook messages that are sent concurrently, so that slow receivers do not delay the
 //! others. The module `webhook` sends them.
 
 use std::collections::HashMap;
@@ -6,24 +6,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Places in a process: the maximum number of messages that it sends at once. A message that waits
-/// for its receiver costs a connection and little memory.
+/// Maximum number of messages that a process sends concurrently ("places"). A message that waits
+/// for its receiver uses a connection and little memory.
 pub const DELIVERY_PLACES: usize = 32;
 /// Maximum number of these places for one receiver, for one collection, and for messages that
 /// failed before.
 const OF_A_RECEIVER: usize = 1;
 const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
 const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
-/// Interval between the retry times of messages without a place, and the latest retry time from
-/// now.
+/// Interval between the retry times of messages without a place, and maximum time from now until a
+/// retry.
 const STEP: Duration = Duration::from_millis(100);
 const HORIZON: Duration = Duration::from_secs(60);
 
-/// Counts the places that are taken.
+/// Counts the occupied places.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries(Mutex<HashMap<Share, Taken>>);
 
-/// Names the groups of messages that each have a limited number of places.
+/// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
     Receiver(String),
@@ -44,13 +44,13 @@ impl Share {
 #[derive(Debug)]
 struct Taken {
     inside: usize,
-    /// The latest retry time that a message without a place received.
+    /// The latest retry time assigned to a message without a place.
     told: Instant,
 }
 
 impl Deliveries {
-    /// Takes a place for a message to a host, or returns how long to wait before the next try.
-    /// Dropping the place frees it.
+    /// Occupies a place for a message to a host, or returns how long to wait before the next
+    /// attempt. Dropping the place releases it.
     pub(super) fn enter(
         self: &Arc<Self>,
         host: &str,

@@ -13,11 +13,11 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Wait before the next try if a row was added while the last piece was erased.
+/// Wait before the next attempt if a row was added while the last piece was erased.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The handler of `erase_collection`. After a kill at any point, the next attempt continues:
-/// finished pieces are committed, and the rest still exists.
+/// The handler of `erase_collection`. If the process is killed at any point, the next attempt
+/// continues: finished pieces are committed, and the rest still exists.
 pub(super) struct EraseCollection {
     store: Store,
     crawls: Crawls,
@@ -29,7 +29,7 @@ impl EraseCollection {
         Self { store, crawls, blobs }
     }
 
-    /// Cancels the crawls that could still store something.
+    /// Cancels the crawls that could still store content.
     async fn cancel_crawls(&self, collection: Uuid) -> Result<(), CrawlError> {
         for crawl in self.store.crawls_to_cancel(collection).await? {
             match self.crawls.cancel(crawl).await {
@@ -41,12 +41,13 @@ impl EraseCollection {
         Ok(())
     }
 
-    /// Erases one piece. Returns whether the collection is gone.
+    /// Erases one piece. Returns whether the collection is completely deleted.
     async fn piece(&self, collection: Uuid) -> Result<Piece, StoreError> {
         let mut tx = self.store.begin().await?;
         let erased = self.store.erase_some(tx.conn(), collection).await?;
         if erased.done {
-            // Earlier pieces can have left blobs behind. The audit entry says that none is left.
+            // Blobs of earlier pieces may remain. The audit entry states that none remain, so they
+            // are deleted first.
             self.store.delete_pending_blobs(&self.blobs).await?;
         }
         if erased.done && erased.rows > 0 {
@@ -73,7 +74,7 @@ impl EraseCollection {
 enum Piece {
     Last,
     Some,
-    /// Something was added meanwhile, or a crawl is running.
+    /// A row was added in the meantime, or a crawl is running.
     Stuck,
 }
 

@@ -12,9 +12,9 @@ use url::Url;
 
 /// Which URLs a fetch may visit.
 pub(super) enum Area<'a> {
-    /// For a page: URLs inside the crawl's scope.
+    /// For a page, URLs inside the crawl's scope.
     Page(&'a PageJob),
-    /// For an image: any URL.
+    /// For an image, any URL.
     Anywhere,
 }
 
@@ -48,8 +48,8 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
-/// Holds the host permit of a fetch. The permit is released however the fetch ends. A separate task
-/// releases it, which runs even if the fetch is dropped.
+/// Holds the host permit of a fetch. The permit is always released when the fetch ends. A separate
+/// task releases it, even if the fetch is dropped.
 pub(super) struct PermitGuard {
     throttle: Arc<HostThrottle>,
     permit: Mutex<Option<HostPermit>>,
@@ -67,7 +67,7 @@ impl PermitGuard {
         Ok(())
     }
 
-    /// Releases the permit and waits until that is recorded.
+    /// Releases the permit and waits until the release is recorded.
     pub(super) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
         let outcome =
             status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
@@ -76,22 +76,23 @@ impl PermitGuard {
         }
     }
 
-    /// Releases the permit without waiting. The fetch was dropped, so there is no outcome of the
-    /// host.
+    /// Releases the permit without waiting. The fetch was dropped, so the host's response is
+    /// unknown.
     pub(super) fn abandon(&self) {
         drop(self.ending(None));
     }
 
     fn ending(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        // Without a runtime the process is ending. The permit expires by itself.
+        // Without a runtime, the process is ending. The permit then expires.
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let throttle = self.throttle.clone();
         Some(runtime.spawn(async move { throttle.end(permit, outcome).await }))
     }
 }
 
-/// Returns whether a page belongs to the crawl. `home` is the URL to which its seed was redirected.
+/// Returns `true` if a page belongs to the crawl. `home` is the URL to which its seed was
+/// redirected.
 pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);
     scope.contains(&view.seeds, allow, url)

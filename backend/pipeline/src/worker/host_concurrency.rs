@@ -1,8 +1,8 @@
-//! Limits how many jobs of this process work on one host at a time. Delays between requests are in
-//! `host_throttle`.
+//! Limits the number of concurrent jobs of this process for one host. Delays between requests are
+//! in `host_throttle`.
 //!
-//! The limit grows with every fast response of the host. A slow host keeps at most two jobs
-//! waiting, however many of its pages are queued, so that jobs of other hosts run.
+//! The limit grows with every fast response of the host. At most two jobs wait for a slow host,
+//! regardless of the number of its queued pages, so that jobs of other hosts can run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 /// Initial and minimum number of concurrent requests to a host.
 const FIRST: usize = 2;
-/// A response within this time raises the limit by one. A slower one, or none, halves it.
+/// A response within this time raises the limit by one. A slower or missing response halves it.
 const QUICK: Duration = Duration::from_secs(1);
-/// Interval between the retry times of rejected jobs, and the latest retry time from now.
+/// Interval between the retry times of rejected jobs, and maximum time from now until a retry.
 const STEP: Duration = Duration::from_millis(50);
 const HORIZON: Duration = Duration::from_secs(10);
-/// Number of hosts in memory above which idle ones are removed.
+/// Number of hosts in memory above which idle hosts are removed.
 const HOSTS: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -27,13 +27,13 @@ struct HostState {
     allowed: usize,
     /// Whether a job waits for the host's next permit.
     waited_for: bool,
-    /// The latest retry time that a rejected job received.
+    /// The latest retry time assigned to a rejected job.
     told: Instant,
 }
 
 impl HostConcurrency {
     /// Admits a request until the result is dropped, or returns how long to wait before the next
-    /// try.
+    /// attempt.
     pub(super) fn enter(self: &Arc<Self>, host: &str) -> Result<Inside, Duration> {
         self.with(host, |state| {
             if state.inside < state.allowed {
@@ -48,7 +48,7 @@ impl HostConcurrency {
     }
 
     /// Adapts the limit after a request. `took` is the time until the response; `None` means that
-    /// there was none.
+    /// there was no response.
     pub(super) fn answered(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {
@@ -59,7 +59,7 @@ impl HostConcurrency {
     }
 
     /// Reserves the only place for a job that waits for the host's next permit. Returns `None` if
-    /// it is taken. Dropping the place frees it.
+    /// it is occupied. Dropping the place releases it.
     pub(super) fn wait<'a>(&'a self, host: &'a str) -> Option<Place<'a>> {
         let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
         free.then_some(Place { hosts: self, host })

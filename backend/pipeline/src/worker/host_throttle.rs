@@ -1,8 +1,8 @@
 //! Grants permits for requests to a host: one at a time, with the delay that the crawl, robots.txt
 //! and the host's responses require. Concurrency without a delay is in `host_concurrency`.
 //!
-//! The state is in the database, so that all processes share it: permits, pauses, and the pace that
-//! follows from a host's responses ([`crawler::pace`]).
+//! The state is in the database, so that all processes share it: permits, pauses, and the pace
+//! derived from a host's responses ([`crawler::pace`]).
 
 use super::host_concurrency::{HostConcurrency, Inside};
 use crate::crawl::Config;
@@ -19,20 +19,20 @@ use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
 const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
-/// Maximum wait that any number of jobs may do in the process. Going back to the queue would take
-/// as long.
+/// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
+/// take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
-/// Number of refusing hosts in memory. For further hosts, the pace is read only when they refuse
-/// again.
+/// Maximum number of refusing hosts in memory. For other hosts, the pace is read only when they
+/// refuse again.
 const HOSTS: usize = 10_000;
-/// Wait before a retry when the database fails. Without it, no permit is granted.
+/// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct HostThrottle {
     store: Store,
     config: Config,
-    /// Hosts without a delay that refused a request of this process. The pace is read for them
-    /// only, because a query for every request to the other hosts would be too much.
+    /// Hosts without a delay that refused a request of this process. The pace is read only for
+    /// these hosts, because a query for every request to other hosts would cost too much.
     refusing: Mutex<HashSet<String>>,
     concurrency: Arc<HostConcurrency>,
 }
@@ -52,7 +52,8 @@ pub(super) struct Delay {
     shared: Duration,
     /// The crawl's own delay, if it is longer than `shared`.
     own: Option<OwnDelay>,
-    /// Whether the host's response time counts too. True only if the crawl sets no delay.
+    /// Whether the host's response time also affects the delay. `true` only if the crawl sets no
+    /// delay.
     adaptive: bool,
 }
 
@@ -72,8 +73,8 @@ impl HostThrottle {
 
     /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt.
     ///
-    /// A crawl's own delay applies to its own collection only, because one tenant must not slow the
-    /// crawls of the others.
+    /// A crawl's own delay applies to its own collection only, because one tenant must not slow
+    /// down the crawls of others.
     pub(super) fn delay(&self, own: Option<Own>, robots: Option<Duration>) -> Delay {
         let robots = robots.unwrap_or_default();
         let default = self.config.default_delay;
@@ -87,7 +88,7 @@ impl HostThrottle {
     /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// [`FetchError::Later`] with the time of the next useful try.
+    /// Fails with [`FetchError::Later`], which contains the time of the next useful attempt.
     pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
@@ -111,15 +112,15 @@ impl HostThrottle {
                 Turn::Wait { until } if until > deadline => return Err(FetchError::Later(until)),
                 Turn::Wait { until } => until,
             };
-            // The clocks of two machines differ, so always wait a little.
+            // The clocks of two machines differ, so always wait a short time.
             let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
             let wait = wait.max(Duration::from_millis(1));
             if wait <= SHORT_WAIT {
                 tokio::time::sleep(wait).await;
                 continue;
             }
-            // One job waits here, so that the host's next permit is used. The others make room for
-            // jobs of other hosts.
+            // One job waits here, so that the host's next permit is used. The others return to the
+            // queue, so that jobs of other hosts can run.
             let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Later(until)) };
             tokio::time::sleep(wait).await;
         }
@@ -143,7 +144,7 @@ impl HostThrottle {
             && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
         {
             // If the host's history cannot be read, a refusal counts as the first one, and the
-            // delay starts anew.
+            // delay starts from its initial value.
             let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
@@ -154,8 +155,8 @@ impl HostThrottle {
             pause = asked;
             // A crawl with its own delay does not change the pace of the host.
             let learnt = if adaptive { after.delay } else { before.delay };
-            // Other collections wait for the delay that the host's answers caused, not for this
-            // crawl's own.
+            // Other collections wait for the delay that the host's responses caused, not for this
+            // crawl's own delay.
             delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
             pace = Some(HostPace {
                 pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
@@ -170,8 +171,8 @@ impl HostThrottle {
         })
         .await;
         if let Err(error) = ended {
-            // The permit expires by itself. Until then the host receives no requests, which does no
-            // harm.
+            // The permit expires automatically. Until then the host receives no requests, which is
+            // harmless.
             tracing::warn!(host = permit.host, %error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
@@ -181,7 +182,8 @@ impl HostThrottle {
         }
     }
 
-    /// Returns whether a host without a delay refuses requests, or did so until this response.
+    /// Returns `true` if a host without a delay refuses requests, or refused them until this
+    /// response.
     fn refuses(&self, host: &str, outcome: Outcome) -> bool {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {

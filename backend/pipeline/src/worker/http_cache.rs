@@ -1,11 +1,11 @@
 //! Converts stored visits to the validators of conditional requests, and responses to visits. The
-//! store keeps them.
+//! store contains the visits.
 
 use crawler::{Fetched, Validators};
 use store::http_cache::Visit;
 use url::Url;
 
-/// HTTP status of a response that says that the content has not changed.
+/// HTTP status for unchanged content.
 pub(super) const NOT_MODIFIED: u16 = 304;
 
 /// Returns the validators of a visit, or `None` if its URL cannot be parsed.
@@ -14,7 +14,7 @@ pub(super) fn validators(visit: &Visit) -> Option<Validators> {
     Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
 }
 
-/// Returns the visit to remember for a response, or `None` if the response has no validators.
+/// Returns the visit to store for a response, or `None` if the response has no validators.
 pub(super) fn visit(fetched: &Fetched) -> Option<Visit> {
     let validators = fetched.validators()?;
     Some(Visit {

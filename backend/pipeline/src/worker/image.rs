@@ -72,13 +72,13 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
-            // The remembered visit stays as it is.
+            // The stored visit does not change.
             incoming.fetched = None;
             if context.ingest.settle_unchanged(&incoming, claim, known.image_id).await?.is_some() {
                 http_cache::saved("image", known.visit.bytes);
                 return Ok(());
             }
-            // The image was deleted meanwhile, so fetch the file in full.
+            // The image was deleted in the meantime, so fetch the complete file.
             continue;
         }
         let ingested = context.ingest.ingest(incoming, Some(claim)).await?;

@@ -1,5 +1,5 @@
-//! Describes why a job did not succeed, and what follows for its row and its job. The module
-//! `context` carries that out.
+//! Defines why a job did not succeed, and the consequences for its row and its job. The module
+//! `context` applies them.
 
 use crate::AnalyzeError;
 use crate::domain::NotificationError;
@@ -18,9 +18,9 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Why a job did not succeed.
 #[derive(Debug)]
 pub(crate) enum JobError {
-    /// A permanent error: the row is settled with this state and code.
+    /// A permanent error. The row is settled with this state and code.
     Final { state: &'static str, code: String, detail: String, status: Option<u16> },
-    /// A transient error: another attempt can succeed. After the last attempt the row is settled as
+    /// A transient error. Another attempt may succeed. After the last attempt the row is settled as
     /// failed.
     Retry { code: String, detail: String, at: Option<OffsetDateTime> },
     /// The job cannot run now. It runs later, and this does not count as an attempt.
@@ -32,7 +32,8 @@ pub(crate) enum JobError {
 }
 
 impl JobError {
-    /// Creates an error that settles the row as skipped: no failure, but the content is not wanted.
+    /// Creates an error that settles the row as skipped. The content is not needed; this is not a
+    /// failure.
     pub(crate) fn skipped(code: impl Into<String>, detail: impl ToString) -> Self {
         Self::Final { state: "skipped", code: code.into(), detail: detail.to_string(), status: None }
     }
@@ -42,8 +43,8 @@ impl JobError {
         Self::Final { state: "failed", code: code.into(), detail: detail.to_string(), status: None }
     }
 
-    /// Converts the error of a fetch. `robots_retry` is the wait before a host whose robots.txt
-    /// could not be fetched is tried again.
+    /// Converts the error of a fetch. `robots_retry` is the wait before a retry for a host whose
+    /// robots.txt could not be fetched.
     pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (code, detail) = (error.code(), error.to_string());
         let now = OffsetDateTime::now_utc();

@@ -1,4 +1,5 @@
-//! Limits how many sitemaps and feeds this process holds in memory. The module `page` reads them.
+//! Limits the number of sitemaps and feeds in the memory of this process. The module `page` reads
+//! them.
 
 use super::job_error::JobError;
 use std::collections::HashSet;
@@ -8,14 +9,14 @@ use time::OffsetDateTime;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
-/// Time after which a job is retried if another job fetches a large sitemap.
+/// Time after which a job is retried if another job is fetching a large sitemap.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of large sitemaps that a process remembers.
 const REMEMBERED: usize = 10_000;
 
 /// Permits for fetching and reading sitemaps.
 ///
-/// A sitemap can be ten times as large as a page, and larger still after decompression. A process
+/// A sitemap can be ten times as large as a page, and even larger after decompression. A process
 /// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
 /// reading during a fetch. A slow host therefore delays only other large sitemaps.
 pub(super) struct Maps {
@@ -40,11 +41,11 @@ impl Maps {
         self.reading.acquire().await.map_err(|error| JobError::failed("no_place", error))
     }
 
-    /// Takes the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not known
-    /// to be large.
+    /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not
+    /// known to be large.
     ///
     /// # Errors
-    /// Returns [`JobError::Later`] if another job has the permit.
+    /// Fails with [`JobError::Later`] if another job holds the permit.
     pub(super) fn fetch_large(&self, page: Uuid) -> Result<Option<SemaphorePermit<'_>>, JobError> {
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
         if !is_large {
@@ -58,7 +59,8 @@ impl Maps {
     pub(super) fn remember_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.len() >= REMEMBERED {
-            // Jobs fetch the forgotten sitemaps as small ones first, and learn their size again.
+            // Jobs first fetch the removed sitemaps as small ones, and then detect their size
+            // again.
             large.clear();
         }
         large.insert(page);

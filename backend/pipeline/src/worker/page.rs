@@ -68,7 +68,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
         let fetched = match hops.fetch(request).await {
-            // The sitemap was guessed or only named, so its absence is no error.
+            // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(JobError::skipped("no_sitemap", "the site has no sitemap there"));
             }
@@ -83,7 +83,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         {
             match take_over(context, &view, job, fetched, known).await? {
                 Some(outcome) => break (outcome, None),
-                // The stored visit cannot be read, so fetch the page in full.
+                // The stored visit cannot be read, so fetch the complete page.
                 None => continue,
             }
         }
@@ -128,8 +128,8 @@ async fn read(
     }
 }
 
-/// Returns whether the URL looks like that of a sitemap or a feed, which may be larger than a page.
-/// [`content`] decides after the fetch.
+/// Returns `true` if the URL has the form of a sitemap's or a feed's, which may be larger than a
+/// page. After the fetch, [`content`] decides.
 fn looks_like_map(job: &PageJob) -> bool {
     let path = job.url.path().to_ascii_lowercase();
     job.sitemap.is_some() || [".xml", ".xml.gz", ".rss", ".atom"].iter().any(|end| path.ends_with(end))
@@ -144,7 +144,7 @@ enum Content {
 
 /// Returns the kind of the fetched content.
 ///
-/// The header decides. The first bytes decide if the header is missing or says only "XML", or if
+/// The header decides. The first bytes decide if the header is missing or specifies only XML, or if
 /// they are the signature of an image.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
@@ -164,7 +164,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     }
 }
 
-/// Returns whether the first byte after white space is `<`. Looks at the first 4 KiB, as
+/// Returns `true` if the first byte after white space is `<`. Reads the first 4 KiB, as
 /// [`sitemap::root`] does.
 fn begins_like_markup(body: &[u8]) -> bool {
     body.iter().take(4 << 10).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
@@ -188,7 +188,7 @@ async fn read_page(
         (page, visit, fetched)
     })
     .await?;
-    // After a redirect to a host with another recipe, the visit is not stored.
+    // After a redirect to a host with a different recipe, the visit is not stored.
     let visit = visit.filter(|_| reader_of(context, &fetched.url) == reader_of(context, &job.url));
     let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
@@ -291,7 +291,7 @@ async fn store_once(
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
         let image = |row| ImageJob::new(crawl, row, job.depth);
-        // The queue accepts no job with an invalid host name. The row of such an image is settled
+        // The queue rejects jobs with an invalid host name. The row of such an image is settled
         // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =
             admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());

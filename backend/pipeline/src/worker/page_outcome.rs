@@ -31,9 +31,9 @@ pub(super) struct PageOutcome {
     /// The URL to which the seed was redirected.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
-    /// The addresses of everything that the page links to or shows.
+    /// The addresses of everything that the page links to or contains.
     pub(super) mentions: Vec<String>,
-    /// What to store about the visit.
+    /// The change of the stored visit.
     pub(super) memory: Memory,
 }
 
@@ -43,8 +43,8 @@ pub(super) enum Memory {
     /// No change, because the content is not an HTML page.
     #[default]
     Untouched,
-    /// This visit replaces the last one. `None` deletes the last one only, because this one has no
-    /// validators.
+    /// This visit replaces the last one. `None` only deletes the last one, because this visit has
+    /// no validators.
     Replaced(Option<PageVisit>),
     /// The last visit is still valid.
     Renewed,
@@ -72,7 +72,8 @@ impl Rules {
     }
 }
 
-/// Computes the outcome of an HTML page. `sitemaps` are those of its host, if the page is a seed.
+/// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
+/// seed.
 ///
 /// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or [`of_map`] on
 /// a thread of the async runtime.
@@ -112,8 +113,8 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     PageOutcome { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
 }
 
-/// Computes the outcome of a sitemap or a feed. A `noindex` directive on it concerns the file
-/// itself, not its entries, and is ignored.
+/// Computes the outcome of a sitemap or a feed. A `noindex` directive applies to the file itself,
+/// not to its entries, and is ignored.
 pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let tags = Directives { noindex: false, ..rules.tags(&fetched) };
@@ -157,7 +158,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     PageOutcome { pages, sitemaps, nested, images, home, result, ..PageOutcome::default() }
 }
 
-/// Computes the outcome of a page that is an image. The image goes into the image ledger.
+/// Computes the outcome of a page that is an image. The image is added to the image ledger.
 pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
         state: "skipped".into(),
@@ -177,8 +178,8 @@ fn asked(job: &PageJob, fetched: &Fetched) -> Option<Arc<str>> {
     (job.url != fetched.url).then(|| job.url.as_str().into())
 }
 
-/// Returns the sitemaps to read with a seed: those that robots.txt names, or else `/sitemap.xml` if
-/// the crawl's options ask for it.
+/// Returns the sitemaps to read with a seed: those listed in robots.txt, or else `/sitemap.xml` if
+/// the crawl's options request it.
 pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJob, url: &Url) -> Vec<Url> {
     let options = &view.options;
     if job.depth > 0 || options.max_depth == 0 || options.sitemaps == Sitemaps::Off {
@@ -201,7 +202,7 @@ pub(super) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
     named
 }
 
-/// Returns whether a sitemap at `from` may list `url`: a sitemap applies to its own site
+/// Returns `true` if a sitemap at `from` may list `url`. A sitemap applies only to its own site
 /// (sitemaps.org).
 fn may_list(url: &Url, from: &Url) -> bool {
     Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
@@ -218,8 +219,8 @@ struct Border<'a> {
     depth: i32,
     home: Option<&'a Url>,
     pages: Vec<NewPage>,
-    /// The number of pages of the site that were left out, by reason. Pages of other sites are not
-    /// counted, because they never belonged to the crawl.
+    /// The number of omitted pages of the site, by reason. Pages of other sites are not counted,
+    /// because they never belonged to the crawl.
     left_out: BTreeMap<&'static str, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Gets the robots.txt of a host from memory, from the database, or from the host. The crate
+//! Reads the robots.txt of a host from memory, from the database, or from the host. The crate
 //! `crawler` parses it.
 
 use super::fetch_policy::PermitGuard;
@@ -15,22 +15,22 @@ use store::{Store, StoreError};
 use time::OffsetDateTime;
 use url::Url;
 
-/// Reason code of URLs on a host that answers requests for robots.txt with status 429 or 5xx.
+/// Reason code of URLs on a host that responds to requests for robots.txt with status 429 or 5xx.
 pub(crate) const UNAVAILABLE: &str = "robots_unavailable";
 
-/// Maximum time that a network error is remembered. Requests for other URLs of the host show its
+/// Maximum time for which a network error is cached. Requests for other URLs of the host reveal its
 /// state soon enough.
 const NETWORK_TTL: Duration = Duration::from_secs(5);
-/// Maximum time that an entry stays in memory before the database is read again.
+/// Maximum time for which an entry is cached in memory before the database is read again.
 const MEMORY_TTL: Duration = Duration::from_secs(600);
-/// How long one process may take to fetch a robots.txt. It is longer than any fetch.
+/// Time limit for one process to fetch a robots.txt. It is longer than any fetch.
 const CLAIM: Duration = Duration::from_secs(40);
 /// Wait before the other processes check whether the robots.txt is stored.
 const CLAIM_LOOK: Duration = Duration::from_millis(250);
-/// Number of hosts in memory above which unused ones are removed.
+/// Number of hosts in memory above which unused hosts are removed.
 const HOSTS: usize = 10_000;
-/// Bytes of rules in memory above which unused hosts are removed. A robots.txt of 500 KiB takes
-/// about 2 MB, and a crawl can meet any number of hosts that send one.
+/// Total size of the rules in memory, in bytes, above which unused hosts are removed. A robots.txt
+/// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
 const BYTES: usize = 64 << 20;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
@@ -49,11 +49,11 @@ pub(super) struct RobotsCache {
 struct Entry {
     answer: Answer,
     until: OffsetDateTime,
-    /// The part of the cache's bytes that this entry takes.
+    /// The part of the cache's bytes that this entry uses.
     _share: Arc<Share>,
 }
 
-/// Bytes that count in the cache's total until this value is dropped.
+/// Bytes that are included in the cache's total until this value is dropped.
 struct Share {
     bytes: usize,
     total: Arc<AtomicUsize>,
@@ -75,7 +75,7 @@ impl Drop for Share {
 #[derive(Clone)]
 enum Answer {
     Rules(Arc<Robots>),
-    /// Status 5xx or 429: everything is disallowed (RFC 9309 2.3.1.4).
+    /// The status is 5xx or 429, so everything is disallowed (RFC 9309 2.3.1.4).
     Unavailable,
     /// The host did not respond.
     Unreachable,
@@ -89,7 +89,7 @@ impl RobotsCache {
     /// Returns the rules of the URL's host. Concurrent jobs of one host wait for one fetch.
     ///
     /// # Errors
-    /// `Refused("robots_unavailable")`, `Later`, or the error of the network.
+    /// Fails with `Refused("robots_unavailable")`, `Later`, or the network error.
     pub(super) async fn rules(&self, url: &Url, own_delay: Option<Own>) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
@@ -126,8 +126,8 @@ impl RobotsCache {
         Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
     }
 
-    /// Fetches robots.txt while no other process does, because the host's delay is unknown before.
-    /// Other processes retry until the result is stored.
+    /// Fetches robots.txt while no other process does, because the host's delay is unknown before
+    /// that. Other processes retry until the result is stored.
     async fn fetch_alone(
         &self,
         host: &str,
@@ -138,7 +138,7 @@ impl RobotsCache {
         if !alone.map_err(|error| (database_failed(error), None))? {
             return Err((FetchError::Later(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
         }
-        // Another process may have stored it just before.
+        // Another process may just have stored it.
         if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
             self.release(host).await;
             return Ok(record);
@@ -157,8 +157,8 @@ impl RobotsCache {
         }
     }
 
-    /// Fetches robots.txt through the network guard and the host's throttle. The record beside an
-    /// error is to be remembered.
+    /// Fetches robots.txt through the network guard and the host's throttle. If an error is
+    /// returned with a record, the caller must cache the record.
     async fn fetch(
         &self,
         url: &Url,
@@ -238,7 +238,8 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= HOSTS || self.bytes.load(Ordering::Relaxed) >= BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use stay, so that a host is never asked twice at the same time.
+            // Entries in use are kept, so that a robots.txt is never requested twice at the same
+            // time.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()

@@ -1,7 +1,7 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
 //! the receiver accepts it. The limits of concurrent messages are in `deliveries`.
 //!
-//! Neither the URL nor the secret is written to a log or to a job's record, because both can give
+//! Neither the URL nor the secret is written to a log or to a job's record, because both may grant
 //! access.
 
 use super::deliveries::Deliveries;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum wait between two deliveries.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// HTTP status of a receiver that wants no further messages.
+/// HTTP status of a receiver that accepts no further messages.
 const GONE: u16 = 410;
 
 /// The handler of `deliver_webhook`.
@@ -126,7 +126,7 @@ fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
 }
 
 /// Returns `sha256=` and the hexadecimal HMAC-SHA256 (RFC 2104) of `timestamp.body` under the
-/// secret. The signed timestamp prevents that an old message is sent again as a new one.
+/// secret. The signed timestamp prevents the replay of an old message as a new one.
 fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
     let mut mac =
         Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).expect("HMAC accepts a key of any length");

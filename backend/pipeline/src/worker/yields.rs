@@ -1,5 +1,5 @@
 //! Counts the images that a crawl's directories and hosts yield, and derives the priorities of
-//! pages from them ([`crawler::frontier`] has the formula).
+//! pages from them ([`crawler::frontier`] contains the formula).
 
 use crate::domain::jobs::PageJob;
 use crawler::frontier::{self, Yield};
@@ -11,7 +11,7 @@ use store::{Store, StoreError, Tx};
 use url::Url;
 use uuid::Uuid;
 
-/// Counts a page that was read and the number of `images` on it that were new to the crawl.
+/// Counts a page that was read, and the `images` on it that were new to the crawl.
 pub(super) async fn count(
     store: &Store,
     tx: &mut Tx,
@@ -23,7 +23,7 @@ pub(super) async fn count(
     store.count_yield(tx.conn(), crawl, &names.each_ref().map(String::as_str), images).await
 }
 
-/// Returns the jobs of new pages, with the priorities that follow from the current yields.
+/// Returns the jobs of new pages, with the priorities derived from the current yields.
 pub(super) async fn jobs(
     store: &Store,
     tx: &mut Tx,

@@ -1,4 +1,4 @@
-//! Results of a worker that lost its claim are ignored.
+//! Tests that results of a worker that lost its claim are ignored.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlOptions, jobs};
@@ -8,7 +8,7 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 
 /// Claims the only job of the kind, waits until the lease expires, and claims the job again.
-/// Returns the job of the old holder and that of the new one.
+/// Returns the job of the old holder and that of the new holder.
 async fn two_holders(world: &World, kind: &str) -> (ClaimedJob, ClaimedJob) {
     let kinds = [kind.to_owned()];
     let old = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);

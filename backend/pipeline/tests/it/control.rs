@@ -1,4 +1,4 @@
-//! Pausing, resuming and cancelling crawls, and jobs without attempts left.
+//! Tests pausing, resuming and cancelling crawls, and jobs without remaining attempts.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
@@ -48,7 +48,7 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     images_asked(&site, 4).await;
     assert_eq!(world.crawls.pause(crawl.id).await.unwrap().state, "paused");
     gate.add_permits(100);
-    // Running fetches end. The other images stay queued and cannot be claimed.
+    // Running fetches end. The other images remain queued and cannot be claimed.
     let rest =
         async || (counts(&world.progress(crawl.id).await.images).get("queued") == Some(&4)).then_some(());
     wait_for(rest).await.expect("the images in flight end");
@@ -82,7 +82,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
     };
-    // The gate stays closed, and the worker does not wait for it.
+    // The gate remains closed, and the worker does not wait for it.
     let (outcome, ()) = tokio::join!(running, cancel);
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }
@@ -166,7 +166,7 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
     let site = Site::start().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
     assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, "cancelled");
-    // The counts are the final ones, regardless of how many rows are closed already.
+    // The counts are already final, regardless of how many rows are closed.
     let progress = world.progress(crawl).await;
     assert_eq!(counts(&progress.pages), [("skipped", 12_001)].into());
     assert_eq!(progress.reasons, [("cancelled".to_owned(), 12_001)].into());
@@ -252,7 +252,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     world.crawls.cancel_job(jobs[0].id).await.unwrap();
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("skipped", 1), ("queued", 1)].into());
-    // The job is retried and cancelled again. Its row follows both times.
+    // The job is retried and cancelled again. Its row changes accordingly both times.
     world.crawls.retry(jobs[0].id).await.unwrap();
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 2)].into());
     for job in &jobs {
@@ -297,7 +297,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 
 #[tokio::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
-    // Leases expire at once, so every worker has lost its claim before it starts.
+    // Leases expire immediately, so every worker has lost its claim before it starts.
     let times = queue::Config {
         lease: Duration::from_millis(1),
         retry_base: Duration::from_millis(1),

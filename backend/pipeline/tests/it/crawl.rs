@@ -1,4 +1,4 @@
-//! Complete crawls. Every page and every image URL of a site has an outcome.
+//! Tests complete crawls. Every page and every image URL of a site has an outcome.
 
 use crate::support::{Answer, Site, World, counts, fast};
 use pipeline::CrawlOptions;
@@ -10,7 +10,7 @@ fn map<const N: usize>(pairs: [(&'static str, i64); N]) -> BTreeMap<&'static str
     pairs.into()
 }
 
-/// A small site of portraits with one example of everything that can go wrong.
+/// Builds a small site of portraits with one example of every kind of failure.
 fn build(site: &Site) {
     site.set(
         "/",
@@ -137,7 +137,7 @@ async fn all_photographs_are_accounted_for() {
     assert!(images.keys().all(|state| matches!(*state, "processed" | "duplicate")), "{images:?}");
     assert_eq!(world.images().await.len() as i64, images["processed"]);
     assert_eq!(world.faces().await.len() as i64, progress.faces);
-    // Three photographs of crowds alone contain more faces.
+    // Three photographs of crowds alone contain more faces than this.
     assert!(progress.faces > 60, "{}", progress.faces);
 }
 
@@ -172,7 +172,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.state, "completed");
-    // The seed, about, five months, five lists.
+    // These are the seed, about, five months and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
 }
@@ -240,8 +240,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
     }
     site.set("/", Answer::html(&index));
     let workers = [world.worker("one"), world.worker("two")];
-    // Several rounds, because this test looks for a race: the last rows are settled at the same
-    // moment.
+    // This test runs several rounds to detect a race: the last rows are settled at the same moment.
     for round in 0..3 {
         let crawl = world.create(&[site.url("/")], fast()).await;
         let crawl = world.ended(crawl.id).await;

@@ -9,8 +9,8 @@ fn decode(name: &str) -> Frame {
     vision::decode(&picture(name), &Limits::default()).unwrap().frame
 }
 
-/// Crawls a site with an image, a copy of the file, a version encoded again at a smaller size, and
-/// another image.
+/// Crawls a site with an image, a copy of the file, a version re-encoded at a smaller size, and a
+/// different image.
 async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=a.jpg><img src=copy.jpg><img src=smaller.jpg><img src=other.jpg>"));
@@ -35,7 +35,7 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     assert_eq!(images(&progress), [("duplicate", 2), ("processed", 2)]);
     let images = world.images().await;
     assert_eq!(images.len(), 2);
-    // The image of the three that was stored has the other two as sources.
+    // One of the three files was stored, and the other two are sources of its image.
     let ids: Vec<_> = images.iter().map(|image| image.id).collect();
     let sources = world.store.sources(&ids).await.unwrap();
     let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
@@ -81,7 +81,8 @@ fn version(name: &str, side: u32) -> Answer {
     Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
 }
 
-/// Asserts that there is one image, that it has all sources, and that a search finds its face once.
+/// Asserts that only one image is stored, that it has all sources, and that a search finds its face
+/// once.
 async fn assert_alone(world: &World, side: i32, sources: usize) {
     let images = world.images().await;
     let sizes: Vec<i32> = images.iter().map(|image| image.width.max(image.height)).collect();
@@ -128,7 +129,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get("superseded"), Some(&1));
 
-    // The smaller version is crawled again. It is not stored again, and its URL stays a source of
+    // The smaller version is crawled again. It is not stored again, and its URL remains a source of
     // the image.
     let everything = CrawlOptions { revalidate: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;

@@ -1,4 +1,4 @@
-//! A crawl with a large backlog leaves room for other crawls.
+//! Tests that a crawl with a large backlog does not block other crawls.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::crawl::Config;
@@ -86,7 +86,7 @@ async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
 }
 
 /// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
-/// share its places between collections.
+/// share its slots between collections.
 #[tokio::test]
 async fn a_crawl_works_for_its_collection() {
     let (world, site) = (World::new().await, Site::start().await);
@@ -106,8 +106,8 @@ async fn a_crawl_works_for_its_collection() {
     claim().await;
 }
 
-/// A receiver that never responds takes one place only. Earlier, all receivers shared four places,
-/// and its messages took all of them.
+/// A receiver that never responds occupies only one place. Previously, all receivers shared four
+/// places, and its messages occupied all of them.
 #[tokio::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
     let politeness =

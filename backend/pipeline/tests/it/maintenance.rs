@@ -1,4 +1,4 @@
-//! Retention and the deletion of unreferenced files.
+//! Tests retention and the deletion of unreferenced files.
 use crate::support::World;
 use bytes::Bytes;
 use pipeline::{AnalyzeOptions, Dedupe, Maintenance, Scan};
@@ -87,7 +87,7 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
     world
         .execute("update hosts set not_before = now() + interval '1 hour' where host_key = 'paused.test'")
         .await;
-    // More than one batch of hosts that have been unused for long.
+    // Creates more than one batch of hosts that have not been used for a long time.
     world
         .execute(
             "insert into hosts (host_key, robots_asked_until)

@@ -1,4 +1,4 @@
-//! The passes `single`, `auto` and `thorough`, with both families of detectors.
+//! Tests the passes `single`, `auto` and `thorough` with both families of detectors.
 use crate::support::{analyzer, analyzer_on};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance, Passes, Rotate};
@@ -30,7 +30,8 @@ fn boxes(analysis: &Analysis) -> Vec<Rect> {
     analysis.faces.iter().map(|face| face.detection.bbox).collect()
 }
 
-/// Returns the number of pairs of boxes that show one face twice: one box covers most of the other.
+/// Returns the number of pairs of boxes of the same face, in which one box covers most of the
+/// other.
 fn twice(boxes: &[Rect]) -> usize {
     let mostly = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
@@ -52,8 +53,8 @@ async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>
     (encode::png(&cut), inside)
 }
 
-/// A canvas without the black border gives the same faces with almost the same scores. Only boxes
-/// next to the former border differ.
+/// On a canvas without the black border, the same faces are found with almost the same scores. Only
+/// boxes next to the former border differ.
 #[testing::needs(shared)]
 #[tokio::test]
 async fn the_black_beside_a_picture_makes_no_difference() {
@@ -99,7 +100,7 @@ async fn a_face_that_fills_the_frame_is_found() {
 async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
     let (picture, face) = filling(analyzer, portrait, 0.9).await;
     let single = look(analyzer, picture.clone(), Passes::Single).await;
-    // This is why the small view exists: on a canvas of 640 pixels, SCRFD does not find such a
+    // This is the reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a
     // face.
     assert!(!blind || single.faces.is_empty(), "{name}");
     for passes in [Passes::Auto, Passes::Thorough] {
@@ -142,7 +143,7 @@ async fn tiles_find_the_crowd_and_nobody_twice() {
 }
 
 /// Asserts that tiles find `more` times as many faces as a single view, almost all of `faces`, and
-/// almost none twice.
+/// almost no face twice.
 async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect], more: f64) {
     let single = boxes(&look(analyzer, picture.clone(), Passes::Single).await);
     let found = boxes(&look(analyzer, picture, Passes::Thorough).await);
@@ -220,7 +221,7 @@ async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
 }
 
-/// Asserts that a face on the borders of tiles is found once and whole, at several positions.
+/// Asserts that a face on the borders of tiles is found once and completely, at several positions.
 async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let portrait = crop::thumbnail(&pixels(portrait), 300);
     let alone = boxes(&look(analyzer, encode::png(&portrait), Passes::Single).await)[0];

@@ -1,4 +1,4 @@
-//! Clustering and the recomputation of embeddings, on drawn people and on photographs.
+//! Tests clustering and the recomputation of embeddings, on drawn people and on photographs.
 
 use crate::support::{World, wait_for};
 use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
@@ -9,7 +9,7 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Images of one face each, and the person. No two are versions of one image.
+/// Images with one face each, and the person. No two of them are versions of one image.
 const DRAWN: &[(&str, &str)] = &[
     ("dan_2.jpg", "dan"),
     ("dan.jpg", "dan"),
@@ -88,7 +88,7 @@ async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clusterin
 }
 
 /// Returns B-cubed precision and recall (Bagga and Baldwin 1998) of the known faces. A face without
-/// a subject counts as a cluster of its own.
+/// a subject counts as a separate cluster.
 async fn b_cubed(
     world: &World,
     pictures: &[(&str, &str)],
@@ -125,7 +125,7 @@ async fn photographs_of_one_person_become_one_cluster() {
 }
 
 /// Clusters the images and those of several people, and compares the clusters with the known
-/// persons.
+/// people.
 async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.ingest.analyzer().engine().embedder();
@@ -186,14 +186,14 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     for face in world.faces().await {
         wanted.insert(face.id, world.store.embedding(face.id).await.unwrap().1);
     }
-    // As if another model had computed the embeddings: other values, with another length.
+    // Simulates embeddings of a different model: different values, with a different length.
     world
         .execute("insert into embedding_models (identity, name, dimensions) values ('other', 'other', 3)")
         .await;
     world
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
-    // One face has lost its chip; another never had one.
+    // The chip of one face is lost; another face never had a chip.
     let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
     let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();

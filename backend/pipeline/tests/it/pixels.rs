@@ -1,5 +1,5 @@
-//! Operations on whole images through the analyzer: on a device (simulated by the CPU provider),
-//! and when the device fails.
+//! Tests operations on whole images through the analyzer: on a device (simulated by the CPU
+//! provider), and when the device fails.
 
 use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
 use pipeline::{AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Rotate};

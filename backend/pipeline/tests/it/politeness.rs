@@ -1,4 +1,4 @@
-//! Politeness: robots.txt, robots directives and busy hosts.
+//! Tests politeness: robots.txt, robots directives and busy hosts.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
 use pipeline::CrawlOptions;
@@ -123,7 +123,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
     let site = Site::start().await;
     let images: String = (0..6).map(|i| format!("<img src=none{i}.jpg>")).collect();
     site.set("/", Answer::html(&images));
-    // Two workers run eight jobs for one host. The permits of the host serialise the requests.
+    // Two workers run eight jobs for one host. The host's permits serialise the requests.
     let crawl = world
         .create(
             &[site.url("/")],

@@ -1,4 +1,4 @@
-//! The learned quality score, next to the computed measures.
+//! Tests the learned quality score in combination with the computed measures.
 use inference::{Engine, Manifest, Priority, ResolvedPack};
 use pipeline::{Analysis, AnalyzeOptions, Analyzer};
 use testing::fixture_models::Picture;
@@ -91,8 +91,8 @@ async fn each_face_of_a_crowd_has_its_own_answers() {
     assert!(lean.faces.iter().all(|face| face.chip.is_none() && face.embedding.is_some()));
 }
 
-/// An analysis that has started is finished for any number of faces. Each of these images has more
-/// faces than the queues of the models have room for.
+/// An analysis that has started completes for any number of faces. Each of these images has more
+/// faces than the capacity of the models' queues.
 #[tokio::test]
 async fn crowds_at_the_same_time_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();

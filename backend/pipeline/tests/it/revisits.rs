@@ -1,4 +1,4 @@
-//! The second crawl of a site: unchanged pages and images are revalidated and not transferred
+//! Tests the second crawl of a site: unchanged pages and images are revalidated and not transferred
 //! again.
 
 use crate::support::{Answer, Site, World, counts, fast};
@@ -9,7 +9,7 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 
 /// Returns a site with two pages and two images that have validators, and one page and one image
-/// without.
+/// without validators.
 async fn site() -> Site {
     let site = Site::start().await;
     site.set(
@@ -65,7 +65,7 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     }
     assert!(of("/ada.jpg").iter().all(|source| source.alt.as_deref() == Some("portrait")));
 
-    // This also holds for later crawls and after the first crawls are deleted.
+    // This also applies to later crawls and after the first crawls are deleted.
     let mut tx = world.store.begin().await.unwrap();
     let ids: Vec<_> =
         world.store.crawls(&Default::default(), None, 1).await.unwrap().iter().map(|c| c.id).collect();

@@ -1,4 +1,4 @@
-//! Scans of local files, which the caller drives.
+//! Tests scans of local files, which the caller controls.
 
 use crate::support::{World, counts};
 use inference::Priority;
@@ -91,7 +91,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     let dead = begin().await;
     dead.add(&["/nowhere/a.jpg"]).await.unwrap();
     let id = dead.crawl().id;
-    // The scan was killed: it is not finished and renews no lease.
+    // The scan was killed, so it is not finished and its lease is not renewed.
     drop(dead);
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "its lease has not expired");
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;

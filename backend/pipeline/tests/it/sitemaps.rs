@@ -1,4 +1,4 @@
-//! Sitemaps and feeds as parts of a crawl.
+//! Tests sitemaps and feeds as parts of a crawl.
 
 use crate::support::{Answer, Site, World, counts, fast, wait_for};
 use pipeline::{CrawlOptions, Sitemaps};
@@ -134,7 +134,7 @@ async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
     assert_eq!(found, [("/ben.jpg".into(), site.url("/map.xml")), ("/cora.jpg".into(), own)].into());
 }
 
-/// The permit for reading sitemaps is free while a job waits for a slow host.
+/// The permit for reading sitemaps is available while a job waits for a slow host.
 #[tokio::test]
 async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let world = World::new().await;
@@ -150,7 +150,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let crawl = world.create(&[quick.url("/map.xml")], fast()).await;
     assert_eq!(world.ended(crawl.id).await.state, "completed");
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());
-    // The first request is still open. Its answer is sent now.
+    // The first request is still open. Its response is sent now.
     gate.add_permits(1);
     assert_eq!(world.ended(stuck.id).await.state, "completed");
     assert_eq!(slow.asked("/late.xml"), 1);

@@ -1,4 +1,4 @@
-//! The requests that `Crawls::create` rejects, and their error messages.
+//! Tests the requests that `Crawls::create` rejects, and their error messages.
 
 use crate::support::{World, fast};
 use pipeline::{CrawlError, CrawlOptions};

@@ -1,8 +1,8 @@
 //! Runs a command with a private Postgres server and exits with the command's exit code.
 //!
-//! `with-postgres [--data DIR] -- COMMAND [ARG...]`: the command finds the server in
-//! `TEST_DATABASE_URL`. Without `--data` the cluster is deleted at the end. Nothing is synced to
-//! disk, so this is only for tests and benchmarks.
+//! Usage: `with-postgres [--data DIR] -- COMMAND [ARG...]`. The variable `TEST_DATABASE_URL` passes
+//! the server's URL to the command. Without `--data`, the cluster is deleted at the end. The server
+//! does not sync to disk, so use it only for tests and benchmarks.
 
 use embedded_postgres::{Cluster, Config};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ async fn run() -> Result<ExitCode, String> {
 
     let bin = std::env::var_os("POSTGRES_BIN_DIR")
         .map_or_else(|| PathBuf::from(".runtime/postgres/bin"), PathBuf::from);
-    // Not the build folder, because the server's user must be able to enter it.
+    // The build folder is not suitable, because the server's user may be unable to enter it.
     let scratch = std::env::temp_dir().join(format!("with-postgres-{}", std::process::id()));
     let folder = data.clone().unwrap_or_else(|| scratch.join("data"));
     let mut config = Config::new(bin, folder);
@@ -51,7 +51,8 @@ async fn run() -> Result<ExitCode, String> {
     let status = loop {
         tokio::select! {
             status = child.wait() => break status.map_err(|e| e.to_string())?,
-            // The terminal sends Ctrl-C to the command too. This process only has to outlive it.
+            // The terminal sends Ctrl-C to the command too. This process only has to wait until the
+            // command exits.
             _ = interrupt.recv() => {}
             _ = terminate.recv() => child.start_kill().map_err(|e| e.to_string())?,
         }

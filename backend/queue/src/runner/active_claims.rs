@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 struct ActiveClaim {
     cancel: CancellationToken,
-    /// When the lease expires by this process's clock. Counted from before the call that set it, so
-    /// it is never too late.
+    /// The time at which the lease expires, by this process's clock. It is computed from the time
+    /// before the call that set the lease, so it is never too late.
     expires: Instant,
     lost: bool,
 }
@@ -26,17 +26,18 @@ impl ActiveClaims {
         cancel
     }
 
-    /// Removes a claim that is settled or given up.
+    /// Removes a claim that is settled or abandoned.
     pub(super) fn remove(&self, claim: Claim) {
         self.0.lock().remove(&claim);
     }
 
-    /// Returns the claims that are still held, as far as is known.
+    /// Returns the claims that are not known to be lost.
     pub(super) fn held(&self) -> Vec<Claim> {
         self.0.lock().iter().filter(|(_, holding)| !holding.lost).map(|(claim, _)| *claim).collect()
     }
 
-    /// Returns `true` if the claim may still be held, so that settling it is worth another try.
+    /// Returns `true` if the claim may still be held, so that another attempt to settle it is
+    /// useful.
     pub(super) fn may_hold(&self, claim: Claim) -> bool {
         self.0.lock().get(&claim).is_some_and(|holding| !holding.lost && Instant::now() < holding.expires)
     }

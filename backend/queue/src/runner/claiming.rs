@@ -14,15 +14,16 @@ use uuid::Uuid;
 
 /// Maximum number of jobs per claim.
 const LARGEST_CLAIM: i64 = 1000;
-/// Number of waiting completions after which handlers have to wait.
+/// Maximum number of waiting completions. Beyond it, handlers have to wait.
 const INBOX: usize = 10_000;
-/// How long cancelled handlers have to stop.
+/// Time limit for cancelled handlers to stop.
 const GRACE: Duration = Duration::from_secs(1);
 /// Time limit of the last completions and releases: the database may be shutting down too.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Shortest pause after an empty claim, even if a job is due: another worker is claiming it.
+/// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
+/// claiming that job.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause, whatever the poll interval says.
+/// Maximum pause, regardless of the poll interval.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs a runner from start to shutdown.
@@ -62,7 +63,7 @@ async fn all_ended(runs: &mut JoinSet<()>) {
     while runs.join_next().await.is_some() {}
 }
 
-/// Claims jobs while there is room, until the shutdown.
+/// Claims jobs while there are free slots, until the shutdown.
 async fn claim_until(
     shared: &Arc<Shared>,
     shutdown: &CancellationToken,
@@ -75,8 +76,8 @@ async fn claim_until(
         while runs.try_join_next().is_some() {}
         let wanted = shared.slots.wanted();
         if !wanted.is_empty() {
-            // Not in a `select!` with the shutdown: a claim whose future is dropped may still take
-            // jobs, and nobody would know of them.
+            // Not in a `select!` with the shutdown: a claim whose future is dropped may still claim
+            // jobs, and no task would run them.
             match claim(shared, &wanted, runs, done).await {
                 Ok(0) => look_again = Instant::now() + pause(shared).await,
                 Ok(_) => backoff.reset(),
@@ -103,8 +104,8 @@ async fn claim_until(
     }
 }
 
-/// Claims once and starts the claimed jobs. Returns their number. For the last quarter of the
-/// places of a kind, jobs of tenants with fewer running jobs are claimed first.
+/// Claims once and starts the claimed jobs. Returns their number. For the last quarter of a kind's
+/// slots, jobs of tenants with fewer running jobs are claimed first.
 async fn claim(
     shared: &Arc<Shared>,
     wanted: &[Wanted],
@@ -154,8 +155,8 @@ fn start(
     done: &mpsc::Sender<Done>,
 ) -> usize {
     let count = jobs.len();
-    // All places are taken before the first job runs, because a job that has to run alone waits
-    // until no other place is taken.
+    // All slots are occupied before the first job runs, because a job that must run alone waits
+    // until no other slot is occupied.
     for job in &jobs {
         shared.slots.take(&job.kind, job.tenant);
         if job.runs_alone() {
@@ -179,7 +180,7 @@ async fn pause(shared: &Shared) -> Duration {
     let kinds = shared.slots.with_room();
     match within(poll, shared.queue.next_due(&kinds)).await {
         Ok(Some(due)) => due.clamp(SHORTEST_PAUSE, poll),
-        // The next claim reports a failure.
+        // If the database failed, the next claim reports it.
         Ok(None) | Err(_) => poll,
     }
 }

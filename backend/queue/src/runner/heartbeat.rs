@@ -4,7 +4,7 @@ use super::{Shared, telemetry};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shortest interval between two heartbeats.
+/// Minimum interval between two heartbeats.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Extends all leases every third of the lease time, and more often after a failure.

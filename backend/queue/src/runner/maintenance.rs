@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
-/// Longest interval between two rescues, so that an expired lease returns to the queue within
-/// seconds.
+/// Maximum interval between two rescues, so that a job whose lease expired returns to the queue
+/// within seconds.
 const RESCUE_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which the depth of the queue is published.
 const STATS_EVERY: Duration = Duration::from_secs(15);
@@ -17,9 +17,9 @@ const STATS_EVERY: Duration = Duration::from_secs(15);
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 /// Notifications within this time after the first are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Shortest interval between two passes over the partition keys.
+/// Minimum interval between two passes over the partition keys.
 const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
-/// Lower limit of all intervals here, whatever the lease.
+/// Minimum of all intervals in this module, regardless of the lease.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
@@ -47,8 +47,7 @@ pub(super) async fn maintenance(shared: Arc<Shared>) {
     }
 }
 
-/// Purges ended jobs. A separate task, because a process that finds ten million old jobs needs
-/// minutes for them.
+/// Purges ended jobs. This is a separate task, because deleting ten million old jobs takes minutes.
 pub(super) async fn purges(shared: Arc<Shared>) {
     let mut tick = ticks(PURGE_EVERY);
     loop {
@@ -63,8 +62,8 @@ pub(super) async fn purges(shared: Arc<Shared>) {
     }
 }
 
-/// Creates an interval that does not catch up: after a minute without a database, one rescue is
-/// enough.
+/// Creates an interval that skips missed ticks: after a minute without a database, one rescue is
+/// sufficient.
 fn ticks(every: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,7 +94,7 @@ pub(super) async fn partitions(shared: Arc<Shared>) {
 }
 
 /// Wakes the claim loop for each burst of notifications, and after each reconnection, because
-/// notifications in between are lost.
+/// notifications sent during the interruption are lost.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {

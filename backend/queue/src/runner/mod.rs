@@ -1,9 +1,9 @@
-//! The worker of one process: claims jobs, runs them, extends leases, settles and rescues.
+//! The worker of one process. It claims, runs, settles and rescues jobs, and extends their leases.
 //!
 //! One claim loop serves all kinds; each claimed job runs as a task. Other tasks send heartbeats,
 //! complete jobs in batches, do maintenance (rescue, gauges), purge ended jobs, unpark jobs and
-//! listen for new ones. They use a few separate connections. So handlers that use up the main pool
-//! cannot block the heartbeats that keep their claims.
+//! listen for new ones. These tasks use a few separate connections. So handlers that exhaust the
+//! main pool cannot block the heartbeats.
 mod active_claims;
 pub(crate) mod backoff;
 mod claiming;
@@ -23,7 +23,8 @@ use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Number of the runner's own connections: one listens, the tasks share the others.
+/// Number of the runner's own connections. One listens for notifications; the tasks share the
+/// others.
 const OWN_CONNECTIONS: u32 = 5;
 
 /// How a run ended.
@@ -31,13 +32,13 @@ const OWN_CONNECTIONS: u32 = 5;
 pub enum Outcome {
     /// The handler completed the job in its own transaction.
     Settled,
-    /// Succeeded; the runner completes the job (in a batch).
+    /// The job succeeded; the runner completes it in a batch.
     Done,
-    /// Failed with this message; retry with backoff, or at the given time.
+    /// The job failed with this message; it is retried with backoff, or at the given time.
     Retry(String, Option<OffsetDateTime>),
-    /// Failed permanently.
+    /// The job failed permanently.
     Discard(String),
-    /// Run again at this time. Does not count as an attempt.
+    /// The job runs again at this time. The run does not count as an attempt.
     Snooze(OffsetDateTime),
     /// The claim was lost; there is nothing to settle.
     Stale,
@@ -46,7 +47,7 @@ pub enum Outcome {
 /// Runs the jobs of one kind.
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Runs one job. `cancel` fires when the claim is lost or the shutdown's time limit is over. A
+    /// Runs one job. `cancel` fires when the claim is lost or the shutdown's time limit expires. A
     /// panic counts as a failed attempt.
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome;
 }
@@ -56,10 +57,10 @@ pub trait Handler: Send + Sync + 'static {
 pub struct RunnerConfig {
     /// Maximum number of concurrent jobs per kind. A handler without an entry runs one at a time.
     pub concurrency: HashMap<String, usize>,
-    /// Poll interval when no notification comes.
+    /// Poll interval while no notification arrives.
     pub poll: Duration,
-    /// Time limit for running jobs: at a shutdown before they are released, and before a job that
-    /// has to run alone starts.
+    /// How long to wait for running jobs: at a shutdown before they are released, and before a job
+    /// that must run alone starts.
     pub drain: Duration,
     /// Name of this worker in `locked_by`.
     pub worker: String,
@@ -141,6 +142,6 @@ struct Shared {
     active_claims: ActiveClaims,
     /// Fires when a shutdown stops waiting for the running jobs.
     forced: CancellationToken,
-    /// Fires when a run ended: its partition key may have room.
+    /// Fires when a run ends, because its partition key may have a free place.
     ended: Notify,
 }

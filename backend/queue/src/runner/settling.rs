@@ -15,10 +15,10 @@ use tracing::Instrument;
 
 /// Maximum number of completions per statement.
 const BATCH: usize = 500;
-/// Shortest time between two batches of completions. Under load it fills the batches; when idle it
-/// adds no delay.
+/// Minimum time between two batches of completions. Under load, batches fill up during this time;
+/// when idle, it adds no delay.
 const GAP: Duration = Duration::from_millis(2);
-/// Pause before completions whose rows were locked are tried again.
+/// Pause before a retry of completions whose rows were locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A job whose handler returned `Done`.
@@ -74,7 +74,7 @@ async fn settled(
     settle(&shared, claim, kind, outcome, &done).await;
 }
 
-/// Reserves the process for one job: nothing is claimed while this guard exists.
+/// Reserves the process for one job: no jobs are claimed while this guard exists.
 struct Place<'a>(&'a Shared);
 
 impl<'a> Place<'a> {
@@ -93,8 +93,9 @@ impl Drop for Place<'_> {
 
 /// Waits until no other job runs in the process, then marks the job as alone.
 ///
-/// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs beside
-/// them without the mark. It is then not blamed if the process ends.
+/// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs
+/// concurrently with them and without the mark. If the process then crashes, this job does not
+/// count as the cause.
 async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) -> Result<(), Outcome> {
     let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
@@ -118,8 +119,7 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
     let forced = shared.forced.is_cancelled();
     let ended = match outcome {
         Outcome::Done => {
-            // The claim stays among the active claims, and gets heartbeats, until its batch is
-            // completed.
+            // The claim remains active, and its lease is extended, until its batch is completed.
             if done.send(Done { claim, kind }).await.is_err() {
                 tracing::error!(job = %claim.id, "the completion task ended before the runs");
             }
@@ -127,8 +127,8 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         }
         Outcome::Settled => Ok("completed"),
         Outcome::Stale => Err(QueueError::Stale(claim.id)),
-        // The shutdown cancelled the job, so its failure says nothing. It is released as if it had
-        // never been claimed.
+        // The shutdown cancelled the job, so its failure is meaningless. The job is released as if
+        // it had never been claimed.
         Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
             insist(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
@@ -149,7 +149,7 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         Ok(outcome) => {
             telemetry::ended(&kind, outcome);
             if matches!(outcome, "snoozed" | "retryable") {
-                // The job has a new due time, which the claim loop must learn.
+                // The claim loop must take the job's new due time into account.
                 shared.slots.wake_kind(&kind);
             }
         }
@@ -183,7 +183,7 @@ async fn release(shared: &Shared, claim: Claim) -> Result<(), QueueError> {
     }
 }
 
-/// Repeats the call until the queue has answered or the lease has expired.
+/// Repeats the call until the queue returns a result or the lease expires.
 async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
     shared: &Shared,
     claim: Claim,
@@ -211,7 +211,7 @@ fn give_up(claim: Claim, kind: &str, error: &QueueError) {
 }
 
 /// Completes the jobs of handlers that returned `Done`, in batches. Ends when all senders are
-/// dropped and nothing is left.
+/// dropped and all completions are processed.
 pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Done>) {
     let mut waiting: Vec<Done> = Vec::new();
     let mut backoff = Backoff::default();

@@ -7,55 +7,55 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// How long after its last job a tenant still counts as one that shares the places of a kind.
+/// How long after its last job a tenant still shares the slots of a kind.
 const SHARING: Duration = Duration::from_secs(10);
-/// How long the result "no other tenant has jobs" is reused. If one tenant is alone, this costs one
-/// statement per such interval.
+/// How long the result "no other tenant has jobs" is reused. If only one tenant has jobs, the check
+/// costs one statement per such interval.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// The places of one kind.
+/// The slots of one kind.
 struct Slot {
     limit: usize,
     used: usize,
-    /// Whether the queue may have jobs of this kind. A claim that returns no jobs clears it; a
+    /// Whether the queue may contain jobs of this kind. A claim that returns no jobs clears it; a
     /// wake-up sets it.
     hungry: bool,
-    /// The last claim did not ask for jobs of the tenant that uses up its share.
+    /// Whether the last claim excluded jobs of the tenant that uses its whole share.
     withheld: bool,
-    /// When a claim last found no job of another tenant.
+    /// The last time that a claim found no job of another tenant.
     alone: Option<Instant>,
     tenants: HashMap<Uuid, Tenant>,
 }
 
-/// A tenant that has, or recently had, a running job of the kind.
+/// A tenant with a current or recent running job of the kind.
 struct Tenant {
     used: usize,
     last: Instant,
 }
 
-/// What to claim of one kind.
+/// The limits of a claim for one kind.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) kind: String,
     /// Claims at most this many jobs of tenants other than this one, which has the most running
-    /// jobs, before `any`. Only for the last quarter of the places.
+    /// jobs, before `any`. Used only for the last quarter of the slots.
     pub(super) beside: Option<(Uuid, usize)>,
-    /// Maximum number of jobs of any tenant, those of other tenants included.
+    /// Maximum number of jobs of all tenants, including those claimed for `beside`.
     pub(super) any: usize,
     /// Number of running jobs by tenant.
     pub(super) running: Vec<(Uuid, usize)>,
-    /// Whether the claim leaves out the jobs of the tenant named in `beside`, because others share
-    /// the places.
+    /// Whether the claim excludes jobs of the tenant in `beside`, because other tenants share the
+    /// slots.
     withheld: bool,
 }
 
-/// The places of all kinds.
+/// The slots of all kinds.
 pub(super) struct Slots {
     kinds: Mutex<BTreeMap<String, Slot>>,
     changed: Notify,
-    /// A job has to run alone: nothing is claimed until it has ended.
+    /// Whether a job must run alone. No jobs are claimed until it ends.
     reserved: AtomicBool,
-    /// Fires when a run ended.
+    /// Fires when a run ends.
     given_back: Notify,
 }
 
@@ -64,14 +64,14 @@ impl Slot {
         Self { limit, used: 0, hungry: true, withheld: false, alone: None, tenants: HashMap::new() }
     }
 
-    /// Returns the most places that one tenant may hold while others want places too: three
+    /// Returns the maximum number of slots for one tenant while other tenants have due jobs: three
     /// quarters.
     fn share(&self) -> usize {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
 
-    /// Notes that there may be jobs. If only other tenants may have more places, asks for theirs at
-    /// once.
+    /// Records that there may be jobs. If only other tenants may use more slots, the next claim
+    /// searches for their jobs immediately.
     fn wake(&mut self) {
         self.hungry = true;
         if self.withheld {
@@ -119,9 +119,9 @@ impl Slots {
         }
     }
 
-    /// Returns what to claim: the kinds that may have jobs and have room, with their limits. Clears
-    /// their `hungry` flags. Wake-ups from now on set the flag again; earlier ones are covered by
-    /// this claim.
+    /// Returns what to claim: the kinds that may have jobs and have free slots, with their limits.
+    /// Clears their `hungry` flags. Later wake-ups set the flags again; this claim covers earlier
+    /// ones.
     pub(super) fn wanted(&self) -> Vec<Wanted> {
         if self.reserved.load(Ordering::SeqCst) {
             return Vec::new();
@@ -140,15 +140,15 @@ impl Slots {
         wanted
     }
 
-    /// Returns the kinds that have room for jobs of any tenant, for which the next due time
-    /// matters.
+    /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
+    /// these kinds.
     pub(super) fn with_room(&self) -> Vec<String> {
         let kinds = self.kinds.lock();
         let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.withheld);
         room.map(|(kind, _)| kind.clone()).collect()
     }
 
-    /// Occupies a place for a claimed job. There may be more jobs of this kind.
+    /// Occupies a slot for a claimed job. Also records that there may be more jobs of this kind.
     pub(super) fn take(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used += 1;
@@ -165,7 +165,7 @@ impl Slots {
         }
     }
 
-    /// Releases the place of a run that ended.
+    /// Releases the slot of a run that ended.
     pub(super) fn give_back(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used -= 1;
@@ -179,7 +179,7 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    /// Stops claims until [`Self::open`], for a job that has to run alone.
+    /// Stops claims until [`Self::open`] is called, for a job that must run alone.
     pub(super) fn reserve(&self) {
         self.reserved.store(true, Ordering::SeqCst);
     }
@@ -201,7 +201,7 @@ impl Slots {
         }
     }
 
-    /// Marks the kinds of a failed claim, so that they are claimed again.
+    /// Marks the kinds of a failed claim, so that the claim is repeated.
     pub(super) fn failed(&self, wanted: &[Wanted]) {
         let mut kinds = self.kinds.lock();
         for ask in wanted {
@@ -233,7 +233,7 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    /// Waits until a place is released or a kind is woken.
+    /// Waits until a slot is released or a kind is woken.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -73,7 +73,7 @@ pub(super) fn failed(call: &'static str) {
     counter!(ERRORS, "call" => call).increment(1);
 }
 
-/// The depth gauges that were set. A gauge that has no rows any more must be set to zero.
+/// The depth gauges that were set. A gauge without rows must be reset to zero.
 #[derive(Default)]
 pub(super) struct Depth(Mutex<HashSet<(String, JobState)>>);
 

@@ -15,8 +15,8 @@ async fn two_workers_never_hold_the_same_job() {
         let queue = bench.queue.clone();
         tokio::spawn(async move {
             let mut mine = Vec::new();
-            // Repeats until no job is left: a short result may only mean that other workers were
-            // faster.
+            // Repeats until no job remains, because a short result may only mean that other workers
+            // were faster.
             loop {
                 let jobs = queue.claim(&kinds(), 7, &format!("worker {worker}")).await.unwrap();
                 if jobs.is_empty() && queue.next_due(&kinds()).await.unwrap().is_none() {
@@ -48,7 +48,7 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
     let bench = Bench::with(Config { retry_base, retry_max, ..Config::default() }).await;
     bench.add(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let over = AtomicBool::new(false);
-    // Leases expire all the time, also those of jobs that are being completed.
+    // Leases expire continuously, including those of jobs that are being completed.
     let thief = async {
         while !over.load(Ordering::Relaxed) {
             sqlx::query(
@@ -91,8 +91,8 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
 }
 
 /// Runs workers that complete a job and add two in one transaction, batch completions, and
-/// heartbeats. Meanwhile the group is held, released and in the end cancelled. Expects no deadlock,
-/// and no live job after the cancellation.
+/// heartbeats. Concurrently, the group is held, released and finally cancelled. Expects no
+/// deadlock, and no live job after the cancellation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
     let bench = Bench::new().await;

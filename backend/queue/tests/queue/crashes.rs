@@ -1,4 +1,4 @@
-//! Tests jobs that crash their process: the crashing job is identified, and jobs beside it are not
+//! Tests jobs that crash their process: the crashing job is identified, and concurrent jobs are not
 //! discarded.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
@@ -38,7 +38,7 @@ async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
     assert!(bench.count(later).await >= 50, "the jobs are spread over the backoff of a crash");
     let last = "select count(*) from jobs where scheduled_at > now() + interval '4 s'";
     assert_eq!(bench.count(last).await, 0, "the first crash has a backoff of four seconds");
-    // Two jobs may get the same microsecond.
+    // Two jobs may be scheduled in the same microsecond.
     assert!(bench.count("select count(distinct scheduled_at) from jobs").await >= 90);
 }
 
@@ -103,7 +103,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     assert_eq!((second.len(), alone(&second)), (2, 1));
     let third = bench.claim(1).await;
     assert_eq!((third.len(), alone(&third)), (1, 1));
-    // Three of the six other jobs are left, and one suspect.
+    // Three of the six other jobs remain, and one suspect.
     let rest = bench.claim(10).await;
     assert_eq!((rest.len(), alone(&rest)), (4, 1));
 }
@@ -148,8 +148,7 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
                         .await
                         .unwrap();
                     assert!(alone, "the job is marked as alone");
-                    // Other jobs are due the whole time. Waits until the lease was extended three
-                    // times.
+                    // Other jobs are always due. Waits until the lease was extended three times.
                     let mut leases = std::collections::HashSet::new();
                     while leases.len() < 4 {
                         let lease: OffsetDateTime =

@@ -102,7 +102,7 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
     assert_eq!(cancelled.len(), 3);
     assert_eq!(bench.claim(10).await.len(), ids.len() - 3, "the other job is untouched");
 
-    // The hold was removed with the group, and the key is free.
+    // The hold was removed with the group, and the key can be used again.
     bench.add_one(keyed).await;
     let again = bench.claim_one().await;
     assert_eq!(again.group_id, Some(group));

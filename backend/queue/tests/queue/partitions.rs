@@ -1,4 +1,4 @@
-//! Tests partition keys: how many jobs are unparked, and which jobs follow.
+//! Tests partition keys: how many jobs are unparked, and in which order.
 use crate::support::{Bench, page};
 use queue::{Config, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -47,7 +47,7 @@ async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     let next = bench.claim(100).await;
     assert_eq!(next.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [4, 5]);
 
-    // A job that is put back keeps its place.
+    // A job that returns to the queue keeps its place.
     bench.queue.snooze(next[0].claim, time::OffsetDateTime::now_utc() + time::Duration::HOUR).await.unwrap();
     assert_eq!((bench.queue.unpark().await.unwrap(), parked(&bench).await), (0, 6));
 }
@@ -68,8 +68,8 @@ async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
     for job in &claimed {
         bench.complete(job.claim).await.unwrap();
     }
-    // A job enqueued meanwhile comes before the parked ones. Of those, the best priority comes
-    // first.
+    // A job enqueued in the meantime runs before the parked jobs. Among those, the job with the
+    // best priority is first.
     let newcomer = bench.add_one(job(two, "slow", 77)).await;
     assert_eq!(bench.queue.unpark().await.unwrap(), 4);
     let next = bench.claim(100).await;
@@ -87,8 +87,8 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     }
     let mut tx = bench.db.pool().begin().await.unwrap();
     bench.queue.hold_group(&mut tx, group).await.unwrap();
-    // There is room, but while the hold is in progress the group's keys are skipped without
-    // waiting.
+    // The window has free places, but while the hold is in progress, the group's keys are skipped
+    // without waiting.
     assert_eq!(bench.queue.unpark().await.unwrap(), 0);
     tx.commit().await.unwrap();
     assert_eq!(bench.queue.unpark().await.unwrap(), 4);
@@ -113,7 +113,8 @@ async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
     let group = Uuid::now_v7();
     let in_line = async || bench.count("select count(*) from jobs where not parked").await;
-    // One key gets at most its own window of 4. The others share the rest of the group's window.
+    // One key occupies at most its own window of 4. The others share the rest of the group's
+    // window.
     bench.add(&jobs(group, "first", 0..10)).await;
     assert_eq!(in_line().await, 4);
     let all: Vec<NewJob> =
@@ -149,7 +150,7 @@ async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_p
             )
             .await;
     }
-    // The first group has no room, so none of its parked jobs can be unparked.
+    // The first group has no free places, so none of its parked jobs can be unparked.
     let full = bench.claim(4).await;
     assert!(full.iter().all(|job| job.group_id == Some(one)));
     let mut joined = Vec::new();
@@ -181,7 +182,8 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
             bench.queue.unpark().await.unwrap();
             let claimed = bench.claim(3).await;
             if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
-                // No job is ready: either another worker holds the rest, or all are done.
+                // No job is ready: either another worker holds the remaining jobs, or all jobs are
+                // completed.
                 let live: i64 =
                     sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
                 if live == 0 {

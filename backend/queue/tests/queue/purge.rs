@@ -67,7 +67,7 @@ async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
     let other = Queue::new(other, Config::default());
     let both = tokio::join!(bench.queue.purge(), other.purge());
     let mut purged = both.0.unwrap() + both.1.unwrap();
-    // The process that did not get the lock has deleted nothing.
+    // The process that did not acquire the lock deleted no jobs.
     purged += bench.queue.purge().await.unwrap();
     assert_eq!(purged, 20_000);
     assert_eq!(left(&bench).await, (0, 2_000));

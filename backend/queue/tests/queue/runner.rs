@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use tokio::sync::{Barrier, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// A handler made from a function.
+/// A handler that wraps a function.
 pub(crate) struct Body<F>(F);
 
 #[async_trait::async_trait]
@@ -31,7 +31,7 @@ where
     Arc::new(Body(run))
 }
 
-/// A runner with the token that stops it.
+/// A runner and the token that stops it.
 pub(crate) struct Worker {
     runner: Runner,
     pub(crate) shutdown: CancellationToken,
@@ -178,7 +178,7 @@ async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
         let id = bench.add_one(page()).await;
         assert_eq!(soon("the job runs", runs.recv()).await, Some(id));
     }
-    // No notification is sent when the job becomes due. The runner learns the time with the next
+    // No notification is sent when the job becomes due. The runner reads the time at the next
     // wake-up.
     let at = Some(OffsetDateTime::now_utc() + Duration::from_millis(300));
     let later = bench.add_one(NewJob { scheduled_at: at, ..page() }).await;
@@ -382,7 +382,7 @@ async fn a_shutdown_releases_what_does_not_end_in_time() {
             let queue = queue.clone();
             async move {
                 match job.payload["on cancel"].as_str().unwrap() {
-                    // Ignores the cancellation, and has its row locked in an open transaction.
+                    // Ignores the cancellation and locks its row in an open transaction.
                     "nothing" => {
                         let mut tx = queue.pool().begin().await.unwrap();
                         queue.complete(&mut tx, job.claim).await.unwrap();

@@ -199,7 +199,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     assert_eq!((second.claim.id, second.attempt), (id, 2));
     assert!(second.claim.fence > first.fence);
 
-    // No other job ran beside it, so it is to blame.
+    // No other job ran concurrently, so this job counts as the cause.
     bench.queue.begin_alone(second.claim).await.unwrap();
     bench.expire(id).await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
@@ -229,7 +229,7 @@ async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
     for claim in &claims {
         bench.expire(claim.id).await;
     }
-    // The lease expired, but nobody has rescued the job, so a heartbeat keeps it.
+    // The lease expired, but no process has rescued the job, so a heartbeat extends it.
     assert!(bench.queue.heartbeat(&claims[..1]).await.unwrap().is_empty());
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);
     assert_eq!(bench.state(claims[0].id).await, JobState::Running);
@@ -250,7 +250,7 @@ async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
     bench.queue.rescue().await.unwrap();
     bench.make_due(id).await;
 
-    // The first round has no new holder; in the second another worker holds the job.
+    // In the first round no worker holds the job; in the second round another worker holds it.
     for holder in [None, Some(())] {
         let fresh = if holder.is_some() { Some(bench.claim_one().await.claim) } else { None };
         let before = bench.get(id).await;

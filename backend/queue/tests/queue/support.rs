@@ -24,7 +24,7 @@ impl Bench {
         Self { queue: Queue::new(db.pool().clone(), config), db }
     }
 
-    /// Enqueues jobs in a transaction of its own.
+    /// Enqueues jobs in a separate transaction.
     pub(crate) async fn add(&self, jobs: &[NewJob]) -> Vec<Enqueued> {
         let mut tx = self.db.pool().begin().await.unwrap();
         let added = self.queue.enqueue(&mut tx, jobs).await.unwrap();
@@ -58,12 +58,12 @@ impl Bench {
         self.get(id).await.state
     }
 
-    /// Makes a lease expire at once.
+    /// Makes a lease expire immediately.
     pub(crate) async fn expire(&self, id: Uuid) {
         self.set("lease_until = now() - interval '1 second'", id).await;
     }
 
-    /// Makes a job due at once.
+    /// Makes a job due immediately.
     pub(crate) async fn make_due(&self, id: Uuid) {
         self.set("scheduled_at = now()", id).await;
     }
@@ -111,7 +111,7 @@ pub(crate) fn image() -> NewJob {
     NewJob::new("image", json!({"url": "http://127.0.0.1/a.jpg"}))
 }
 
-/// Waits until a condition on the database holds.
+/// Waits until a condition on the database is true.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + SOON;
     while !holds().await {

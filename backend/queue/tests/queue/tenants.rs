@@ -1,4 +1,4 @@
-//! Tests that tenants share a worker's places.
+//! Tests that tenants share a worker's slots.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon};
 use queue::{NewJob, Outcome};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
-/// Places of the worker. Three quarters of them are six.
+/// Number of the worker's slots. Three quarters of them are six.
 const PLACES: usize = 8;
 
 /// A worker whose jobs report their tenant when they start, and end when the test allows it.
@@ -68,7 +68,7 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
         assert_eq!(shared.next().await, slow, "a tenant that is alone gets all places");
     }
     shared.bench.add(&vec![of(other); 4]).await;
-    // The jobs of the other tenant are the newest of all, and still do not wait for the older ones.
+    // The jobs of the other tenant are the newest of all, but do not wait for the older ones.
     let mut ended = 0;
     while shared.running.get(&other).copied().unwrap_or(0) < 2 {
         shared.end_one(slow);
@@ -81,7 +81,7 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
         shared.end_one(other);
         assert_eq!(shared.next().await, other, "the other tenant keeps these places while it has jobs");
     }
-    // The slow tenant may use the place of its ended job again, but no further place.
+    // The slow tenant may reuse the slot of its ended job, but no further slot.
     shared.end_one(slow);
     assert_eq!(shared.next().await, slow);
     assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));
@@ -99,7 +99,8 @@ async fn a_third_tenant_does_not_wait_for_the_backlogs_of_two_others() {
     for _ in 0..PLACES {
         shared.next().await;
     }
-    // Until the second tenant has a share too, which the first one's older jobs do not prevent.
+    // Repeats until the second tenant also has a share. The first tenant's older jobs do not
+    // prevent this.
     let mut ended = 0;
     while shared.running.get(&second).copied().unwrap_or(0) < 3 {
         shared.end_one(first);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// A connection to the server that is not on the test's database.
+/// A connection to the server that does not use the test's database.
 pub(crate) struct Admin {
     conn: PgConnection,
     database: String,
@@ -161,7 +161,7 @@ async fn what_a_dead_process_held_is_run_by_another() {
     let bench = Bench::with(config).await;
     let id = bench.add_one(page()).await;
     let (started, mut starts) = mpsc::unbounded_channel();
-    // Dropping the runtime ends all tasks at once, without a clean shutdown.
+    // Dropping the runtime ends all tasks immediately, without a clean shutdown.
     let doomed = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     doomed.spawn({
         let (url, config) = (bench.db.url(), bench.queue.config().clone());

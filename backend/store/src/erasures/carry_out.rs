@@ -16,8 +16,8 @@ const CROP_MARGIN: f32 = 0.25;
 const IMAGES: usize = 1_000;
 
 impl Store {
-    /// Carries out a plan in the transaction that made it. Also removes the URLs of erased images
-    /// from ledger rows and from all other records of where the images were found.
+    /// Carries out a plan in the transaction that created it. Also removes the URLs of erased
+    /// images from ledger rows and from all other records of where the images were found.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
@@ -55,11 +55,11 @@ impl Store {
 pub struct CarriedOut {
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
-    /// Jobs whose records name an erased URL. Clear these records in the same transaction.
+    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
     pub jobs: LedgerJobs,
 }
 
-/// Erases single faces of an image that stays.
+/// Erases single faces of an image that is kept.
 async fn erase_faces(
     conn: &mut PgConnection,
     image: Uuid,
@@ -88,9 +88,9 @@ async fn erase_faces(
     Ok(keys.into_iter().flatten().collect())
 }
 
-/// Removes crops and chips of the remaining faces that show a part of an erased face, and returns
-/// their keys. The service cannot cut them again, because it does not keep originals. A face
-/// without its chip keeps its embedding.
+/// Removes those crops and chips of the remaining faces that contain a part of an erased face, and
+/// returns their keys. The service cannot cut them again, because it does not keep originals. A
+/// face without its chip keeps its embedding.
 async fn erase_in_neighbours(
     conn: &mut PgConnection,
     image: Uuid,
@@ -132,7 +132,7 @@ struct Neighbour {
     chip_key: Option<String>,
 }
 
-/// Returns `true` if the crop of the face in box `of` shows a part of the box `other`.
+/// Returns `true` if the crop of the face in box `of` contains a part of the box `other`.
 fn shows(of: [f32; 4], other: [f32; 4]) -> bool {
     let border = CROP_MARGIN * of[2].max(of[3]) + 1.0;
     let apart = |at: usize| {

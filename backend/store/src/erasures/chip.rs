@@ -1,4 +1,4 @@
-//! Computes which region of an image the aligned chip of a face shows.
+//! Computes the region of an image that the aligned chip of a face covers.
 //!
 //! The geometry is that of `vision::norm_crop`: the similarity transform that best fits the five
 //! landmarks to the ArcFace template of 112x112 pixels.
@@ -11,7 +11,7 @@ const SIDE: f64 = 112.0;
 /// also if the image was upscaled first.
 const BORDER: f64 = 4.0;
 
-/// Returns `true` if the chip of a face with these landmarks may show a part of the box `other`.
+/// Returns `true` if the chip of a face with these landmarks may contain a part of the box `other`.
 /// `landmarks` are x, y pairs; `other` is x, y, width, height. Also `true` for landmarks from which
 /// no chip can be cut.
 pub(super) fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {

@@ -20,9 +20,10 @@ pub struct DoomedFace {
     pub id: Uuid,
     /// Its image.
     pub image_id: Uuid,
-    /// Cosine similarity to the likeness, if the request has one.
+    /// Cosine similarity to the likeness, if the request contains one.
     pub similarity: Option<f32>,
-    /// Whether the request covers this face, and it is not merely a part of an erased image.
+    /// Whether the request itself covers this face. `false` for faces that are erased only because
+    /// their image is.
     pub named: bool,
     pub(super) bbox: [f32; 4],
 }
@@ -30,20 +31,20 @@ pub struct DoomedFace {
 /// What an erasure deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Faces, including those of images that are erased whole.
+    /// Faces, including those of completely erased images.
     pub faces: Vec<DoomedFace>,
-    /// Images that are erased whole.
+    /// Images that are erased completely.
     pub images: Vec<Uuid>,
     /// Number of faces of other embedding models, which could not be compared with the likeness.
     pub not_compared: i64,
-    /// Suppressions of the images: whole images, and single faces of other images.
+    /// Suppressions of whole images, and of single faces of other images.
     pub pictures: Vec<Suppression>,
-    /// People and clusters to be erased: the one that the request names, and those that would have
-    /// no face left.
+    /// People and clusters to be erased: the requested one, and those that would have no faces
+    /// left.
     pub subjects: Vec<Uuid>,
     /// The collection.
     pub(crate) collection: Uuid,
-    /// All spellings of the requested URL, if the request names one.
+    /// All spellings of the requested URL, if the request contains one.
     pub(crate) addresses: Vec<String>,
 }
 
@@ -82,8 +83,8 @@ impl Store {
     /// Finds what the erasure deletes, and locks the images until the transaction ends.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the collection lacks the face, image or subject, and with `Invalid`
-    /// if the embedding does not fit its model.
+    /// Fails with `NotFound` if the face, image or subject is not in the collection, and with
+    /// `Invalid` if the embedding does not fit its model.
     pub async fn plan_erasure(
         &self,
         conn: &mut PgConnection,
@@ -165,7 +166,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Locks the named images and the images of the faces, and adds what is deleted with them.
+    /// Locks the requested images and the images of the faces, and adds everything that is deleted
+    /// with them.
     async fn complete(
         &mut self,
         conn: &mut PgConnection,
@@ -198,8 +200,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds the images to be erased whole, the faces to be erased, and the suppressions for the
-    /// pictures. `all` are the faces of these images.
+    /// Adds the images to be erased completely, the faces to be erased, and the suppressions of
+    /// images. `all` are the faces of these images.
     fn gather(&mut self, asked: &Asked, images: Vec<ImageRow>, all: Vec<DoomedFace>) {
         let mut of_image: HashMap<Uuid, Vec<DoomedFace>> = HashMap::new();
         for face in all {
@@ -236,10 +238,10 @@ impl Plan {
     }
 }
 
-/// Holds what the request names, before the other faces of whole images are added.
+/// Contains the requested faces and images, before the other faces of whole images are added.
 struct Asked {
     images: HashSet<Uuid>,
-    /// Face ids with their similarity to a likeness, if the request has one.
+    /// Face ids with their similarity to a likeness, if the request contains one.
     faces: HashMap<Uuid, Option<f32>>,
 }
 

@@ -1,15 +1,15 @@
-//! People and clusters that an erasure leaves without a face. The erasure deletes their names,
-//! external ids and metadata too.
+//! Finds people and clusters that have no faces left after an erasure. The erasure deletes their
+//! names, external ids and metadata too.
 //!
-//! Only an erasure deletes them. The deletion of a face or an image leaves people in place. The
-//! deletion log of a restored backup deletes only the people that it names.
+//! Only an erasure deletes them. The deletion of a face or an image keeps people. After a backup is
+//! restored, only the people in the deletion log are deleted.
 use super::{DoomedFace, Plan};
 use crate::StoreError;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// Locks and returns the subjects that these faces and the faces of these images show. Call it
-/// before images are locked, because all transactions lock subjects first.
+/// Locks and returns the subjects of these faces and of the faces of these images. Call it before
+/// images are locked, because all transactions lock subjects first.
 pub(super) async fn held_by(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -52,7 +52,7 @@ impl Plan {
         .bind(faces)
         .fetch_all(conn)
         .await?;
-        // The plan already has the subject that the request names.
+        // The plan already contains the requested subject.
         let new: Vec<Uuid> = emptied.into_iter().filter(|id| !self.subjects.contains(id)).collect();
         self.subjects.extend(new);
         Ok(())

@@ -5,8 +5,8 @@ use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// The result of revoking a key. Its descendants are the keys that it created, and the keys that
-/// these created.
+/// The result of revoking a key. Its descendants are the keys that it created, directly or through
+/// other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revocation {
     /// The key after the revocation.
@@ -28,8 +28,8 @@ impl Store {
     /// Revokes a key permanently, and with `with_descendants` its valid descendants too. Revoking a
     /// revoked key again does not change it.
     ///
-    /// A service that has cached the key notices within seconds. From now on the key cannot create
-    /// other keys.
+    /// A service that has cached the key notices within seconds. From then on, the key cannot
+    /// create other keys.
     pub async fn revoke_key(
         &self,
         conn: &mut PgConnection,

@@ -29,9 +29,9 @@ impl Store {
     /// Creates a key. Returns its row and the key itself, which cannot be read again later.
     ///
     /// # Errors
-    /// Fails with `Invalid` for what [`NewKey::check`] rejects. Fails with `Conflict` if the
-    /// creating key is revoked, and with `NotFound` if the collection does not exist or is out of
-    /// reach.
+    /// Fails with `Invalid` if [`NewKey::check`] rejects the key. Fails with `Conflict` if the
+    /// creating key is revoked, and with `NotFound` if the collection does not exist or is outside
+    /// the store's scope.
     pub async fn create_key(
         &self,
         conn: &mut PgConnection,
@@ -77,8 +77,8 @@ impl Store {
         Ok((row, key))
     }
 
-    /// Returns keys, newest first, including revoked and expired ones. `before` is the last key of
-    /// the previous page.
+    /// Returns keys, newest first, including revoked and expired ones. `before` is the id of the
+    /// last key of the previous page.
     pub async fn keys(&self, before: Option<Uuid>, limit: i64) -> Result<Vec<ApiKey>, StoreError> {
         let keys = select_keys!(
             "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
@@ -98,8 +98,8 @@ impl Store {
             .fetch_optional(&self.pool)
             .await?;
         let Some(row) = row else { return Ok(None) };
-        // The index lookup need not take constant time, because callers cannot choose the hash.
-        // This constant-time comparison decides.
+        // The index lookup does not need constant time, because callers cannot choose the hash.
+        // This constant-time comparison decides whether the key matches.
         let stored: Vec<u8> = row.try_get("key_sha256")?;
         if !bool::from(stored.as_slice().ct_eq(&hash.0)) {
             return Ok(None);

@@ -11,8 +11,8 @@ const BATCH: usize = 1_000;
 
 impl Store {
     /// Inserts the suppressions of an erasure and returns their number. A suppression that occurs
-    /// twice in `suppressions` is inserted once. Those of other calls and other erasures do not
-    /// count, so each erasure's suppressions can be lifted without the others.
+    /// twice in `suppressions` is inserted once. Suppressions of other calls and other erasures are
+    /// not checked for duplicates, so each erasure's suppressions can be lifted independently.
     ///
     /// # Errors
     /// Fails with the errors of the database.
@@ -58,7 +58,7 @@ fn hash_of(url: &str) -> Uuid {
     url_hash(Some(&without_nul(url)))
 }
 
-/// Holds rows as columns, for one statement.
+/// Stores rows as columns, for one statement.
 #[derive(Default)]
 struct Columns<'a> {
     id: Vec<Uuid>,

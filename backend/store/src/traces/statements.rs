@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Clears the columns of a page's row that contain its URLs and content. The hash stays, so that
+/// Clears the columns of a page's row that contain its URLs and content. The hash is kept, so that
 /// the crawl does not fetch the page again.
 pub(super) const FORGET_PAGES: &str =
     "update pages set url = 'erased:' || id, final_url = null, title = null, detail = null, etag = null,
@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub(super) url_hash: Uuid,
 }
 
-/// Pages that show images: the hashes of their URLs, and their URLs if known.
+/// Pages that contain images: the hashes of their URLs, and their URLs if known.
 #[derive(Default)]
 pub(super) struct Pages {
     hashes: BTreeSet<Uuid>,
@@ -53,8 +53,8 @@ pub(super) async fn pages_that_were(
     Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(ids).fetch_all(conn).await?)
 }
 
-/// Deletes cached pages that mention one of the URLs or have one of them, and adds these pages to
-/// `pages`.
+/// Deletes cached pages that mention one of the URLs or are cached under one of them, and adds
+/// these pages to `pages`.
 pub(super) async fn forget_memories(
     conn: &mut PgConnection,
     collection: Uuid,

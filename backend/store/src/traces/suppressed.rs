@@ -1,4 +1,4 @@
-//! Removes what a crawl records when it finds suppressed images again.
+//! Removes the data that a crawl records when it finds suppressed images again.
 use super::statements::{Found, forget_memories, forget_titles, pages_that_were};
 use super::{LedgerJobs, Traces};
 use crate::text::{url_hash, without_nul};
@@ -7,11 +7,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Removes what a suppressed image left when it was found again. This is its URL, its
+    /// Removes the traces of a suppressed image that was found again. These are its URL, its
     /// sightings, and the cached content and titles of the pages that mention it.
     ///
     /// The ledger row keeps its hash, so that the crawl does not fetch the image again. Returns the
-    /// jobs of pages that turned out to be the image; their records name its URL.
+    /// jobs of pages that turned out to be the image; their records contain its URL.
     pub async fn forget_suppressed(
         &self,
         conn: &mut PgConnection,
@@ -47,10 +47,10 @@ impl Store {
     }
 
     /// Erases the traces of a page that was just stored and turned out to be the image at `image`.
-    /// Does so only if that image is suppressed and its row was settled before the page.
+    /// Does nothing unless that image is suppressed and its row was settled before the page.
     ///
     /// Erases the page's URL, and the cached content and titles of pages that link to it. Returns
-    /// the jobs whose records name the URL.
+    /// the jobs whose records contain the URL.
     ///
     /// Call it after the image was inserted into the ledger: that statement waits for the
     /// transaction that settles the image.
@@ -80,8 +80,8 @@ impl Store {
     }
 
     /// Clears a page that was just stored if it mentions suppressed content, which would otherwise
-    /// be stored again. Deletes the page's cached content, and its title if it shows a suppressed
-    /// image.
+    /// be stored again. Deletes the page's cached content, and its title if it contains a
+    /// suppressed image.
     ///
     /// Call it after the page's images were inserted into the ledger: that statement waits for
     /// transactions that settle one of them.

@@ -32,7 +32,7 @@ impl World {
         self.blobs.get(key).await.unwrap().is_some()
     }
 
-    /// Stores an image whose row names the blob.
+    /// Stores an image whose row refers to the blob.
     async fn image(&self, number: u64, key: &str) -> Uuid {
         let image = NewImage { thumbnail_key: Some(key.to_owned()), ..fixture::image(number) };
         fixture::store_image(&self.store, self.default, &image, &[]).await.unwrap()
@@ -88,7 +88,7 @@ async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
         let lost = world.store.keep_blobs(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
         (tx, lost)
     };
-    // After a rollback the blob is returned again, after a commit it is not.
+    // After a rollback, the blob is returned again. After a commit, it is not.
     let (tx, lost) = keep().await;
     assert_eq!(lost, std::slice::from_ref(&key));
     drop(tx);

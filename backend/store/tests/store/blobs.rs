@@ -120,7 +120,8 @@ async fn bucket(
             StatusCode::NO_CONTENT.into_response()
         }
         Method::POST => {
-            // Delete many: <Delete><Object><Key>…</Key></Object></Delete>
+            // A request that deletes several objects:
+            // <Delete><Object><Key>…</Key></Object></Delete>
             let text = String::from_utf8(body.to_vec()).unwrap();
             let mut answer = String::from("<DeleteResult>");
             for part in text.split("<Key>").skip(1) {

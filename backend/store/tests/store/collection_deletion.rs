@@ -8,7 +8,7 @@ use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// Number of images, which need more than one step.
+/// Number of images. Their deletion takes more than one step.
 const IMAGES: u64 = 450;
 
 async fn count(store: &Store, table: &str) -> i64 {
@@ -61,7 +61,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
     assert!(matches!(store.collection_by_id(collection).await, Err(StoreError::NotFound { .. })));
     assert_eq!(store.collections().await.unwrap().len(), 1);
     assert_eq!(store.crawls_to_cancel(collection).await.unwrap(), [crawl]);
-    // The name is free, and a new collection with it has none of the old content.
+    // The name is available, and a new collection with this name contains none of the old content.
     let namesake = fixture::collection(&store, "press").await;
 
     let (mut blobs, mut pieces, mut cancelled) = (BTreeSet::new(), 0, false);
@@ -91,7 +91,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
         }
     }
     assert!(cancelled && pieces > 6, "{pieces}");
-    // Thumbnail, chip and crop of each.
+    // The thumbnail, chip and crop of each image.
     assert_eq!(blobs.len() as u64, 3 * IMAGES);
     for table in
         ["images", "faces", "image_sources", "image_urls", "pages", "crawls", "subjects", "suppressions"]

@@ -22,7 +22,7 @@ async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
     let faces = [first.clone(), second.clone()];
     let image = fixture::store_image(&store, default, &fixture::image(1), &faces).await.unwrap();
     let mut conn = store.pool().acquire().await.unwrap();
-    // The chip is shared with the other face, the crop is not.
+    // The other face uses the same chip, but a different crop.
     let keys = store.delete_face(&mut conn, first.id).await.unwrap();
     assert_eq!(keys, [first.crop_key.unwrap()]);
     assert_eq!(store.image(image).await.unwrap().face_count, 1);
@@ -57,7 +57,7 @@ async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_bac
     for table in ["images", "faces", "image_sources"] {
         assert_eq!(count(&store, table).await, 0, "{table}");
     }
-    // The ledger still has the crawl's outcomes.
+    // The ledger still contains the crawl's outcomes.
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!((progress.images["processed"], progress.faces), (1, 0));
     let mut conn = store.pool().acquire().await.unwrap();

@@ -25,7 +25,7 @@ async fn a_model_is_registered_once_with_its_own_index() {
     assert_eq!(indexes.len(), 2);
     assert!(indexes[0].contains(&format!("(model_id = {})", models[0].id)), "{}", indexes[0]);
     assert!(indexes.iter().all(|index| index.contains("m='16', ef_construction='128'")), "{indexes:?}");
-    // A lost index is created again.
+    // A missing index is recreated.
     let lost = format!("drop index faces_embedding_hnsw_{}", other.id);
     sqlx::raw_sql(sqlx::AssertSqlSafe(lost)).execute(db.pool()).await.unwrap();
     store.register_model("sha+other", "mobile", 128).await.unwrap();

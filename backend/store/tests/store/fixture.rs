@@ -72,7 +72,7 @@ pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {
     store.ensure_collection(name).await.unwrap().id
 }
 
-/// Returns the record of an erasure that suppresses images and the person, and that found nothing.
+/// Returns the record of an erasure that suppresses images and the person, and that found no faces.
 pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
     ErasureRecord {
         id: Uuid::now_v7(),

@@ -28,7 +28,7 @@ async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
 
-/// Asks for a permit until the delay that applies to every collection is over.
+/// Requests a permit repeatedly until the delay that applies to every collection is over.
 async fn granted(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {

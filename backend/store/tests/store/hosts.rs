@@ -6,7 +6,7 @@ use store::hosts::{RobotsRecord, Turn};
 use testing::TestDatabase;
 use time::OffsetDateTime;
 
-/// Returns the time of the database's clock, by which permits are measured.
+/// Returns the time of the database's clock, which permits use.
 async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
@@ -90,7 +90,7 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     .await
     .unwrap();
     assert!(exact, "the end of a request is one point in time");
-    // The first caller that asks now gets the exact time of the next permit.
+    // The first caller that requests a permit now gets the exact time of the next permit.
     let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
     let delay = time::Duration::seconds(60);
     assert!(next >= before + delay && next <= after + delay);
@@ -114,7 +114,7 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
         assert_eq!(pair[1] - pair[0], time::Duration::seconds(1));
     }
     assert!(told.iter().all(|moment| *moment > begin && *moment <= end + time::Duration::seconds(62)));
-    // At most three of 150 callers get almost the same time.
+    // At most three of 150 callers are assigned almost the same time.
     told.sort();
     assert!(told.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
 }

@@ -67,7 +67,7 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
     }
     let other = fixture::collection(&store, "other").await;
     fixture::store_image(&store, other, &fixture::image(99), &[]).await.unwrap();
-    // The crawl found two of the images, one of them under two URLs.
+    // The crawl found two of the images, one of them at two URLs.
     let urls: Vec<_> = ["a", "b", "c"].iter().map(|name| image_url(name, "")).collect();
     let rows = admit_images(&store, crawl.id, 9, &urls).await;
     settle(&store, rows[0].id, "processed", None, Some(all[1])).await;
@@ -108,7 +108,7 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
         let mut image = fixture::image(number);
         image.phash = probe;
         let mut flipped = HashSet::new();
-        // The worst case comes first: differing bits spread evenly over the four bands.
+        // The worst case is first: differing bits are spread evenly over the four bands.
         let bits = number % u64::from(NEAR_BITS + 1);
         while flipped.len() < bits as usize {
             let bit = if number < 30 { (flipped.len() * 17) % 64 } else { rng.random_range(0..64) };
@@ -119,8 +119,8 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
         near.insert(image.id);
         add.push(image);
     }
-    // Three bits in every band are too far. Twelve bits in one band leave three bands equal, and
-    // are too far too.
+    // A difference of three bits in every band is too large. Twelve bits in one band leave three
+    // bands equal, but are also too many.
     let mut beside = fixture::image(999);
     beside.phash = probe ^ 0x0FFF;
     add.push(beside);
@@ -137,7 +137,7 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     let candidates = store.near_candidates(default, probe, add[0].dhash).await.unwrap();
     let found: HashSet<Uuid> = candidates.iter().map(|image| image.id).collect();
     assert_eq!(found, near);
-    // Nearest first: the image with the same hashes as the probe.
+    // The nearest image is first: the one with the same hashes as the probe.
     assert_eq!(candidates[0].id, add[0].id);
     // Negative hashes are divided into bands like others.
     assert!(store.near_candidates(other, !probe, 0).await.unwrap().is_empty());

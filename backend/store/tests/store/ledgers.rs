@@ -41,7 +41,7 @@ async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() 
         tokio::spawn(async move {
             let (mut pages, mut images) = (Vec::new(), Vec::new());
             for round in 0..8 {
-                // The ranges overlap, so several tasks offer each URL.
+                // The ranges overlap, so several tasks submit each URL.
                 let from = (task * 3 + round * 5) % 60;
                 let offered: Vec<_> = (from..from + 20).map(page).collect();
                 pages.extend(admit_pages(&store, crawl.id, 50, &offered).await);
@@ -78,13 +78,13 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
     let seen = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];
     let admitted = admit_images(&store, crawl.id, 1, &seen).await;
     assert_eq!(admitted.len(), 1);
-    // Over the limit: neither admitted nor recorded as a source.
+    // The URL is over the limit, so it is neither admitted nor recorded as a source.
     assert!(admit_images(&store, crawl.id, 1, &[image_url("b.jpg", "one")]).await.is_empty());
     let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
     settle(&store, admitted[0].id, "processed", None, Some(image)).await;
-    // The row is settled already, so neither its state nor its image changes.
+    // The row is already settled, so neither its state nor its image changes.
     settle(&store, admitted[0].id, "failed", Some("late"), None).await;
-    // A later sighting is linked to the image at once, even if the limit is reached.
+    // A later sighting is linked to the image immediately, even if the limit is reached.
     let seed = NewImageUrl { page_url: None, alt: None, ..image_url("a.jpg", "") };
     assert!(admit_images(&store, crawl.id, 1, &[image_url("a.jpg", "three"), seed]).await.is_empty());
 
@@ -118,7 +118,7 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "one")]).await;
     let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
 
-    // Settled first; the sighting comes before the commit.
+    // The row is settled first, and the sighting happens before the commit.
     let mut tx = store.begin().await.unwrap();
     store.settle_image_url(tx.conn(), admitted[0].id, "processed", None, None, Some(image)).await.unwrap();
     let sighting = tokio::spawn({
@@ -130,7 +130,7 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
     sighting.await.unwrap();
     assert_eq!(store.sources(&[image]).await.unwrap().len(), 2);
 
-    // Sighted first; the settling comes before the commit.
+    // The sighting happens first, and the row is settled before the commit.
     let admitted = admit_images(&store, crawl.id, 9, &[image_url("b.jpg", "one")]).await;
     let mut tx = store.begin().await.unwrap();
     store.admit_images(tx.conn(), crawl.id, 9, &[image_url("b.jpg", "two")]).await.unwrap();
@@ -204,7 +204,8 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
         }
     });
     wait_for_a_lock(&db).await;
-    // The page then admits its links. The cancellation waits for that, and then skips these too.
+    // The page then admits its links. The cancellation waits for that, and then also skips these
+    // links.
     assert_eq!(store.admit_pages(settling.conn(), crawl.id, 9, &[page("c")]).await.unwrap().len(), 1);
     settling.commit().await.unwrap();
     assert_eq!(cancelling.await.unwrap(), 4);

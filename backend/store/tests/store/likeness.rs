@@ -4,7 +4,7 @@ use store::erasures::Target;
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// Number of faces, which need more than two statements.
+/// Number of faces. Comparing them takes more than two statements.
 const FACES: i32 = 120_000;
 
 #[tokio::test]

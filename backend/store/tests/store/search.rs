@@ -19,8 +19,8 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(&a, &b) / (dot(&a, &a).sqrt() * dot(&b, &b).sqrt())
 }
 
-/// Stores faces in 20 clusters, so that there are near and far ones. Returns (id, embedding) in
-/// insertion order.
+/// Stores faces in 20 clusters, so that there are near and distant faces. Returns (id, embedding)
+/// in insertion order.
 async fn gallery(
     store: &Store,
     collection: Uuid,
@@ -110,7 +110,8 @@ async fn exact_search_agrees_with_brute_force() {
         let (hits, _) = store.search(&query).await.unwrap();
         assert_same(&hits, &brute_force(&gallery, &probe, 0.5, 1_000));
     }
-    // A stored face finds itself first with similarity 1, unless it is excluded.
+    // The first result of a search for a stored face is the face itself, with similarity 1, unless
+    // it is excluded.
     let (own, embedding) = &gallery[123];
     let mut query = query(default, model.id, embedding.clone());
     let (hits, _) = store.search(&query).await.unwrap();
@@ -131,8 +132,8 @@ async fn the_index_gives_the_same_top_hits_and_says_so() {
     let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 600, 3).await;
     let scans = || async {
-        // A session publishes its statistics when it is idle, so the query runs on the same
-        // sessions that scanned.
+        // A session publishes its statistics when it is idle, so the query runs in the same
+        // sessions as the scans.
         sqlx::query_scalar::<_, i64>(
             "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes where indexrelname like 'faces_embedding_hnsw_%'",
         )
@@ -159,8 +160,8 @@ async fn the_index_gives_the_same_top_hits_and_says_so() {
         assert!(std::time::Instant::now() < deadline, "the index was not used");
         sqlx::query("select pg_stat_force_next_flush()").execute(db.pool()).await.unwrap();
     }
-    // With few faces in scope the search is exact. With fewer than requested it is exact and
-    // returns all of them.
+    // With few faces in scope, the search is exact. With fewer faces than requested, it returns all
+    // of them.
     let mut narrow = query(default, model.id, gallery[0].1.clone());
     narrow.min_quality = Some(0.9);
     assert!(store.search(&narrow).await.unwrap().1);

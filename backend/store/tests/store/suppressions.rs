@@ -26,7 +26,7 @@ async fn many_suppressions_are_written_whole_and_each_once() {
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
     kept_out.extend([Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())]);
     let distinct = kept_out.len() as u64;
-    // Adds all of them again, in other batches, and another face of an image in the list.
+    // Adds all of them again, in different batches, and another face of an image in the list.
     kept_out.extend(kept_out.clone());
     kept_out.push(picture(1, Some([0.0, 0.0, 1.0, 1.0])));
 

@@ -1,4 +1,5 @@
-//! Tests that a database restored from a backup deletes again what was deleted after the backup.
+//! Tests that, in a database restored from a backup, the deletions that followed the backup are
+//! repeated.
 use crate::fixture::{self, admit_images, image_url};
 use store::deletion_log::Entry;
 use store::erasures::{ErasureRecord, Target};
@@ -17,7 +18,7 @@ async fn deletion_log(store: &Store) -> Vec<Entry> {
     entries
 }
 
-/// Deletes everything that the deletion log names. Returns the numbers of faces, images and people.
+/// Deletes all rows that the deletion log lists. Returns the numbers of faces, images and people.
 async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
     store.import_deletion_log(deletion_log).await.unwrap();
     let mut gone = (0, 0, 0);
@@ -108,7 +109,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());
     let collection = fixture::collection(&live, "default").await;
-    // The same model has another id here.
+    // The same model has a different id here.
     fixture::model(&copy, "another", 4).await;
     let model = fixture::model(&live, "m", 4).await;
     let record =
@@ -130,7 +131,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
     drop(tx);
 
-    // Suppressions that were lifted meanwhile are lifted here too.
+    // Suppressions that were lifted in the meantime are lifted here too.
     let mut tx = live.begin().await.unwrap();
     live.lift_suppressions(tx.conn(), record.id).await.unwrap();
     tx.commit().await.unwrap();

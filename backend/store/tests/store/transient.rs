@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Barrier;
 
-/// Returns the error of a statement with this code, as the server sends it.
+/// Returns an error with this code, as the server sends it.
 async fn raised(pool: &PgPool, code: &str) -> StoreError {
     let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
     sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
@@ -28,7 +28,7 @@ async fn what_passes_is_told_from_what_would_come_again() {
         ("57P03", Some(Cause::Connection)),
         ("08006", Some(Cause::Connection)),
         ("25P03", Some(Cause::Connection)),
-        ("57014", None), // statement timeout: it would take as long again
+        ("57014", None), // statement timeout: a retry would take as long
         ("23505", None),
         ("53100", None), // disk full
     ] {
@@ -129,7 +129,7 @@ async fn connect(server: &PgConnectOptions) -> Box<dyn Stream> {
 }
 
 /// Forwards bytes between a client and the server, and closes the client's connection when the
-/// server has answered a `COMMIT`.
+/// server has responded to a `COMMIT`.
 async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
     let (mut client, _) = listener.accept().await.unwrap();
     let mut server = connect(&server).await;

@@ -32,7 +32,8 @@ impl Pixel<'_> {
         self.oval(cx, cy, rx, ry, self.soft)
     }
 
-    /// Returns 1 where `distance` to an edge is positive, with a soft transition.
+    /// Returns 1 if `distance` to an edge is positive and 0 if it is negative, with a soft
+    /// transition.
     fn within(&self, distance: f32) -> f32 {
         (distance / self.soft).clamp(0.0, 1.0)
     }
@@ -139,7 +140,7 @@ fn eye(pixel: &mut Pixel, traits: &Traits, turn: f32, side: f32) {
     pixel.over(lid, lit(traits.hair, 0.45));
 }
 
-/// Paints a lit bridge, a shaded side, the tip and the nostrils.
+/// Paints the lit bridge of the nose, its shaded side, the tip and the nostrils.
 fn nose(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let ((tip, broad), skin, cx) = (traits.nose, traits.skin, turn * 1.9);
     pixel.over(0.35 * pixel.oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), lit(skin, 1.14));

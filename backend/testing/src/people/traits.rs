@@ -1,4 +1,4 @@
-//! Derives the appearance of a drawn person from a number. Does not draw.
+//! Derives the appearance of a drawn person from a number. It does not draw.
 
 use super::Colour;
 
@@ -53,7 +53,7 @@ const LIPS: [Colour; 3] = [[178.0, 92.0, 88.0], [150.0, 60.0, 60.0], [196.0, 40.
 /// checks them.
 pub(super) const CAST: [u32; 10] = [967, 702, 1349, 265, 170, 1405, 920, 196, 1054, 583];
 
-/// Where make-up covers the face.
+/// The parts of the face that make-up covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MakeUp {
     Band,
@@ -94,7 +94,7 @@ pub(super) struct Traits {
     pub(super) wide: f32,
     /// Width of the jaw as a fraction of the face's width.
     pub(super) jaw: f32,
-    /// How far long hair reaches beside the face; `None` for short hair.
+    /// Distance by which long hair extends beyond the sides of the face; `None` for short hair.
     pub(super) long_hair: Option<f32>,
     pub(super) bald: bool,
     /// Position of the hairline, and the phase of its wave.
@@ -175,7 +175,7 @@ impl Traits {
     }
 }
 
-/// Returns a hash of the seed and the number of the trait, so that traits are independent of each
+/// Returns a hash of the seed and the number of the trait, which makes traits independent of each
 /// other.
 pub(super) fn hash(seed: u32, which: u32) -> u32 {
     let mut hash = seed.wrapping_mul(0x9e37_79b1) ^ which.wrapping_add(1).wrapping_mul(0x85eb_ca6b);

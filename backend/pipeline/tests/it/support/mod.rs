@@ -39,8 +39,8 @@ pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
 }
 
-/// Returns an analyzer on another pack, with the models in ../shared: `compact` (YuNet), `research`
-/// (SCRFD) or `fixed` (MobileFaceNet and a smaller SCRFD with a fixed input size).
+/// Returns an analyzer with a different pack, whose models are in ../shared: `compact` (YuNet),
+/// `research` (SCRFD) or `fixed` (MobileFaceNet and a smaller SCRFD with a fixed input size).
 pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     let pack = if name == "fixed" { "research" } else { name };
     let mut pack = Manifest::builtin().pack(pack).unwrap().clone();
@@ -53,7 +53,7 @@ pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     Analyzer::new(engine.await, pipeline::Config::default())
 }
 
-/// Everything that a crawl needs. The temporary folder and the database are deleted when it is
+/// Everything that a crawl requires. The temporary folder and the database are deleted when it is
 /// dropped.
 pub(crate) struct World {
     pub(crate) store: Store,
@@ -205,8 +205,8 @@ pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
 }
 
-/// Polls until `probe` returns a value or four minutes have passed. The images of all crowds take
-/// one minute on a busy machine.
+/// Polls until `probe` returns a value or four minutes have passed. Processing the images of all
+/// crowds takes one minute on a busy machine.
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! A site on a loopback port. It returns the configured responses and records the requests.
+//! A test site on a loopback port, which returns the configured responses and records the requests.
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +16,7 @@ pub(crate) struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
-    /// Each response takes one permit. Without permits the client waits.
+    /// Each response consumes one permit. While there are no permits, the client waits.
     gate: Option<Arc<Semaphore>>,
 }
 
@@ -79,7 +79,7 @@ struct Shared {
     unchanged: Arc<Mutex<Vec<String>>>,
     /// Number of body bytes sent.
     sent: Arc<AtomicUsize>,
-    /// The response for paths without a configured one; `None` means 404.
+    /// The response for paths without a configured response; `None` means 404.
     default: Arc<Mutex<Option<Answer>>>,
 }
 
@@ -111,7 +111,7 @@ impl Site {
         self
     }
 
-    /// Sets the response for paths without a configured one, except robots.txt.
+    /// Sets the response for paths without a configured response, except robots.txt.
     pub(crate) fn set_default(&self, answer: Answer) -> &Self {
         *self.shared.default.lock().unwrap() = Some(answer);
         self
