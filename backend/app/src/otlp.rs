@@ -1,8 +1,8 @@
-//! Exports traces to an OpenTelemetry collector, if the environment names one (the standard `OTEL_`
-//! variables).
+//! Exports traces to an OpenTelemetry collector, if the environment configures one (the standard
+//! `OTEL_` variables).
 //!
 //! Only spans are exported, no log lines. A span contains a duration, ids, a route or a kind of
-//! job. URLs and other details of log lines stay in the log.
+//! job. URLs and other details of log lines are not exported.
 use crate::config::Otlp;
 use anyhow::Context;
 use inference::trace::STAGE;
@@ -59,7 +59,7 @@ impl Traces {
     }
 
     /// Exports the remaining spans. The exporter's own time limit applies if the collector does not
-    /// answer.
+    /// respond.
     pub async fn finish(self) {
         let ended = tokio::task::spawn_blocking(move || self.provider.shutdown()).await;
         if let Ok(Err(error)) = ended {

@@ -8,7 +8,7 @@ const DOCUMENT: &str = "docs/explanation/ARCHITECTURE.md";
 const SECTION: &str = "\n## Where is ...?\n";
 /// The first two lines of every table.
 const HEAD: [&str; 2] = ["| Behaviour | File | Item |", "|---|---|---|"];
-/// What stands before the name of an item in its definition.
+/// The keywords before the name of an item in its definition.
 const KEYWORDS: [&str; 6] = ["fn", "struct", "enum", "const", "macro_rules!", "trait"];
 /// Minimum number of rows. Fewer rows mean that the section is missing or that its form changed.
 const LEAST_ROWS: usize = 40;
@@ -24,7 +24,7 @@ fn rows(document: &str) -> Vec<&str> {
     section.lines().filter(|line| line.starts_with('|') && !HEAD.contains(line)).collect()
 }
 
-/// Returns the text of a cell that is nothing but code.
+/// Returns the text of a cell that contains only code.
 fn code(cell: &str) -> Option<&str> {
     let text = cell.strip_prefix('`')?.strip_suffix('`')?;
     (!text.is_empty() && !text.contains('`')).then_some(text)
@@ -36,7 +36,7 @@ fn defines(text: &str, item: &str) -> bool {
     KEYWORDS.iter().any(|keyword| text.split(&format!("{keyword} {item}")).skip(1).any(|rest| !goes_on(rest)))
 }
 
-/// Returns what is wrong with a row.
+/// Returns the errors of a row.
 fn fault(row: &str) -> Option<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let ["", behaviour, file, item, ""] = cells.as_slice() else {

@@ -1,5 +1,5 @@
-//! Tests backup and restore: the same faces and images come back, but nobody who was erased since
-//! the backup.
+//! Tests backup and restore: the same faces and images are restored, except those of people who
+//! were erased after the backup.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -152,7 +152,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     service.signal(Signal::KILL);
     let _ = service.ended();
 
-    // The machine and the database are lost; the backup is not.
+    // The machine and the database are lost; the backup still exists.
     let (place, restored) = (Workplace::new(), TestDatabase::empty().await);
     let facecrawl = |args: &[&str]| on(&place, &restored, args);
     let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
@@ -194,7 +194,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     );
     assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
 
-    // A scan does not bring the erased person back either.
+    // A scan does not restore the erased person either.
     place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
     let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
     assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 use tokio::sync::watch;
 
-/// Number of images of the crawl; every `PORTRAIT`th shows a face.
+/// Number of images of the crawl; every `PORTRAIT`th contains a face.
 const IMAGES: usize = 5_000;
 const PORTRAIT: usize = 25;
 const PAGES: usize = 20;
@@ -112,7 +112,7 @@ async fn image(
     site.picture(number)
 }
 
-/// Repeats `ask` until it returns a value. An unavailable database gives `None`.
+/// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -124,9 +124,8 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut
     }
 }
 
-/// Counts the results that a worker discarded because they came after its lease. A job has one of
-/// two outcomes, depending on whether its last call used a connection from before the database's
-/// crash.
+/// Counts the results that a worker discarded because its lease had expired. A job has one of two
+/// outcomes, depending on whether its last call used a connection from before the database's crash.
 async fn late_results(base: &str) -> f64 {
     let (_, text) = get(&format!("{base}/metrics")).await;
     let is_late = |line: &&str| {
@@ -202,7 +201,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
         .await;
         match blow {
             Blow::Kill => {
-                // Not the stopped worker, because it must continue later.
+                // The stopped worker is excluded, because it must continue later.
                 let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
                 let worker = choice[random.below(choice.len())];
                 workers[worker].signal(Signal::KILL);
@@ -210,8 +209,8 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
                 workers[worker] = start(worker);
             }
             Blow::CrashDatabase => {
-                // Immediately, without a checkpoint. The next start recovers from the write-ahead
-                // log.
+                // The server stops immediately, without a checkpoint. The next start recovers from
+                // the write-ahead log.
                 let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
                 kill_process(server_pid, Signal::QUIT).unwrap();
                 cluster.exited().await;

@@ -181,7 +181,7 @@ fn detect_takes_more_files_than_there_is_memory_for() {
     let place = Workplace::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
     files.iter().for_each(|file| drop(place.put(file, &ada)));
-    // There is room for one of them at a time.
+    // The memory is enough for one of them at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
     let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();

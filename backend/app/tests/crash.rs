@@ -1,4 +1,4 @@
-//! Tests a killed service: accepted work is neither lost nor done twice.
+//! Tests that accepted work is neither lost nor done twice when the service is killed.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;

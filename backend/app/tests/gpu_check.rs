@@ -75,8 +75,8 @@ fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
 }
 
 /// Writes a program that claims to have a GPU. On the CPU it finds one face. On the GPU the face is
-/// `shift` pixels to the right, and its embedding is `[1, turn]`. The GPU's operations run on
-/// `place`.
+/// `shift` pixels to the right, and its embedding is `[1, turn]`. The report states that the GPU's
+/// operations run on `place`.
 fn pretender(folder: &Path, shift: f64, turn: f64, place: &str) -> PathBuf {
     let path = folder.join("pretender");
     let program = format!(
@@ -125,7 +125,7 @@ fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     let (result, reason) = outcome(&report, "agreement");
     assert!(result == "failed" && reason.contains("cosine 0.995"), "{reason}");
 
-    // Equal results from a CPU say nothing about a GPU.
+    // Equal results from a CPU prove nothing about a GPU.
     let (_, report) = agreement(0.0, 0.0, "cpu");
     assert_eq!(outcome(&report, "provider").0, "failed");
     let (result, reason) = outcome(&report, "agreement");

@@ -1,5 +1,5 @@
-//! Tests the crawl of a hostile site. It must end within its limits and with reasons, and the
-//! service's memory must stay small.
+//! Tests the crawl of a hostile site. It must end within its limits and record reasons, and the
+//! service's memory usage must remain small.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -32,7 +32,7 @@ fn huge() -> Body {
     Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
-/// Returns a body of single bytes with pauses, without end.
+/// Returns an endless body of single bytes with pauses.
 fn drip() -> Body {
     let beat = tokio::time::interval(Duration::from_millis(300));
     Body::from_stream(stream::unfold(beat, async |mut beat| {
@@ -121,7 +121,7 @@ async fn a_hostile_site_ends_within_the_limits() {
     command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
     let service = Service::start(&mut command);
     assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
-    // The memory of the models, and of loading them.
+    // The memory of the models, including that used to load them.
     let before = peak(service.child.id());
     let created = reqwest::Client::builder()
         .no_proxy()

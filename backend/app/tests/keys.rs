@@ -1,4 +1,4 @@
-//! Tests `facecrawl keys` beside a running service.
+//! Tests `facecrawl keys` while a service runs.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -10,7 +10,7 @@ use testing::TestDatabase;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     let place = Workplace::new();
-    // The commands join the private database of the service.
+    // The commands connect to the private database of the service.
     let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);

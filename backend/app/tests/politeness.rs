@@ -78,8 +78,8 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     site.subscribe().wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2).await.unwrap();
     two.signal(Signal::KILL);
     let _ = two.ended();
-    // The test does not wait for a minute. A politeness permit of the killed process counts as lost
-    // two seconds after it was granted. Its jobs return immediately.
+    // The test does not wait for a minute. A politeness permit of the killed process expires two
+    // seconds after it was granted. Its jobs return immediately.
     database.execute("update hosts set granted_at = granted_at - interval '58 seconds'").await;
     database
         .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")

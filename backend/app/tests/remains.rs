@@ -1,5 +1,5 @@
-//! Tests that nothing of an erased person is left in the files of the database and of the blobs.
-//! It searches for every form in which an embedding or a chip is written. Compressed columns are
+//! Tests that no data of an erased person remains in the files of the database and of the blobs. It
+//! searches for every format in which an embedding or a chip is written. Compressed columns are
 //! decompressed, and stored images are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -49,11 +49,11 @@ fn psql(url: &str, statement: &str) -> String {
         .stdout
 }
 
-/// The forms in which a run of components can appear in a file.
+/// The formats in which consecutive components can be stored in a file.
 struct Forms(Vec<(&'static str, Vec<u8>)>);
 
 impl Forms {
-    /// Returns the forms of a stored face.
+    /// Returns the formats of a stored face.
     fn of(url: &str, face: &str) -> Self {
         let ask = |what: &str| {
             psql(url, &format!("select {what} from faces where id = '{face}'")).trim().to_owned()
@@ -86,7 +86,7 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Files with their content, with compressed parts decompressed. The write-ahead log is left out.
+/// Files with their content, with compressed parts decompressed. The write-ahead log is excluded.
 struct Files(Vec<(String, Vec<u8>)>);
 
 impl Files {
@@ -236,8 +236,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     for (name, bytes) in &runs {
         assert_eq!(shown.holding(bytes), [] as [&str; 0], "{name}");
     }
-    // `vacuum` frees the space of dead rows without overwriting it; `vacuum full` writes the table
-    // anew. Plain `vacuum` overwrites the data of the index.
+    // `vacuum` frees the space of dead rows without overwriting it; `vacuum full` rewrites the
+    // table. Plain `vacuum` overwrites the data of the index.
     drop(service);
     psql(&url, "vacuum");
     for table in TABLES {

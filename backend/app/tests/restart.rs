@@ -1,4 +1,4 @@
-//! Tests stopping and restarting under load: every accepted request gets its response.
+//! Tests stopping and restarting under load: every accepted request receives its response.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -24,7 +24,8 @@ const BEFORE: usize = 64;
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,
-    /// Refused connections: the request was not accepted, and its caller knows.
+    /// Number of refused connections. The request was not accepted, and its caller receives an
+    /// error.
     refused: AtomicUsize,
     over: AtomicBool,
 }

@@ -64,7 +64,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert_eq!(report["blobs"]["copied"], 6, "{report}");
     assert_eq!(files_below(&place.path().join("kept/blobs")).len(), 6);
 
-    // The sweep removes only blobs that no row names.
+    // The sweep removes only blobs that no row references.
     let (store, blobs) = (database.store(), bucket.blobs());
     let maintenance = Maintenance::new(store, blobs.clone());
     let orphan = blobs.put("crops", "jpg", bytes::Bytes::from_static(b"nobody's")).await.unwrap();
@@ -149,7 +149,7 @@ async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
     assert_eq!(caller.get("/faces").await["faces"], json!([]));
     assert_eq!(caller.get("/images").await["images"], json!([]));
 
-    // The server is back with other credentials. The bucket is a new one, so the service is
+    // The server restarts with different credentials. The bucket is new, so the service is
     // restarted too.
     bucket.start_again().await;
     drop(service);

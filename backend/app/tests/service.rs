@@ -52,7 +52,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let second = Finished::of(&mut up(&place)).expect(1);
     assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
 
-    // A scan beside the service stores into the same database.
+    // A scan that runs alongside the service stores into the same database.
     let ada = testing::picture("ada.jpg");
     place.put("album/ada.jpg", ada);
     let mut scan = place.facecrawl(&["scan", "album", "--json"]);
@@ -117,7 +117,7 @@ async fn migrate_says_what_it_did() {
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
 }
 
-/// Sends a half of a request with an image. The service has begun to read the body.
+/// Sends half of a request with an image. The service has begun to read the body.
 fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
     let address = base.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -128,7 +128,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // The interim response is sent when the handler asks for the body.
+    // The interim response is sent when the handler reads the body.
     let mut interim = [0; 25];
     stream.read_exact(&mut interim).unwrap();
     assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");

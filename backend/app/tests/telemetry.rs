@@ -207,7 +207,8 @@ fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
 async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
     let database = TestDatabase::create().await;
     let place = Workplace::new();
-    // The port was free a moment ago. If it no longer is, the worker reports that immediately.
+    // The port was free when it was selected. If it is now in use, the worker reports that
+    // immediately.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let mut command = place.facecrawl(&["worker", "-s"]);
     let mut service =

@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 /// A throughput of at least this share of the best one counts as equally good. A larger batch that
-/// gains less costs memory and latency without benefit.
+/// gains less uses more memory and latency without benefit.
 const GOOD_ENOUGH: f64 = 0.97;
 
 /// The measurement of one batch size.

@@ -3,9 +3,9 @@ use super::Device;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Share of the cores above which they count as saturated.
+/// Share of used cores above which the CPU is considered saturated.
 const BUSY: f64 = 0.85;
-/// Wait share (for a thread or session) above which workers count as saturated.
+/// Wait share (for a thread or session) above which workers are considered saturated.
 const WAITING: f64 = 0.1;
 
 /// The measured values that the decision needs.

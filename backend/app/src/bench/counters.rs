@@ -20,7 +20,7 @@ impl std::fmt::Debug for Counters {
 pub(super) struct Counts {
     /// Number of runs, and of requests in them.
     pub(super) runs: BTreeMap<String, (f64, f64)>,
-    /// Number of requests that the CPU answered instead of the device.
+    /// Number of requests that ran on the CPU instead of the device.
     pub(super) fallbacks: f64,
 }
 

@@ -52,7 +52,7 @@ pub struct Plan {
 /// One way to run the work: a separate engine.
 #[derive(Clone)]
 pub struct Side {
-    /// Whether the engine was asked to use GPUs.
+    /// Whether GPUs were requested for the engine.
     pub gpu: bool,
     /// The pipeline of this side.
     pub analyzer: Analyzer,

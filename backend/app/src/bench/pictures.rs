@@ -44,7 +44,7 @@ impl ImageSize {
     }
 }
 
-/// Images as files and decoded. An image that cannot be read keeps its place with the reason.
+/// Images as files and decoded. For an image that cannot be read, the list contains the reason.
 #[derive(Clone, Debug)]
 pub struct Pictures {
     /// `small`, `medium`, `large`, or `original` for a folder's own sizes.
@@ -104,7 +104,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Bytes>> {
 /// Returns the images of a folder, ordered by name.
 ///
 /// # Errors
-/// Returns a sentence that says what is wrong with the folder.
+/// Returns a sentence that describes the problem with the folder.
 pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Err(format!("--images {}: it is no folder", path.display()));

@@ -92,7 +92,7 @@ pub struct SideReport {
     pub on_gpu: &'static str,
     /// Whether a GPU was requested and the CPU did all or a part of the work.
     pub fell_back: bool,
-    /// Number of requests that the CPU answered because a run on the device failed.
+    /// Number of requests that ran on the CPU because a run on the device failed.
     pub runtime_fallbacks: u64,
     /// What limits the throughput.
     pub bottleneck: Option<Bottleneck>,
@@ -163,7 +163,8 @@ pub struct Plan {
 pub struct System {
     /// Version of facecrawl.
     pub version: &'static str,
-    /// `release` or `debug`. The figures of a debug build say little about a release build.
+    /// `release` or `debug`. The figures of a debug build are not representative of a release
+    /// build.
     pub build: &'static str,
     /// Operating system and architecture.
     pub platform: String,

@@ -3,7 +3,7 @@ use super::{Report, SideReport, ordered};
 use crate::cli::{table, whole};
 use std::fmt::Write;
 
-/// The stages in the order in which an image passes them.
+/// The stages, in the order in which an image is processed.
 const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", "enhance", "embed", "queue"];
 
 /// Returns two tables, the summary and the notes.

@@ -78,7 +78,7 @@ struct Refusal {
 }
 
 /// The result of one file, kept until all files are done. It does not contain the pixels, because
-/// other files wait for their memory.
+/// other files need their memory.
 struct Found {
     faces: Vec<AnalyzedFace>,
     document: Value,

@@ -24,7 +24,8 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     if args.test {
         return test(settings, args.json).await;
     }
-    // Only a loaded model shows where it runs. A device that the driver lists may still not work.
+    // The device of a model is known only after it is loaded. A device that the driver lists may
+    // still not work.
     let report = start_engine(settings).await?.report();
     if args.json {
         output::json(&report)?;

@@ -1,4 +1,4 @@
-//! Implements `health`, for the health check of a container that contains no other HTTP client.
+//! Implements `health`, for health checks in containers without another HTTP client.
 use super::{Exit, output};
 use crate::config::Settings;
 use anyhow::Context;
@@ -20,7 +20,8 @@ pub struct HealthArgs {
 pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result<Exit> {
     let base = args.url.map_or_else(|| local(settings), |url| url.to_string());
     let url = format!("{}/health/ready", base.trim_end_matches('/'));
-    // A health check asks this machine. A proxy from the environment would answer for another one.
+    // A health check connects to this machine. A proxy from the environment would connect to a
+    // different one.
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(args.timeout)).build()?;
     let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
     let status = response.status();

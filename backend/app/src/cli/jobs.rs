@@ -1,5 +1,5 @@
-//! Implements `jobs list|show|retry|cancel|stats`, with which operators manage the queue. Needs
-//! only the database.
+//! Implements `jobs list|show|retry|cancel|stats`, with which operators manage the queue. The
+//! commands need only the database.
 use super::output::at;
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
@@ -226,7 +226,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// The result for the jobs that were named.
+/// The result for the specified jobs.
 #[derive(Default)]
 struct Told {
     done: u64,

@@ -39,7 +39,7 @@ use std::process::ExitCode;
 pub enum Exit {
     /// 0: the command did everything.
     Success,
-    /// 1: the command did nothing, or not what was asked for.
+    /// 1: the command did nothing, or not what was requested.
     Failure,
     /// 2: the arguments or the configuration are invalid.
     Usage,
@@ -68,7 +68,7 @@ impl Exit {
     }
 }
 
-/// The arguments ask for something impossible.
+/// The arguments request something impossible.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -76,8 +76,8 @@ pub struct UsageError(pub String);
 /// Runs a command and returns the process's exit status. `inherited` are the sockets that a service
 /// manager opened for this process.
 ///
-/// The function is not `async`, because the crate that polls a future compiles it. The binary would
-/// otherwise compile all commands again.
+/// The function is not `async`, because a future is compiled in the crate that polls it. Otherwise
+/// the binary crate would compile all commands again.
 pub fn main_of(cli: Cli, inherited: ListenFd) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -64,7 +64,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
     }
 }
 
-/// Builds the TensorRT engines that the service would look for when it starts.
+/// Builds the TensorRT engines that the service loads when it starts.
 async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     if settings.gpu.backend != GpuBackend::Tensorrt {
         return Err(UsageError("engines are those of TensorRT: set GPU_BACKEND=tensorrt".into()).into());

@@ -33,7 +33,7 @@ pub struct ReembedArgs {
 struct Report {
     /// Name of the current embedding model.
     model: String,
-    /// Number of faces that got an embedding of the current model.
+    /// Number of faces that received an embedding of the current model.
     reembedded: u64,
     /// Faces that keep an embedding of another model.
     left: Vec<Left>,

@@ -40,7 +40,7 @@ pub struct RestoreArgs {
 /// The result of the command.
 #[derive(Serialize)]
 struct Report {
-    /// What was deleted again.
+    /// The data that was deleted again.
     erased_again: Reapplied,
     /// The blobs that were copied back.
     blobs: Copied,
@@ -79,8 +79,8 @@ async fn restore(
         );
         let dump = args.folder.join(DUMP);
         ensure!(dump.is_file(), "{} is not there", dump.display());
-        // A single transaction restores all or nothing. Owners and privileges are those of the user
-        // who restores.
+        // A single transaction restores all or nothing. The restoring user becomes the owner, and
+        // privileges are not restored.
         let how =
             ["--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--no-comments"];
         let file = dump.to_string_lossy();
@@ -97,7 +97,7 @@ async fn restore(
     Ok(Report { erased_again, blobs: copied })
 }
 
-/// Reads the folder's own deletion log and the deletion logs named on the command line.
+/// Reads the deletion log of the folder and those specified on the command line.
 fn deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
     let own = args.folder.join(DELETION_LOG);
     if !own.is_file() && args.erasures.is_empty() {

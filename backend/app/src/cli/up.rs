@@ -51,7 +51,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         address = address.map(tracing::field::display),
         "ready"
     );
-    // A message for people. Programs that read JSON lines use the log line above.
+    // A message for users. Programs that read JSON lines use the log line above.
     if settings.log.format == LogFormat::Text {
         match address {
             Some(address) if roles.api => {
@@ -61,7 +61,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => eprintln!("facecrawl worker is ready"),
         }
     }
-    // The service is ready before the count of faces is known.
+    // The count of faces is slow, so the service becomes ready before it completes.
     let outdated = async {
         if let Err(error) = foundation.tell_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");

@@ -1,4 +1,4 @@
-//! Finds values that are each allowed but contradict each other.
+//! Finds values that are individually allowed but contradict each other.
 use super::error::ConfigError;
 use super::{Loaded, Settings};
 use inference::{GpuBackend, Manifest, Operation};

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const DATABASE: &str = "facecrawl";
 
 impl Settings {
-    /// Returns the operations whose own variable, or else `ALL_GPU`, asks for the GPU.
+    /// Returns the operations for which their own variable, or else `ALL_GPU`, requests the GPU.
     pub fn gpu_operations(&self) -> Vec<Operation> {
         let gpu = &self.gpu;
         let asked = |operation| match operation {
@@ -170,8 +170,8 @@ impl Settings {
     /// Returns the default number of concurrent pages, and of concurrent images.
     pub fn workers(&self) -> usize {
         match self.crawl.workers {
-            // A job waits for the network most of its time. Decoding and models have their own
-            // limits.
+            // A job spends most of its time waiting for the network. Decoding and models have their
+            // own limits.
             0 => (cores() * 4).clamp(4, 64),
             explicit => explicit,
         }

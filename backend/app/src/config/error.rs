@@ -16,14 +16,14 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: String,
     },
-    /// A key that does not name a variable.
+    /// A key that is not the name of a variable.
     #[error("unknown key `{key}` in {origin}; {hint}")]
     Unknown {
         /// The key as written.
         key: String,
         /// The file or flag that contains it.
         origin: String,
-        /// The most similar name, or where the names are listed.
+        /// The most similar name, or a reference to the list of names.
         hint: String,
     },
     /// Values that contradict each other.

@@ -3,7 +3,7 @@ use super::variables;
 
 const WIDTH: usize = 110;
 
-/// Variables that only docker-compose.yml reads: name, default, meaning. The program does not know
+/// Variables that only docker-compose.yml reads: name, default, meaning. The program does not use
 /// them.
 const CONTAINERS: &[(&str, &str, &str)] = &[
     ("POSTGRES_PASSWORD", "facecrawl", "Password of the database, which only the containers can reach."),

@@ -19,8 +19,8 @@ pub struct Flag {
     pub value: String,
 }
 
-/// Variable that `scripts/run` sets, because it can be called from any folder. It names the folder
-/// to which the default paths are relative.
+/// Variable that `scripts/run` sets, because it can be called from any folder. It contains the
+/// folder to which the default paths are relative.
 const ROOT: &str = "FACECRAWL_ROOT";
 
 /// The sources of values.
@@ -28,7 +28,7 @@ const ROOT: &str = "FACECRAWL_ROOT";
 pub struct Sources {
     /// The configuration file.
     pub file: PathBuf,
-    /// Whether the file must exist, because the user named it.
+    /// Whether the file must exist, because the user specified it.
     pub file_required: bool,
     /// The `.env` file. It may be absent.
     pub dotenv: PathBuf,
@@ -125,15 +125,15 @@ fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     if root.join("../shared/models").is_dir() {
         pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
     }
-    // A build outside the checkout that runs in another folder does not find this folder above
-    // itself.
+    // A build outside the checkout that runs in another folder does not find this folder among its
+    // parents.
     if root.join(".runtime/postgres/bin").exists() {
         pairs.push(inside("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }
     Layer::new(ROOT, known(variables, &pairs))
 }
 
-/// Returns the pairs that name a variable, with the variable's key.
+/// Returns the pairs whose key is a variable, with the variable's key.
 fn known(variables: &[Variable], pairs: &[(String, String)]) -> Vec<(String, Value)> {
     let find = |name: &str| variables.iter().find(|variable| variable.name == name);
     pairs

@@ -4,13 +4,13 @@ use inference::gpu_runtime;
 use std::path::{Path, PathBuf};
 
 impl Settings {
-    /// Returns whether an operation asks for a GPU that `GPU_BACKEND` allows.
+    /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
     pub(super) fn asks_for_gpu(&self) -> bool {
         !self.gpu_operations().is_empty() && gpu_runtime(self.gpu.backend).is_some()
     }
 
-    /// Returns the GPU runtime that `scripts/gpu-runtime` must install for the operations that ask
-    /// for a GPU. Returns `None` if no operation does, or if `ORT_DYLIB_PATH` names a library.
+    /// Returns the GPU runtime that `scripts/gpu-runtime` must install for the operations that
+    /// request a GPU. Returns `None` if no operation does, or if `ORT_DYLIB_PATH` is set.
     pub fn wanted_gpu_runtime(&self) -> Option<&'static str> {
         let open = self.models.ort_dylib_path.is_none() && !self.gpu_operations().is_empty();
         open.then(|| gpu_runtime(self.gpu.backend))?
@@ -39,7 +39,7 @@ impl Settings {
     }
 }
 
-/// Shows the path of the library in listings that would otherwise say "unset".
+/// Displays the path of the library in listings that would otherwise contain "unset".
 pub(super) fn show(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
     let found = settings.library(settings.asks_for_gpu()).map(|path| path.display().to_string());
     for line in resolved.iter_mut().filter(|line| line.name == "ORT_DYLIB_PATH" && line.value.is_none()) {

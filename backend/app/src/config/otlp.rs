@@ -5,16 +5,16 @@ use super::error::ConfigError;
 /// Settings of the trace export. They exist only if spans are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Otlp {
-    /// Whether the environment names the service.
+    /// Whether the environment sets the service name.
     pub named: bool,
 }
 
 impl Otlp {
-    /// Returns `None` if no endpoint for traces is named or the export is switched off. Only OTLP
-    /// over HTTP with protobuf is supported.
+    /// Returns `None` if no endpoint for traces is set or the export is disabled. Only OTLP over
+    /// HTTP with protobuf is supported.
     ///
     /// # Errors
-    /// Fails if the environment asks for another protocol.
+    /// Fails if the environment selects a different protocol.
     pub fn from_environment() -> Result<Option<Self>, ConfigError> {
         Self::read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }

@@ -85,7 +85,7 @@ pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<St
     })
 }
 
-/// Accepts a text for which `test` returns `true`.
+/// Accepts a string for which `test` returns `true`.
 pub fn checked(allowed: &'static str, test: fn(&str) -> bool) -> Parser<String> {
     Parser::new(allowed, move |text| test(text).then(|| text.to_owned()))
 }
@@ -110,7 +110,7 @@ pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     Parser::new(parser.allowed, move |text| if text.is_empty() { Some(None) } else { inner(text) })
 }
 
-/// Parses values separated by commas. An empty text is an empty list.
+/// Parses values separated by commas. An empty string is an empty list.
 pub fn list<T: 'static>(item: Parser<T>, allowed: &'static str) -> Parser<Vec<T>> {
     Parser::new(allowed, move |text| {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| item.parse(part)).collect()

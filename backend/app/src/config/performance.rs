@@ -2,8 +2,8 @@
 use super::{Resolved, Settings, cores};
 use inference::PerformanceMode;
 
-/// Maximum number of threads per CPU session that the mode selects. Models of this size gain little
-/// from more.
+/// Maximum number of threads per CPU session that the mode selects. More threads hardly speed up
+/// models of this size.
 const MOST_THREADS: usize = 4;
 
 /// The delay, batch size and sessions in use.
@@ -41,7 +41,7 @@ impl Settings {
     }
 }
 
-/// Shows these values in listings that would otherwise say "unset".
+/// Displays these values in listings that would otherwise contain "unset".
 pub(super) fn show(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
     let Performance { delay_ms, batch, sessions, threads } = settings.performance();
     let mode = resolved.iter().find(|r| r.name == "PERFORMANCE_MODE").map(|r| r.source.clone());

@@ -6,7 +6,7 @@ use super::parse::Parser;
 use figment::Figment;
 use figment::value::Value;
 
-/// A variable as `.env.example` and `config check` show it.
+/// A variable as `.env.example` and `config check` list it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// The name, such as `GPU_BATCH_SIZE`.

@@ -1,5 +1,5 @@
 //! Downloads a file over HTTP with a progress bar. Interrupted downloads are resumed, and the file
-//! is verified before it gets its name.
+//! is verified before it is renamed to its final name.
 use super::file::{part_path, settle};
 use crate::progress;
 use futures::StreamExt;
@@ -22,7 +22,7 @@ pub(super) struct Downloader {
 enum Attempt {
     /// The body is complete.
     Complete,
-    /// The download broke off for this reason. The part that arrived is kept.
+    /// The download was interrupted for this reason. The received part is kept.
     Broken(String),
     /// The download failed for this reason, and another attempt cannot help.
     Hopeless(String),
@@ -43,8 +43,8 @@ impl Downloader {
         Self { client }
     }
 
-    /// Downloads `url` to `target`. `bytes` is the length if it is known. The error is a reason for
-    /// people.
+    /// Downloads `url` to `target`. `bytes` is the length if it is known. The error is a
+    /// human-readable reason.
     pub(super) async fn get(
         &self,
         url: &str,
@@ -166,7 +166,7 @@ fn starts_at(response: &reqwest::Response, offset: u64) -> bool {
     range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
 }
 
-/// Returns the error in one line without the URL, which is reported beside it.
+/// Returns the error in one line without the URL, which is reported separately.
 fn chain(error: reqwest::Error) -> String {
     let (connect, timeout) = (error.is_connect(), error.is_timeout());
     let error = error.without_url();

@@ -45,8 +45,8 @@ pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Returns the name, beside `target`, of a file that is not verified yet. The name contains the
-/// checksum, so that a partial download of another version is never resumed.
+/// Returns the path, in the folder of `target`, of a file that is not verified yet. The name
+/// contains the checksum, so that a partial download of another version is never resumed.
 pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.part", sha256.get(..12).unwrap_or(sha256)));
@@ -66,7 +66,7 @@ pub(super) fn settle(part: &Path, target: &Path, sha256: &str) -> Result<(), Str
     std::fs::rename(part, target).map_err(say)
 }
 
-/// Copies the file from the mirror. The inner error says why the mirror cannot provide it.
+/// Copies the file from the mirror. The inner error is the reason why the mirror cannot provide it.
 pub(super) fn copy_from(
     mirror: &Path,
     directory: &Path,

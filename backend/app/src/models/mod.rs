@@ -32,7 +32,7 @@ pub enum ModelError {
         /// The licence text to accept.
         licence: String,
     },
-    /// No source had the files.
+    /// No source provides the files.
     #[error("{}", source::explain(.pack, .directory, .missing))]
     Unavailable {
         /// The pack.
@@ -96,9 +96,9 @@ impl ModelStore {
         Ok(ResolvedPack { pack: pack.clone(), directory: self.directory.clone() })
     }
 
-    /// Adds the manifest's quality model to `resolved`, if the model is in the folder. Installing
-    /// it there (`models fetch quality`) is how an operator asks for it. A missing quality model is
-    /// not fetched. A corrupt one is replaced like any other file.
+    /// Adds the manifest's quality model to `resolved`, if the model is in the folder. An operator
+    /// enables it by installing it there (`models fetch quality`). A missing quality model is not
+    /// fetched. A corrupt one is replaced like any other file.
     pub async fn with_quality(
         &self,
         mut resolved: ResolvedPack,
@@ -161,8 +161,8 @@ impl ModelStore {
         Err(ModelError::Unavailable { pack: pack.name.clone(), directory, missing })
     }
 
-    /// Tries each source in turn. Returns `None` if one had the file, or the reason of each
-    /// failure.
+    /// Tries each source in turn. Returns `None` if one provided the file, otherwise the reason of
+    /// each failure.
     async fn fetch_file(
         &self,
         file: &ModelFile,

@@ -4,7 +4,7 @@ use inference::{ModelFile, Wheel};
 use std::fmt;
 use std::path::PathBuf;
 
-/// One place that may have a file.
+/// A location that may provide a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A folder on this machine.
@@ -34,7 +34,7 @@ impl ModelStore {
     }
 }
 
-/// A source that did not have the file.
+/// A source that did not provide the file.
 #[derive(Clone, Debug)]
 pub struct Tried {
     /// The source.
@@ -43,7 +43,7 @@ pub struct Tried {
     pub reason: String,
 }
 
-/// A file that no source had.
+/// A file that no source provided.
 #[derive(Clone, Debug)]
 pub struct MissingFile {
     /// The name in `MODELS_DIR`.
@@ -54,7 +54,7 @@ pub struct MissingFile {
     pub tried: Vec<Tried>,
 }
 
-/// Returns a text of one screen: each source with its error, then what to do.
+/// Returns a message of at most one screen: each source with its error, then what to do.
 pub(super) fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> String {
     let mut text = format!("cannot get the models of the pack {pack}\n");
     for file in missing {

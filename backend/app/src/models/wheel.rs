@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// The download uses pip because pip knows the operator's proxies, mirrors and certificates.
 ///
 /// # Errors
-/// Returns a reason for people, in one line.
+/// Returns a human-readable reason in one line.
 pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
     let folder = folder(wheel, directory);
     let say = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -77,7 +77,7 @@ fn folder(wheel: &Wheel, directory: &Path) -> PathBuf {
     directory.join(format!(".wheel-{}", wheel.sha256.get(..12).unwrap_or(&wheel.sha256)))
 }
 
-/// Returns pip's first error that names a cause, in one line.
+/// Returns pip's first error that contains a cause, in one line.
 fn reason(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.iter().any(|line| line.contains("No module named pip")) {

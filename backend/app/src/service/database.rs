@@ -19,12 +19,12 @@ pub struct Database {
     cluster: Option<Cluster>,
 }
 
-/// What to do if another process already runs the private server.
+/// The behaviour if another process already runs the private server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Refuses. A service must be the only one on its data.
+    /// Fails, because a service must be the only one on its data.
     Alone,
-    /// Connects to that server while it runs. For commands that run beside a service.
+    /// Connects to that server while it runs. For commands that run alongside a service.
     Join,
 }
 

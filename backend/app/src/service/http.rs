@@ -18,9 +18,9 @@ pub enum Surface {
     Status,
 }
 
-/// Binds the socket. The caller does this before slow steps, so that a port in use is reported at
-/// once. A socket that a service manager has opened for this process (systemd's `LISTEN_FDS`) takes
-/// precedence over `HOST` and the port.
+/// Binds the socket. The caller does this before slow steps, so that a port in use is reported
+/// immediately. A socket that a service manager has opened for this process (systemd's
+/// `LISTEN_FDS`) takes precedence over `HOST` and the port.
 pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> anyhow::Result<TcpListener> {
     if let Some(listener) = inherited.take_tcp_listener(0).context("the socket of the service manager")? {
         if inherited.len() > 1 {
@@ -37,8 +37,8 @@ pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> an
         .with_context(|| format!("cannot listen on {address} (set HOST and PORT to choose another address)"))
 }
 
-/// Checks that `AUTH` is set if the address can be reached from other machines, whoever chose the
-/// address.
+/// Checks that `AUTH` is set if the address can be reached from other machines, regardless of the
+/// source of the address.
 fn check(settings: &Settings, address: SocketAddr) -> anyhow::Result<()> {
     let mut settings = settings.clone();
     settings.service.host = address.ip();
@@ -67,7 +67,7 @@ pub async fn serve(
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };
-    // The socket of a service manager may have another address than `HOST`.
+    // The socket of a service manager may have an address other than `HOST`.
     let listen = listener.local_addr().map_or(settings.service.host, |address| address.ip());
     let config = server::Config { listen, ..settings.server() };
     let state = AppState::new(services, config.clone(), metrics, shutdown.clone());

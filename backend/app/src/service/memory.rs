@@ -9,7 +9,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Memory assumed per image in progress: a decoded photograph of ten megapixels and space for its
 /// copies.
 const PER_IMAGE: u64 = 64 << 20;
-/// Extra memory that must be available before a slot is given back, so that the limit does not
+/// Extra memory that must be available before a slot is restored, so that the limit does not
 /// oscillate by one image.
 const MARGIN: u64 = 64 << 20;
 /// Default memory floor in bytes. If a sixteenth of the total memory is less, that is the floor.
@@ -41,11 +41,11 @@ impl ImageSlots {
     }
 
     /// Updates the number of slots from a measurement made while `used` images are in progress.
-    /// Returns the new number, or `None` if it is unchanged. Slots are removed at once and given
-    /// back one at a time.
+    /// Returns the new number, or `None` if it is unchanged. Slots are removed immediately and
+    /// restored one at a time.
     pub(super) fn after(&mut self, memory: Memory, used: usize) -> Option<usize> {
         let floor = self.floor.unwrap_or_else(|| FLOOR.min(memory.total / FLOOR_SHARE));
-        // The memory of images in progress is no longer available, so the rest is room for
+        // The memory of images in progress is no longer available, so the remaining memory is for
         // additional images.
         let room = |available: u64| match available.saturating_sub(floor) {
             0 => 0,
@@ -109,8 +109,8 @@ pub(super) async fn keep_within(
 }
 
 /// Returns the kernel's values: the available memory of the machine, or less if a control group
-/// (version 2) of this process or one of its parents has less left. Returns `None` if there is no
-/// `/proc`.
+/// (version 2) of this process or one of its parents has less available. Returns `None` if there is
+/// no `/proc`.
 pub(super) fn read() -> Option<Memory> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
@@ -136,7 +136,7 @@ fn limited(group: &Path) -> Option<Memory> {
     // `memory.max` contains "max" if there is no limit, which is not a number.
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // The kernel reclaims inactive file pages before it refuses memory.
+    // The kernel reclaims inactive file pages before an allocation fails.
     let gives_way = field(&stat, "inactive_file").unwrap_or(0);
     Some(Memory { available: limit.saturating_sub(used.saturating_sub(gives_way)), total: limit })
 }

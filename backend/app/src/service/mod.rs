@@ -1,5 +1,5 @@
-//! Contains the parts from which the commands are built: database, engine, worker and HTTP. Also
-//! defines the order in which they start and stop.
+//! Contains the components of the commands: database, engine, worker and HTTP. Also defines the
+//! order in which they start and stop.
 
 mod database;
 mod engine;
@@ -24,7 +24,7 @@ use pipeline::{Analyzer, Crawls, Ingest};
 use queue::Queue;
 use store::{Blobs, Store};
 
-/// Holds what commands with a database and models need.
+/// The components that commands with a database and models need.
 pub struct Foundation {
     /// The database connection, with the private server if there is one.
     pub database: Database,
@@ -73,7 +73,7 @@ impl Foundation {
     }
 }
 
-/// Opens the storage of crops, chips and thumbnails that the settings name.
+/// Opens the blob store of crops, chips and thumbnails that the settings specify.
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
 }

@@ -20,7 +20,7 @@ pub(super) async fn with_secret(
 ) -> anyhow::Result<Ingest> {
     let secret = match (&settings.storage.suppression_secret, &settings.storage.database_url) {
         (Some(secret), _) => Some(secret.clone()),
-        // The secret lies beside the data, so no other process can have another one.
+        // The secret is stored with the data, so no other process can have a different one.
         (None, None) => Some(kept(&settings.storage.data_dir)?),
         (None, Some(_)) => None,
     };

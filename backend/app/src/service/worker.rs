@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two searches for crawls whose jobs are gone.
+/// Time between two searches for crawls whose jobs no longer exist.
 const RECONCILE: Duration = Duration::from_secs(30);
 
-/// Time between two attempts to do the storage maintenance.
+/// Time between two attempts to run the storage maintenance.
 const MAINTENANCE_EVERY: Duration = Duration::from_secs(300);
 
 /// Starts claiming jobs. Stops when `shutdown` fires.
@@ -63,7 +63,7 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
     }
 }
 
-/// Runs the storage maintenance whenever this process is the one to do it.
+/// Runs the storage maintenance whenever this process is selected for it.
 async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(MAINTENANCE_EVERY);
     loop {

@@ -1,5 +1,5 @@
-//! Runs hostile callers, at least one for each entry point and each scope, and checks the responses
-//! that they get.
+//! Runs hostile callers, at least one for each entry point and each scope, and checks their
+//! responses.
 mod requests;
 mod sockets;
 
@@ -61,7 +61,7 @@ pub(crate) struct Attacks {
 pub(crate) struct Report {
     /// One line per attack: its responses and the number of each.
     pub(crate) lines: Vec<String>,
-    /// Responses that no caller should get.
+    /// Responses that no caller should receive.
     pub(crate) surprises: Vec<String>,
 }
 
@@ -98,8 +98,8 @@ impl Attacks {
                 let repeated = async {
                     loop {
                         strike(record.clone()).await;
-                        // Without a pause, callers who are served at once would use up the
-                        // processor time of the test itself.
+                        // Without a pause, callers whose requests are served immediately would use
+                        // up the CPU time of the test itself.
                         tokio::time::sleep(PAUSE).await;
                     }
                 };

@@ -87,7 +87,7 @@ impl Load {
     }
 }
 
-/// Returns the value that the fraction `share` of the sorted list does not exceed.
+/// Returns the quantile `share` of the sorted list.
 fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }

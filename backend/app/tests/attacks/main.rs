@@ -1,10 +1,10 @@
 //! Attacks one service in many ways at once, while normal callers use it.
 //!
-//! The normal load runs alone first and then beside the attacks, with the same number of requests
-//! each time. The test requires that no normal request fails and that no attacker gets a response
-//! that is not allowed. The data of the normal tenant must not change. The test prints the
-//! latencies, their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS` sets
-//! the number of requests of the normal load (default 150) for a longer measurement. `ATTACKS`
+//! The normal load runs alone first and then alongside the attacks, with the same number of
+//! requests each time. The test requires that no normal request fails and that no attacker receives
+//! a response that is not allowed. The data of the normal tenant must not change. The test prints
+//! the latencies, their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS`
+//! sets the number of requests of the normal load (default 150) for a longer measurement. `ATTACKS`
 //! selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -37,7 +37,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-/// Returns a body of single bytes with pauses, without end.
+/// Returns an endless body of single bytes with pauses.
 fn drip() -> Body {
     let beat = tokio::time::interval(Duration::from_millis(300));
     Body::from_stream(stream::unfold(beat, async |mut beat| {
@@ -52,7 +52,7 @@ fn huge() -> Body {
     Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
-/// Returns rules that a backtracking matcher compares with every part of a long path.
+/// Returns rules that a backtracking matcher would compare with every part of a long path.
 fn robots() -> String {
     format!("user-agent: *\ndisallow: /*{}b\ndisallow: /*a*a*a*a*a*a*a*a*b$\n", "a".repeat(200 << 10))
 }

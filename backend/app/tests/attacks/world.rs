@@ -61,8 +61,8 @@ impl World {
             operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
         let normal = make(&place, &["--collection", "normal"], "analyze,read,search,crawl,write");
-        // The rate that docs/how-to/TENANTS.md shows, because only a rate limits a flood of
-        // complete requests.
+        // The rate in docs/how-to/TENANTS.md, because only a rate limits a flood of complete
+        // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
         let hostile_key = |scope| (scope, make(&place, &limited, scope));
         let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-/// Time limit for conditions that should hold soon. Only a failing test waits this long.
+/// Time limit for conditions that should become true soon. Only a failing test waits this long.
 const DEADLINE_MS: u64 = 60_000;
 
 /// A browser window with a separate profile.
@@ -57,7 +57,7 @@ impl Browser {
             "--disable-component-update".into(),
             "--disable-sync".into(),
             "--hide-scrollbars".into(),
-            // A camera that shows a moving pattern and needs no permission.
+            // A simulated camera with a moving pattern that needs no permission.
             "--use-fake-device-for-media-stream".into(),
             "--use-fake-ui-for-media-stream".into(),
             format!("--user-data-dir={}", profile.path().display()),
@@ -123,7 +123,8 @@ impl Browser {
         self.post("/execute/async", json!({"script": script, "args": []})).await
     }
 
-    /// Waits until an expression holds in the page. Fails with the content of the page.
+    /// Waits until an expression is true in the page. On timeout, fails with the content of the
+    /// page.
     pub async fn until(&self, condition: &str) {
         let script = format!(
             "const done = arguments[0], end = Date.now() + {}; (function look() {{ let held = false; try {{ held = Boolean({condition}) }} catch {{}} \

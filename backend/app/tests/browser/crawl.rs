@@ -2,7 +2,7 @@
 use crate::site;
 use crate::stage::Stage;
 
-/// Holds when lazily loaded images of a list are shown.
+/// True if the lazily loaded images of a list are displayed.
 const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
 #[testing::needs(browser)]
@@ -16,7 +16,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text("h1", "New crawl").await;
     stage.judge("new-crawl").await;
 
-    // An invalid field is named and gets the focus.
+    // An invalid field is reported and receives the focus.
     browser.type_into("textarea", "gopher://example.org/").await;
     browser.click_text("Start the crawl").await;
     browser
@@ -69,7 +69,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.click(".tile").await;
 
-    // Other faces of the same person come first, and the slider filters at once.
+    // Other faces of the same person are listed first, and the slider filters immediately.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
     browser.until(PICTURES).await;
@@ -139,7 +139,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     browser.run("location.reload()").await;
     browser.click_text("Resume").await;
     browser.until_text(".chip", "Running").await;
-    // Changes by other callers are shown through the event stream.
+    // Changes by other callers are received through the event stream.
     let id = browser.run("return location.hash.split('/')[2]").await;
     let pause = format!(
         "return (await fetch('/crawls/{}/pause', {{ method: 'POST' }})).status",

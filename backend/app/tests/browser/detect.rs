@@ -1,4 +1,4 @@
-//! Tests Detect: an image in, faces out.
+//! Tests the view Detect.
 use crate::stage::Stage;
 
 const ENTER: char = '\u{E007}';

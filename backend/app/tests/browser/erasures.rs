@@ -27,7 +27,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text("tbody tr", "A face").await;
 
     // Erases a person by an image that was never stored. The preview shows a threshold that would
-    // include everybody.
+    // include all people.
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
@@ -41,7 +41,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     // Two or three images, depending on which face was erased before.
     browser.until("document.querySelector('.tile img[src]')").await;
     stage.judge("new-erasure").await;
-    // Typing would append to the number in the field. At similarity 0 strangers match too, so the
+    // Typing would append to the number in the field. At similarity 0, strangers match too, so the
     // page asks for confirmation.
     browser
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
@@ -66,7 +66,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
     }
 
-    // A URL with no stored data. The page cannot tell which person is meant.
+    // A URL with no stored data. The page cannot determine which person is meant.
     stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
     browser.click_text("Show preview").await;
@@ -76,8 +76,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
     stage.judge("erasures").await;
 
-    // A new crawl of the same site brings none of it back. It also skips the two files on its pages
-    // that are not images.
+    // A new crawl of the same site stores none of the erased data. It also skips the two files on
+    // its pages that are not images.
     stage.crawl(&site).await;
     browser
         .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")

@@ -60,7 +60,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text(".chip", "Completed").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
 
-    // The tab keeps the key. If the key lacks a scope, the page names the missing scope.
+    // The tab keeps the key. If the key lacks a scope, the page displays the missing scope.
     browser.run("location.reload()").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
     stage.silent().await;

@@ -1,4 +1,4 @@
-//! Tests the modules of the page that only compute.
+//! Tests the modules of the page that have no user interface.
 use crate::stage::Stage;
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Starts a service and a browser, and holds the checks for every view.
+//! Starts a service and a browser, and provides the checks for every view.
 use crate::chrome::Browser;
 use crate::common::files::FileServer;
 use crate::common::process::Workplace;
@@ -105,7 +105,8 @@ impl Stage {
         assert!(lines.is_empty(), "{lines:#?}");
     }
 
-    /// Requires that the console reports only refusals with this status, as browsers do.
+    /// Requires that the console contains only responses with this error status, which browsers
+    /// report.
     pub async fn heard_only(&self, status: u16) {
         let lines = self.browser.console().await;
         let said = format!("status of {status} ");

@@ -1,4 +1,4 @@
-//! Tests System (devices, queue, discarded jobs), and what all views have in common.
+//! Tests System (devices, queue, discarded jobs), and the behaviour that all views share.
 use crate::stage::Stage;
 use queue::{NewJob, Queue};
 use serde_json::json;
@@ -63,7 +63,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.press(&['\u{E004}', '\u{E007}']).await;
     browser.until("document.activeElement.id === 'main' && location.hash === '#/faces'").await;
 
-    // A service without keys says how to change that, and creates none.
+    // A service without keys explains how to enable them, and creates none.
     stage.open("/keys", "Keys").await;
     browser.until_text("h2", "requires no key").await;
     browser.until("![...document.querySelectorAll('a')].some(e => e.textContent === 'New key')").await;
@@ -84,7 +84,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.until(&format!("{sheet} === 'hidden'")).await;
     browser.look(1280, 860, false).await;
 
-    // Light, dark, or as the system. The choice survives a reload.
+    // The colours are light, dark, or those of the system. The choice is kept after a reload.
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.run(&format!("return {ground}")).await;
     browser.click("#theme").await;

@@ -1,4 +1,4 @@
-//! Follows a new user from the first command to the first search hit, and prints the seconds of
+//! Follows a new user from the first command to the first search result, and prints the seconds of
 //! each step. `./scripts/tour` runs it.
 use crate::chrome::Browser;
 use crate::common::process::Workplace;

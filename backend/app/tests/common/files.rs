@@ -1,4 +1,4 @@
-//! Runs a web server with files in memory. It can be told to misbehave.
+//! Runs a web server with files in memory. Tests can make it return faulty responses.
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -50,11 +50,11 @@ impl FileServer {
     pub fn requests(&self) -> Vec<(String, Option<String>)> {
         self.shared.requests.lock().unwrap().clone()
     }
-    /// Makes the next response break off after `bytes` bytes.
+    /// Makes the next response end after `bytes` bytes.
     pub fn break_after(&self, bytes: usize) {
         *self.shared.break_after.lock().unwrap() = Some(bytes);
     }
-    /// Makes the server answer 200 with the whole file, even to range requests.
+    /// Makes the server respond with 200 and the whole file, even to range requests.
     pub fn ignore_ranges(&self) {
         *self.shared.ignore_ranges.lock().unwrap() = true;
     }

@@ -111,8 +111,8 @@ impl Caller {
         response.bytes().await.unwrap().to_vec()
     }
 
-    /// Repeats a GET request until `right` accepts the response. The limit of one minute is enough
-    /// for the slowest machine.
+    /// Repeats a GET request until `right` returns `true` for the response. The limit of one minute
+    /// is enough for the slowest machine.
     pub async fn until(&self, path: &str, right: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {

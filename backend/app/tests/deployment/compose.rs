@@ -1,4 +1,4 @@
-//! Checks `docker-compose.yml`. Unknown keys are errors, so that a new key gets a check.
+//! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
 use crate::{accepts, read, root};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Checks the Dockerfiles: the files that they name exist, their programs run unprivileged and with
-//! a health check, and their downloads are pinned.
+//! Checks the Dockerfiles: the referenced files exist, the programs run unprivileged and with a
+//! health check, and the downloads are pinned.
 use crate::{ALLOCATOR, accepts, read, root};
 use app::config::variables;
 

@@ -1,8 +1,8 @@
-//! Tests which libraries the program tells `scripts/run` to install.
+//! Tests which libraries the program requests from `scripts/run`.
 use super::common::process::{Finished, Workplace};
 
-/// Returns the output for a command with these variables. `GPU_BACKEND` is `cuda` unless they set
-/// another.
+/// Returns the output for a command with these variables. `GPU_BACKEND` is `cuda` unless they set a
+/// different value.
 fn wanted(place: &Workplace, args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = place.facecrawl(&["--gpu-runtime"]);
     command.args(args).env_remove("ORT_DYLIB_PATH").env("GPU_BACKEND", "cuda").envs(variables.to_vec());

@@ -12,7 +12,7 @@ fn runtime() -> PathBuf {
     folder
 }
 
-/// Returns a command with every operation on a GPU, without a variable that names a library.
+/// Returns a command with every operation on a GPU, without a variable that specifies a library.
 fn facecrawl(place: &Workplace, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root()).env("ALL_GPU", "true");
@@ -37,7 +37,7 @@ fn reason(report: &Value) -> (String, String, String) {
 }
 
 /// Creates a folder with only the libraries of ONNX Runtime itself. Hard links are necessary,
-/// because the loader searches the folder to which a symbolic link leads.
+/// because the loader searches the folder of the target of a symbolic link.
 fn without_cuda() -> tempfile::TempDir {
     let from = runtime();
     let folder = tempfile::tempdir_in(from.parent().unwrap()).unwrap();

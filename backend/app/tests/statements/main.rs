@@ -1,12 +1,12 @@
-//! Every constant SQL statement is prepared against the migrated schema.
+//! Tests that every constant SQL statement can be prepared against the migrated schema.
 //!
-//! The test reads the sources of the crates that speak SQL, finds each call of `sqlx::query`,
-//! `query_as` and `query_scalar`, and works out the statement from literals, constants and
+//! The test reads the sources of the crates that contain SQL, finds each call of `sqlx::query`,
+//! `query_as` and `query_scalar`, and evaluates the statement from literals, constants and
 //! `concat!` macros ([`source`]). Postgres then checks its syntax, tables, columns and types. The
 //! number of parameters must be the number of `.bind` calls, and a scalar has one column.
 //!
 //! `sqlx::query!` would check the Rust types as well. It would also compile the macros of sqlx,
-//! keep a file for each statement, and need a database for each change; statements put together by
+//! require a file for each statement, and need a database for each change. Statements built with
 //! `concat!` could not use it.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod source;
@@ -16,9 +16,9 @@ use sqlx::{Either, Executor};
 use std::path::Path;
 use testing::TestDatabase;
 
-/// Crates that speak SQL (`scripts/check-boundaries`).
+/// Crates that contain SQL (`scripts/check-boundaries`).
 const CRATES: [&str; 2] = ["queue", "store"];
-/// Statements at the time of writing, less a few. Fewer mean that the search no longer finds them.
+/// Minimum number of statements. Fewer statements mean that the search no longer finds them.
 const AT_LEAST: usize = 300;
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn every_constant_statement_fits_the_schema() {
     assert!(wrong.is_empty(), "{} statements do not fit the schema:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// Returns what is wrong with a statement.
+/// Returns the errors of a statement.
 async fn check(database: &TestDatabase, statement: &Statement) -> Option<String> {
     let mut conn = database.pool().acquire().await.unwrap();
     let sql = sqlx::AssertSqlSafe(statement.sql.clone());

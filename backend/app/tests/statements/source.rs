@@ -10,22 +10,24 @@ use syn::{
     Local, Pat, Signature, Stmt, Type,
 };
 
-/// A comment with these words stands within a few lines above a statement that is no constant.
+/// A comment with these words is required within a few lines above a statement that is not
+/// constant.
 const BUILT_AT_RUN_TIME: &str = "run time";
 const LINES_ABOVE: usize = 8;
 
-/// A statement as Postgres gets it.
+/// A statement as it is sent to Postgres.
 pub(crate) struct Statement {
     /// File and line.
     pub(crate) place: String,
     pub(crate) sql: String,
     /// `query`, `query_as` or `query_scalar`.
     pub(crate) function: String,
-    /// Calls of `.bind`; `None` if the query is passed on before it runs.
+    /// Number of calls of `.bind`; `None` if the query is passed to another function before it
+    /// runs.
     pub(crate) binds: Option<usize>,
 }
 
-/// What a crate contains.
+/// The statements of a crate.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) statements: Vec<Statement>,
@@ -33,17 +35,18 @@ pub(crate) struct Found {
     pub(crate) unknown: Vec<String>,
 }
 
-/// Names that expressions refer to.
+/// The definitions of names in expressions.
 #[derive(Default)]
 struct Names {
-    /// The file that is read.
+    /// The file that is currently read.
     file: String,
-    /// By file and name, and those of all files by name alone.
+    /// Constants by file and name. Constants of all files are also stored with an empty file.
     constants: HashMap<(String, String), Expr>,
     macros: HashMap<String, Vec<Arm>>,
 }
 
-/// One arm of a macro by example: for each argument the words before it and its name; the body.
+/// One arm of a `macro_rules!` macro: for each argument, the preceding tokens and its name; and the
+/// body.
 struct Arm {
     arguments: Vec<(Vec<String>, String)>,
     body: TokenStream,
@@ -54,7 +57,7 @@ struct Search<'a> {
     file: String,
     lines: Vec<String>,
     locals: HashMap<String, Expr>,
-    /// Arguments of the function that are static texts: its callers pass constants.
+    /// Arguments of the function that are static strings, because its callers pass constants.
     arguments: HashSet<String>,
     found: &'a mut Found,
 }
@@ -80,7 +83,7 @@ pub(crate) fn find(folder: &Path) -> Found {
         let file = file.clone();
         Search { names: &names, file, lines, locals, arguments, found: &mut found }.visit_file(parsed);
     }
-    // Those that are passed on as arguments.
+    // Queries that are passed as arguments.
     for ((file, name), value) in names.constants.iter().filter(|((file, _), _)| !file.is_empty()) {
         let texts = names.evaluate(value, &HashMap::new());
         for sql in texts.into_iter().filter(|text| is_statement(text)) {
@@ -143,7 +146,7 @@ impl<'ast> Visit<'ast> for Search<'_> {
     }
 
     fn visit_local(&mut self, local: &'ast Local) {
-        // First, because a name may stand for another value in its own initialiser.
+        // The initialiser is visited first, because the name may have a different value in it.
         syn::visit::visit_local(self, local);
         if let (Pat::Ident(name), Some(value)) = (&local.pat, &local.init) {
             self.locals.insert(name.ident.to_string(), (*value.expr).clone());
@@ -206,8 +209,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns the name of the function of sqlx that a call names. What a `QueryBuilder` puts together
-/// is not constant, and left out.
+/// Returns the name of the sqlx function that is called. Statements built with a `QueryBuilder` are
+/// not constant and are ignored.
 fn function(call: &ExprCall) -> Option<String> {
     let Expr::Path(path) = &*call.func else { return None };
     let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -248,7 +251,7 @@ fn static_arguments(signature: &Signature) -> HashSet<String> {
     names.collect()
 }
 
-/// Whether a text is a whole statement.
+/// Returns whether a string is a complete statement.
 fn is_statement(text: &str) -> bool {
     let first = text.split_whitespace().next().unwrap_or_default();
     matches!(first, "select" | "insert" | "update" | "delete" | "with")
@@ -260,8 +263,8 @@ impl Names {
         own.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
     }
 
-    /// Returns the texts that an expression can be; none if it is not known before the program
-    /// runs.
+    /// Returns the strings to which an expression can evaluate, or none if they are known only at
+    /// run time.
     fn evaluate(&self, expr: &Expr, locals: &HashMap<String, Expr>) -> Vec<String> {
         let all = |parts: Vec<&Expr>| {
             let texts: Vec<Vec<String>> = parts.iter().map(|part| self.evaluate(part, locals)).collect();
@@ -322,7 +325,7 @@ fn result(block: &Block) -> Option<&Expr> {
 }
 
 impl Arm {
-    /// Returns the tokens that each name stands for; `None` if the arguments do not fit.
+    /// Returns the tokens of each argument by name, or `None` if the arguments do not match.
     fn matched(&self, arguments: &[Vec<TokenTree>]) -> Option<HashMap<String, TokenStream>> {
         if arguments.len() != self.arguments.len() {
             return None;
@@ -343,12 +346,12 @@ impl Arm {
     }
 }
 
-/// Whether the tokens are a macro's name, `!` and its arguments.
+/// Returns whether the tokens are a macro's name, `!` and its arguments.
 fn is_call(tokens: &[TokenTree]) -> bool {
     matches!(tokens.get(1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
 }
 
-/// Reads the arms of a macro; those with repetitions are left out.
+/// Reads the arms of a macro. Arms with repetitions are ignored.
 fn arms(tokens: &TokenStream) -> Vec<Arm> {
     let groups: Vec<_> = tokens
         .clone()
@@ -383,7 +386,7 @@ fn at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
     parts
 }
 
-/// Replaces `$name` by the tokens it stands for.
+/// Replaces each `$name` by its tokens.
 fn put_in(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenStream {
     let mut out = TokenStream::new();
     let mut tokens = tokens.into_iter().peekable();

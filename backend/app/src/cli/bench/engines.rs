@@ -7,7 +7,7 @@ use anyhow::bail;
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 
-/// Starts the sides that the flags ask for, the CPU first. Also returns notes for the reader of the
+/// Starts the sides that the flags request, the CPU first. Also returns notes for the reader of the
 /// report.
 pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(Vec<Side>, Vec<String>)> {
     let mut sides = Vec::new();
@@ -50,7 +50,7 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
     Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
 }
 
-/// Returns a configuration whose queue has room for every face of all concurrent images. The
+/// Returns a configuration whose queue has a place for every face of all concurrent images. The
 /// benchmark measures speed, so no request may be rejected.
 fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
@@ -60,13 +60,13 @@ fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
     Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
 }
 
-/// Returns a configuration that runs everything on the CPU, whatever the variables say.
+/// Returns a configuration that runs everything on the CPU, regardless of the variables.
 pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: Vec::new(), force_gpu_only: false, ..roomy(settings, args) }
 }
 
 /// Returns a configuration that runs on the GPU all operations except those whose own variable is
-/// false. An operation named on the command line runs on the GPU in any case. A fallback to the CPU
+/// false. An operation specified on the command line always runs on the GPU. A fallback to the CPU
 /// is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     let named = match (args.operation, args.subjects().as_slice()) {

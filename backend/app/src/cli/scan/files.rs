@@ -26,8 +26,8 @@ pub(super) struct Found {
     pub(super) ignored: usize,
 }
 
-/// Searches the inputs. Folders are walked recursively. Files that are named directly count as
-/// images, whatever they contain.
+/// Searches the inputs. Folders are walked recursively. Files that are specified directly are
+/// treated as images, regardless of their content.
 pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
     let mut found = Found::default();
     for input in inputs {

@@ -39,7 +39,7 @@ pub(super) async fn run(
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let result = feed(settings, &scan, &found, signal).await;
-    // Also after a failure, because the record must not show a running scan.
+    // Also runs after a failure, because the record must not remain in the state of a running scan.
     let crawl = scan.finish(signal.is_cancelled() || result.is_err()).await;
     let files = result?;
     Ok(LocalScan { crawl: crawl?, files })
@@ -60,8 +60,8 @@ async fn feed(
             tally.count(FileOutcome::failed(path.clone(), "unreadable", reason.clone()));
         }
     }
-    // At any time, one file more than there are cores is decoded or stored, and another one is
-    // read.
+    // At any time, at most one file more than the number of cores is decoded or stored, and one
+    // further file is read.
     let concurrency = cores() + 2;
     let mut outcomes = stream::iter(found.images.chunks(CHUNK))
         .then(|chunk| async move { scan.add(chunk).await.context("cannot enter files into the ledger") })

@@ -1,4 +1,4 @@
-//! Summarises a scan: a table for people, a JSON document for programs.
+//! Summarises a scan as a table for users or a JSON document for programs.
 use crate::cli::{Exit, output};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub(super) struct FileOutcome {
     outcome: &'static str,
     /// Stable code if the file was not processed.
     reason: Option<&'static str>,
-    /// An explanation for people.
+    /// A human-readable explanation.
     detail: Option<String>,
     image_id: Option<Uuid>,
     pub(super) faces: usize,

@@ -46,7 +46,7 @@ async fn follow(
             () = tokio::time::sleep(LOOK) => {}
             () = signal.cancelled() => {
                 crawl = match foundation.crawls.cancel(crawl.id).await {
-                    // The crawl ended at the same moment.
+                    // The crawl ended at the same time.
                     Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawl(crawl.id).await?,
                     cancelled => cancelled?,
                 };
