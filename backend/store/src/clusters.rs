@@ -76,8 +76,8 @@ pub struct Changes {
 /// Maximum number of faces, oldest first, from which a subject's mean is computed. The limit
 /// prevents a person with thousands of images from slowing down every step.
 const MOST_MEMBERS: i64 = 256;
-/// Maximum number of faces in scope up to which neighbours are found by comparing all faces. The
-/// comparison is exact, and faster than an index that all collections share.
+/// Up to this number of faces in scope, neighbours are found by comparing all faces. The comparison
+/// is exact, and faster than an index that all collections share.
 const COMPARE_ALL: i64 = 5_000;
 /// Maximum number of index entries that the search for one face's neighbours visits.
 const MAX_SCAN_TUPLES: i64 = 20_000;

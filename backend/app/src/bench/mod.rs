@@ -88,8 +88,8 @@ fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     all
 }
 
-/// Measures every operation on every size of `pictures`; the sides alternate. `progress` is called
-/// with the name of the next measurement.
+/// Measures every operation on every size of `pictures`. Runs on the CPU and on the GPU alternate.
+/// `progress` is called with the name of the next measurement.
 ///
 /// # Errors
 /// Fails if no image of a size can be used. An image that fails is not an error; it lowers

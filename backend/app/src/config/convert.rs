@@ -69,9 +69,9 @@ impl Settings {
     /// Returns the limit of concurrently decoded images in millions of pixels.
     fn decoded_megapixels(&self) -> u64 {
         let largest = u64::from(self.service.max_image_megapixels);
-        // Five of the largest images, so that even the image whose decoding takes the most fits
-        // into the share of crawls. With many cores, 40 per core, so that photographs keep the
-        // cores busy.
+        // Five times the largest image, so that even the image that needs the most memory to decode
+        // fits into the share of crawls. On machines with many cores, 40 megapixels for each core,
+        // so that photographs keep the cores busy.
         let enough = || (5 * largest).max(40 * cores() as u64);
         self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
     }

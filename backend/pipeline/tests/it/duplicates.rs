@@ -40,8 +40,8 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     let sources = world.store.sources(&ids).await.unwrap();
     let most = ids.iter().map(|id| sources.iter().filter(|(image, _)| image == id).count()).max();
     assert_eq!((sources.len(), most), (4, Some(3)));
-    // The copy is recognised by its bytes or its hashes; the smaller version by its hashes, before
-    // or after the others.
+    // The copy is recognised by its bytes or its hashes; the smaller version by its hashes,
+    // whether it is processed before or after the others.
     let codes = ["exact_duplicate", "near_duplicate", "superseded"];
     let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(*code)).sum();
     assert_eq!(told, 2);
