@@ -65,7 +65,8 @@ pub(crate) struct Pick {
 impl Recipes {
     /// Validates every host and every selector.
     ///
-    /// # Errors Returns a [`RecipeError`] with the number of the recipe, the field and the value.
+    /// # Errors
+    /// Returns a [`RecipeError`] with the number of the recipe, the field and the value.
     pub fn new(recipes: &[Recipe]) -> Result<Self, RecipeError> {
         let checked = recipes.iter().enumerate().map(|(index, recipe)| SiteRecipe::new(index + 1, recipe));
         Ok(Self(checked.collect::<Result<Vec<_>, _>>()?.into()))

@@ -58,7 +58,8 @@ const TRACKING: &[&str] = &[
 /// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
 /// segments, no tracking parameters.
 ///
-/// # Errors Returns a sentence for the API caller that describes the error.
+/// # Errors
+/// Returns a sentence for the API caller that describes the error.
 pub fn parse(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if text.is_empty() {
@@ -128,7 +129,8 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
 /// HTTPS URLs are parsed by [`parse`]. A file URL is converted to the spelling that a scan of the
 /// file uses.
 ///
-/// # Errors Returns a sentence for the API caller that describes the error.
+/// # Errors
+/// Returns a sentence for the API caller that describes the error.
 pub fn address(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {

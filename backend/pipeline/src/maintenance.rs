@@ -16,8 +16,8 @@ const EVERY: Duration = Duration::from_secs(3600);
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Number of blobs that one query looks up.
 const CHUNK: usize = 500;
-/// Time after a host's last request after which its data is useless. A robots.txt is valid for a
-/// day, and the pace for the current day.
+/// Hosts without a request for this time are deleted. Their data is out of date by then: a
+/// robots.txt is valid for a day, and so is the learned pace.
 const HOSTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
 const HOSTS_EVERY: Duration = Duration::from_secs(24 * 3600);

@@ -62,8 +62,8 @@ impl Confirmations {
     /// The number of rows may grow by up to `confirm_above` after the dry run. Without this
     /// tolerance, a running crawl would invalidate every token.
     ///
-    /// # Errors Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the
-    /// token.
+    /// # Errors
+    /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.
     pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<(), ApiError> {
         if deletion.count <= self.most {
             return Ok(());

@@ -73,8 +73,9 @@ impl Caller {
 
     /// Returns the collection of the request: the given one, else the key's own, else `default`.
     ///
-    /// # Errors Fails with 404 if the collection does not exist or the caller may not access it.
-    /// Both cases give the same error.
+    /// # Errors
+    /// Fails with 404 if the collection does not exist or the caller may not access it. Both cases
+    /// give the same error.
     pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
         let store = self.store();
         let found = retried("collection", || async {
@@ -90,7 +91,8 @@ impl Caller {
     /// Returns the collection whose settings determine face quality: the given one, else the key's
     /// own. `None` means the settings of the service.
     ///
-    /// # Errors Returns the errors of [`Self::collection`].
+    /// # Errors
+    /// Returns the errors of [`Self::collection`].
     pub(crate) async fn judging(&self, named: Option<&str>) -> Result<Option<Collection>, ApiError> {
         match (named, self.bound_to()) {
             (None, None) => Ok(None),

@@ -47,8 +47,9 @@ impl Default for Lookups {
 impl Lookups {
     /// Waits for permission to run a look-up.
     ///
-    /// # Errors Fails with 429 if the queue is full, if the address reached its maximum, or if the
-    /// wait takes too long.
+    /// # Errors
+    /// Fails with 429 if the queue is full, if the address reached its maximum, or if the wait
+    /// takes too long.
     pub(super) async fn admit(&self, peer: Peer) -> Result<Lookup<'_>, ApiError> {
         let full = || {
             let sentence =

@@ -41,8 +41,8 @@ pub(super) struct Standing {
 impl Rates {
     /// Takes a token and returns the remaining quota. Returns `None` for a key without a limit.
     ///
-    /// # Errors Fails with 429, which contains the time until the next token, and the quota for the
-    /// headers.
+    /// # Errors
+    /// Fails with 429, which contains the time until the next token, and the quota for the headers.
     pub(super) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
         let rate =
             key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);

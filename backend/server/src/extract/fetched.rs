@@ -37,8 +37,8 @@ impl Room {
     /// reserved in one step, because a holder that waits for more could block others. A caller's
     /// share leaves memory for the fetches of other callers.
     ///
-    /// # Errors Fails with 429 if no memory becomes available until shortly before the request's
-    /// deadline.
+    /// # Errors
+    /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
         let mut share = state.fetched_shares.open();

@@ -81,9 +81,9 @@ pub(crate) enum Carrier {
 impl Carrier {
     /// Returns the carrier for the content type.
     ///
-    /// # Errors Fails with 415 for any other content type, or if there is none. A page of another
-    /// site can send a body without a type, or with one of the three form types, without a CORS
-    /// preflight.
+    /// # Errors
+    /// Fails with 415 for any other content type, or if there is none. A page of another site can
+    /// send a body without a type, or with one of the three form types, without a CORS preflight.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let media = json::media_type(headers);
         match media.as_str() {

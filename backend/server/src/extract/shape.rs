@@ -21,9 +21,10 @@ pub(super) const DEPTH: usize = 32;
 
 /// Checks the structure of a text.
 ///
-/// # Errors Fails with 422 for a NUL character, for a name that occurs twice in an object, and for
-/// too many values or levels. `field` is set to the position. A text that is not JSON passes,
-/// because the parser reports that error.
+/// # Errors
+/// Fails with 422 for a NUL character, for a name that occurs twice in an object, and for too many
+/// values or levels. `field` is set to the position. A text that is not JSON passes, because the
+/// parser reports that error.
 pub(super) fn check(text: &[u8]) -> Result<(), ApiError> {
     let mut walk = Walk { place: Vec::new(), values: 0, hasher: RandomState::new(), fault: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);

@@ -69,7 +69,8 @@ struct Schemas(Value);
 impl Schemas {
     /// Returns an example of a value that fits a schema.
     ///
-    /// # Errors Returns the path of the field that has a type but no example.
+    /// # Errors
+    /// Returns the path of the field that has a type but no example.
     fn example(&self, schema: &Value, path: &str) -> Result<Value, String> {
         let places = ["/example", "/examples/0", "/const", "/default"];
         if let Some(given) = places.iter().find_map(|place| schema.pointer(place)) {

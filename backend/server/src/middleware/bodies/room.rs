@@ -111,7 +111,8 @@ impl Room {
 
     /// Raises the reservation to `bytes` in total.
     ///
-    /// # Errors Fails with [`NoRoom`]. The previous reservation remains.
+    /// # Errors
+    /// Fails with [`NoRoom`]. The previous reservation remains.
     pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.

@@ -31,7 +31,8 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
 /// Rejects thresholds below 0, because faces of one person never have a negative cosine, and above
 /// 1.
 ///
-/// # Errors Fails with 422. The message contains the allowed range.
+/// # Errors
+/// Fails with 422. The message contains the allowed range.
 pub(super) fn check_range(threshold: Option<f64>) -> Result<(), ApiError> {
     const ALLOWED: &str = "a number from 0 to 1";
     match threshold.filter(|value| !(0.0..=1.0).contains(value)) {
