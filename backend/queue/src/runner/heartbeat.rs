@@ -1,11 +1,9 @@
 //! The task that extends the leases of the jobs in this process.
 use super::backoff::{Backoff, within};
+use super::maintenance::SHORTEST;
 use super::{Shared, telemetry};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Minimum interval between two heartbeats.
-const SHORTEST: Duration = Duration::from_millis(20);
+use std::time::Instant;
 
 /// Extends all leases every third of the lease time, and more often after a failure.
 pub(super) async fn heartbeats(shared: Arc<Shared>) {

@@ -19,8 +19,8 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
 const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
-/// Minimum of all intervals in this module, regardless of the lease.
-const SHORTEST: Duration = Duration::from_millis(20);
+/// Minimum of all intervals of the background tasks, regardless of the lease.
+pub(super) const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
 /// rows that another process is rescuing are skipped.

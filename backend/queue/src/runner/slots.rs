@@ -44,9 +44,6 @@ pub(super) struct Wanted {
     pub(super) any: usize,
     /// Number of running jobs by tenant.
     pub(super) running: Vec<(Uuid, usize)>,
-    /// Whether the claim excludes jobs of the tenant in `beside`, because other tenants share the
-    /// slots.
-    withheld: bool,
 }
 
 /// The slots of all kinds.
@@ -91,7 +88,7 @@ impl Slot {
         let is_due = self.alone.is_none_or(|at| now.duration_since(at) >= ALONE);
         let beside = (self.used >= share && is_due).then_some((busiest, free));
         let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
-        Wanted { kind: kind.to_owned(), beside, any, running, withheld: any == 0 }
+        Wanted { kind: kind.to_owned(), beside, any, running }
     }
 }
 
@@ -132,7 +129,7 @@ impl Slots {
         for (kind, slot) in kinds.iter_mut().filter(|(_, slot)| slot.hungry && slot.used < slot.limit) {
             slot.tenants.retain(|_, tenant| tenant.counts(now));
             let ask = slot.wanted(kind, now);
-            (slot.hungry, slot.withheld) = (false, ask.withheld);
+            (slot.hungry, slot.withheld) = (false, ask.any == 0);
             if ask.beside.is_some() || ask.any > 0 {
                 wanted.push(ask);
             }
