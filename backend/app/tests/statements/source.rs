@@ -82,18 +82,7 @@ pub(crate) fn find(folder: &Path) -> Found {
         let (locals, arguments) = Default::default();
         let file = file.clone();
         Search { names: &names, file, lines, locals, arguments, found: &mut found }.visit_file(parsed);
-    }
-    // Queries that are passed as arguments.
-    for ((file, name), value) in names.constants.iter().filter(|((file, _), _)| !file.is_empty()) {
-        let texts = names.evaluate(value, &HashMap::new());
-        for sql in texts.into_iter().filter(|text| is_statement(text)) {
-            found.statements.push(Statement {
-                place: format!("{file}: {name}"),
-                sql,
-                function: "const".into(),
-                binds: None,
-            });
-        }
+        found.statements.extend(names.statements());
     }
     found
 }
@@ -258,6 +247,23 @@ fn is_statement(text: &str) -> bool {
 }
 
 impl Names {
+    /// Returns the constants of the file that are whole statements. Some are passed as arguments, so
+    /// no call of sqlx names them.
+    fn statements(&self) -> Vec<Statement> {
+        let own = self.constants.iter().filter(|((file, _), _)| *file == self.file);
+        let mut found = Vec::new();
+        for ((file, name), value) in own {
+            let texts = self.evaluate(value, &HashMap::new());
+            found.extend(texts.into_iter().filter(|text| is_statement(text)).map(|sql| Statement {
+                place: format!("{file}: {name}"),
+                sql,
+                function: "const".into(),
+                binds: None,
+            }));
+        }
+        found
+    }
+
     fn constant(&self, name: &str) -> Option<&Expr> {
         let own = self.constants.get(&(self.file.clone(), name.to_owned()));
         own.or_else(|| self.constants.get(&(String::new(), name.to_owned())))
