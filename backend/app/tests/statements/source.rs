@@ -247,8 +247,8 @@ fn is_statement(text: &str) -> bool {
 }
 
 impl Names {
-    /// Returns the constants of the file that are whole statements. Some are passed as arguments, so
-    /// no call of sqlx names them.
+    /// Returns the constants of the file that are whole statements. Some are passed as arguments,
+    /// so no call of sqlx names them.
     fn statements(&self) -> Vec<Statement> {
         let own = self.constants.iter().filter(|((file, _), _)| *file == self.file);
         let mut found = Vec::new();
