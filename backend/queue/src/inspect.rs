@@ -126,21 +126,13 @@ impl Queue {
     /// index entries of all rows, so it is too slow for every metrics scrape. Use it for pages that
     /// a person opens.
     pub async fn stats(&self) -> Result<QueueStats, QueueError> {
-        self.count(concat!(
-            live_counts!(),
-            " union all select kind, state::text, count(*) from finished_jobs group by 1, 2"
-        ))
-        .await
+        self.count(STATS).await
     }
 
     /// Works like [`stats`](Self::stats), but does not count completed and cancelled jobs. There
     /// can be many of them, and they do not affect the depth of the queue.
     pub async fn depth(&self) -> Result<QueueStats, QueueError> {
-        self.count(concat!(
-            live_counts!(),
-            " union all select kind, 'discarded', count(*) from finished_jobs where state = 'discarded' group by 1"
-        ))
-        .await
+        self.count(DEPTH).await
     }
 
     async fn count(&self, counts: &'static str) -> Result<QueueStats, QueueError> {
@@ -203,7 +195,14 @@ macro_rules! live_counts {
         "select kind, state::text, count(*) from jobs group by 1, 2"
     };
 }
-use live_counts;
+
+const STATS: &str =
+    concat!(live_counts!(), " union all select kind, state::text, count(*) from finished_jobs group by 1, 2");
+
+const DEPTH: &str = concat!(
+    live_counts!(),
+    " union all select kind, 'discarded', count(*) from finished_jobs where state = 'discarded' group by 1"
+);
 
 /// The delete reads the ids that the insert returned, so it deletes only the inserted row.
 const RETRY: &str = "
