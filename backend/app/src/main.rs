@@ -2,9 +2,8 @@
 use app::cli::{Cli, main_of};
 use clap::Parser;
 use listenfd::ListenFd;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+fn main() {
     // For invalid arguments, clap prints its message and exits with status 2.
     let cli = Cli::parse();
     // Must run before other threads start, because it removes the variables of a service manager's

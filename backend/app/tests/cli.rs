@@ -300,6 +300,41 @@ fn a_library_that_cannot_be_loaded_is_named() {
     assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);
 }
 
+/// A library with a destructor that leaves a file. ONNX Runtime has destructors of static objects.
+#[cfg(target_os = "linux")]
+const WITH_DESTRUCTOR: &str = r#"
+    #[unsafe(link_section = ".fini_array")]
+    #[used]
+    static DESTRUCTOR: extern "C" fn() = destructor;
+    extern "C" fn destructor() { let _ = std::fs::write("destroyed", ""); }
+"#;
+
+/// Compares with a command that does run destructors, so that the library is known to be loaded.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
+    let place = Workplace::new();
+    let source = place.put("library.rs", WITH_DESTRUCTOR);
+    let library = place.path().join("library.so");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let built = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let destroyed = place.path().join("destroyed");
+    let mut other = Command::new("true");
+    other.current_dir(place.path()).env("LD_PRELOAD", &library);
+    Finished::of(&mut other).expect(0);
+    assert!(std::fs::exists(&destroyed).unwrap());
+    std::fs::remove_file(&destroyed).unwrap();
+    for (args, status) in [(&["config", "check"][..], 0), (&["detect", "nowhere.jpg"], 1)] {
+        let finished = Finished::of(place.facecrawl(args).env("LD_PRELOAD", &library)).expect(status);
+        assert!(!std::fs::exists(&destroyed).unwrap(), "{args:?}");
+        assert!(!finished.stdout.is_empty() || status > 0, "what is on stdout is written first");
+    }
+}
+
 #[test]
 fn the_page_on_clients_says_what_the_document_says() {
     let document = Workplace::new().run(&["openapi"]).expect(0).stdout;

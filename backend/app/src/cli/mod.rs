@@ -28,11 +28,11 @@ pub(crate) use scan::find_images;
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;
 use crate::otlp::Traces;
+use crate::service::exit_process;
 use crate::{profile, telemetry};
 use anyhow::Context;
 use listenfd::ListenFd;
 use std::path::Path;
-use std::process::ExitCode;
 
 /// The result of a command, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,23 +73,22 @@ impl Exit {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a command and returns the process's exit status. `inherited` are the sockets that a service
-/// manager opened for this process.
+/// Runs a command and ends the process with its exit status. `inherited` are the sockets that a
+/// service manager opened for this process.
 ///
 /// The function is not `async`, because a future is compiled in the crate that polls it. Otherwise
 /// the binary crate would compile all commands again.
-pub fn main_of(cli: Cli, inherited: ListenFd) -> ExitCode {
+pub fn main_of(cli: Cli, inherited: ListenFd) -> ! {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: cannot start threads: {error}");
-            return ExitCode::FAILURE;
+            exit_process(Exit::Failure.code().into())
         }
     };
     let exit = runtime.block_on(run(cli, inherited));
-    // Blocking calls whose results are no longer needed must not delay the exit.
-    runtime.shutdown_background();
-    ExitCode::from(exit.code())
+    // Blocking calls whose results are no longer needed do not delay the exit.
+    exit_process(exit.code().into())
 }
 
 /// Runs a command. `inherited` are the sockets that a service manager opened for this process.

@@ -14,7 +14,7 @@ mod worker;
 pub use database::{Database, Sharing};
 pub use engine::{prepare_models, start_engine, start_engine_with};
 pub use http::{Surface, bind, serve};
-pub use shutdown::listen_for_signals;
+pub use shutdown::{exit_process, listen_for_signals};
 pub use worker::start_runner;
 
 use crate::config::Settings;

@@ -1,5 +1,6 @@
 //! Handles SIGTERM and SIGINT: the first signal starts the shutdown, the second ends the process
-//! immediately.
+//! immediately. Also contains the only way in which the process exits.
+use std::io::Write;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +20,7 @@ pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
         fired.cancel();
         let second = either(&mut interrupt, &mut terminate).await;
         tracing::warn!(signal = name(second), "second signal, exiting immediately");
-        std::process::exit(128 + second);
+        exit_process(128 + second);
     });
     Ok(token)
 }
@@ -33,4 +34,16 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
 
 fn name(signal: i32) -> &'static str {
     if signal == SIGINT { "SIGINT" } else { "SIGTERM" }
+}
+
+/// Ends the process with this exit status, after writing what stdout still holds.
+///
+/// Destructors of C++ libraries do not run. ONNX Runtime has static objects, and another thread may
+/// still load or run a model when the command has its result: a command that fails early does not
+/// wait for the models. A thread that uses an object after its destructor crashes the process, and
+/// the caller sees a signal instead of the exit status.
+pub fn exit_process(status: i32) -> ! {
+    // An error here means that nobody reads the output.
+    let _unread = std::io::stdout().flush();
+    signal_hook::low_level::exit(status)
 }
