@@ -13,6 +13,7 @@ use axum::routing::get as route;
 use common::files::sha256;
 use common::process::Workplace;
 use common::service::{Service, get};
+use domain::ImageState;
 use embedded_postgres::Cluster;
 use queue::{JobState, Queue};
 use rustix::process::{Pid, Signal, kill_process};
@@ -196,7 +197,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     for (at, blow) in schedule(&mut random) {
         until("for images to be stored", async || {
             let progress = store.crawl_progress(id).await.ok()?;
-            (*progress.images.get("processed")? as usize >= at).then_some(())
+            (*progress.images.get(&ImageState::Processed)? as usize >= at).then_some(())
         })
         .await;
         match blow {

@@ -7,6 +7,7 @@ mod common;
 use bytes::Bytes;
 use common::process::{Finished, Workplace};
 use common::service::{Caller, Service};
+use domain::ClusteringState;
 use rustix::process::Signal;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,7 +161,10 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
             let _ = service.ended();
             hold.release().await;
             let looked = run().await.looked;
-            assert!(run().await.state == "running" && (1..DRAWN).contains(&looked), "{looked}");
+            assert!(
+                run().await.state == ClusteringState::Running && (1..DRAWN).contains(&looked),
+                "{looked}"
+            );
             database
                 .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
                 .await;

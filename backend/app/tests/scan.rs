@@ -4,6 +4,7 @@ mod common;
 
 use common::files::FileServer;
 use common::process::{Finished, Workplace};
+use domain::ImageState;
 use serde_json::Value;
 use testing::TestDatabase;
 
@@ -139,7 +140,13 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     loop {
         let crawl = store.crawls(&Default::default(), None, 1).await.unwrap().into_iter().next();
         if let Some(crawl) = crawl
-            && store.crawl_progress(crawl.id).await.unwrap().images.get("processed").is_some_and(|n| *n > 0)
+            && store
+                .crawl_progress(crawl.id)
+                .await
+                .unwrap()
+                .images
+                .get(&ImageState::Processed)
+                .is_some_and(|n| *n > 0)
         {
             break;
         }

@@ -1,4 +1,5 @@
 //! Parses `X-Robots-Tag` headers and `<meta name=robots>` elements.
+use domain::Reason;
 
 /// Holds the restrictions that a page or an image declares for robots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -75,17 +76,17 @@ impl Directives {
         }
     }
 
-    /// Returns the reason code if images must not be used (`noindex`, `noimageindex`, `noai`,
-    /// `noimageai`), or `None` if they may be used.
-    pub fn images_denied(&self) -> Option<&'static str> {
+    /// Returns the directive because of which images must not be used, or `None` if they may be
+    /// used.
+    pub fn images_denied(&self) -> Option<Reason> {
         [
-            (self.noindex, "noindex"),
-            (self.noimageindex, "noimageindex"),
-            (self.noai, "noai"),
-            (self.noimageai, "noimageai"),
+            (self.noindex, Reason::Noindex),
+            (self.noimageindex, Reason::Noimageindex),
+            (self.noai, Reason::Noai),
+            (self.noimageai, Reason::Noimageai),
         ]
         .into_iter()
-        .find_map(|(set, code)| set.then_some(code))
+        .find_map(|(set, reason)| set.then_some(reason))
     }
 }
 
@@ -141,8 +142,8 @@ mod tests {
     fn the_first_reason_against_images_is_named() {
         let read = |v: &str| Directives::parse([v], "facecrawl");
         assert_eq!(read("nofollow").images_denied(), None);
-        assert_eq!(read("noimageai").images_denied(), Some("noimageai"));
-        assert_eq!(read("noai").union(read("noindex")).images_denied(), Some("noindex"));
+        assert_eq!(read("noimageai").images_denied(), Some(Reason::Noimageai));
+        assert_eq!(read("noai").union(read("noindex")).images_denied(), Some(Reason::Noindex));
         assert_eq!(read("none").union(read("noai")), read("noindex, nofollow, noai"));
     }
 }

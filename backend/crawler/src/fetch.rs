@@ -9,6 +9,7 @@ pub use roots::{Roots, RootsError};
 
 use crate::GuardError;
 use bytes::Bytes;
+use domain::Reason;
 use std::time::Duration;
 use url::Url;
 
@@ -102,9 +103,9 @@ pub enum FetchError {
     /// The URL or an address of its host is forbidden.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The policy rejected the hop (robots.txt, scope). Contains the reason code.
+    /// The policy rejected the hop (robots.txt, scope).
     #[error("not allowed: {0}")]
-    Refused(String),
+    Refused(Reason),
     /// The policy postpones the hop (politeness).
     #[error("not now")]
     Later(time::OffsetDateTime),
@@ -137,23 +138,22 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Returns the stable reason code: `forbidden_url`, `forbidden_address`, `robots_disallowed`,
-    /// `dns_failure`, `connect_failure`, `timeout`, `too_many_bytes`, `too_many_redirects`,
-    /// `http_404`, …
-    pub fn code(&self) -> String {
+    /// Returns the reason that the ledgers and the API show.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Guard(GuardError::Url(_)) => "forbidden_url".into(),
-            Self::Guard(GuardError::Address { .. }) => "forbidden_address".into(),
-            Self::Refused(code) => code.clone(),
-            Self::Later(_) => "later".into(),
-            Self::Dns(_) => "dns_failure".into(),
-            Self::Connect(_) => "connect_failure".into(),
-            Self::Timeout(_) => "timeout".into(),
-            Self::TooLarge { .. } => "too_many_bytes".into(),
-            Self::TooManyRedirects => "too_many_redirects".into(),
-            Self::Status { status, .. } => format!("http_{status}"),
+            Self::Guard(GuardError::Url(_)) => Reason::ForbiddenUrl,
+            Self::Guard(GuardError::Address { .. }) => Reason::ForbiddenAddress,
+            Self::Refused(reason) => reason.clone(),
+            Self::Later(_) => Reason::Later,
+            Self::Dns(_) => Reason::DnsFailure,
+            Self::Connect(_) => Reason::ConnectFailure,
+            Self::Timeout(_) => Reason::Timeout,
+            Self::TooLarge { .. } => Reason::TooManyBytes,
+            Self::TooManyRedirects => Reason::TooManyRedirects,
+            Self::Status { status, .. } => Reason::Http(*status),
         }
     }
+
     /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         match self {

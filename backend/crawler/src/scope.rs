@@ -53,7 +53,7 @@ fn bare_host(url: &Url) -> Option<&str> {
 fn domain(url: &Url) -> Option<&str> {
     let host = url.host_str()?.trim_end_matches('.');
     match url.host()? {
-        Host::Domain(_) => Some(domains::registrable(host).unwrap_or(host)),
+        Host::Domain(_) => Some(public_suffix::registrable(host).unwrap_or(host)),
         _ => Some(host),
     }
 }

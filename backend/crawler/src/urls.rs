@@ -1,5 +1,6 @@
 //! Normalises URLs, so that each resource has one spelling. Also detects URLs that look like
 //! crawler traps.
+use domain::Reason;
 use url::Url;
 
 /// Maximum bytes of a URL that is read, fetched or stored, both before and after it is normalised.
@@ -8,10 +9,6 @@ use url::Url;
 pub const MAX_PARSED_LENGTH: usize = 8192;
 /// Maximum bytes of a page's URL that is followed. Longer ones get the reason `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
-/// Reason code of URLs that are too long to be followed.
-pub const TOO_LONG: &str = "url_too_long";
-/// Reason code of URLs that the guard rejects without a DNS look-up.
-pub const FORBIDDEN: &str = "forbidden_url";
 /// Maximum characters of a host name (RFC 1123).
 const MAX_HOST: usize = 253;
 /// Maximum number of path segments of a page that is followed. Longer paths get the reason
@@ -332,24 +329,24 @@ pub fn directory(url: &Url) -> String {
     format!("{}{name}{}", host_key(url), if url.query().is_some() { "?" } else { "/" })
 }
 
-/// Returns the reason code if the URL cannot be fetched (`forbidden_url`) or looks like a trap
+/// Returns the reason if the URL cannot be fetched (`forbidden_url`) or looks like a trap
 /// (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
-pub fn trap(url: &Url) -> Option<&'static str> {
+pub fn trap(url: &Url) -> Option<Reason> {
     if bad_host(url).is_some() {
-        return Some(FORBIDDEN);
+        return Some(Reason::ForbiddenUrl);
     }
     if url.as_str().len() > MAX_LENGTH {
-        return Some(TOO_LONG);
+        return Some(Reason::UrlTooLong);
     }
     let segments: Vec<&str> = url.path().split('/').filter(|s| !s.is_empty()).collect();
     if segments.len() > MAX_SEGMENTS {
-        return Some("path_too_deep");
+        return Some(Reason::PathTooDeep);
     }
     if repeats(&segments) {
-        return Some("repeated_segments");
+        return Some(Reason::RepeatedSegments);
     }
     if url.query().is_some_and(|q| q.split('&').count() > MAX_PARAMETERS) {
-        return Some("too_many_parameters");
+        return Some(Reason::TooManyParameters);
     }
     None
 }

@@ -64,7 +64,7 @@ async fn main() {
     let started = Instant::now();
     let (run, _) = Clusters::new(store.clone(), queue.clone()).begin(&scope, threshold as f32).await.unwrap();
     let handler = pipeline::worker::cluster_handler(store.clone(), queue.clone());
-    let handlers = HashMap::from([(pipeline::jobs::CLUSTER_COLLECTION.to_owned(), handler)]);
+    let handlers = HashMap::from([(domain::JobKind::ClusterCollection.into(), handler)]);
     let config = RunnerConfig {
         concurrency: HashMap::new(),
         poll: Duration::from_millis(100),

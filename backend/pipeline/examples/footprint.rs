@@ -14,6 +14,7 @@
 //! The defaults are 20,000 images and 128 dimensions.
 #![allow(missing_docs)]
 
+use domain::{CrawlKind, ImageState, PageState};
 use queue::{Claim, NewJob, Queue};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -21,7 +22,7 @@ use std::time::Instant;
 use store::Store;
 use store::faces::NewFace;
 use store::images::NewImage;
-use store::pages::{Admitted, NewImageUrl, NewPage, PageResult};
+use store::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -123,7 +124,7 @@ impl Crawl {
         let model = store.register_model("footprint", "footprint", i32::try_from(dimensions)?).await?.id;
         let mut tx = store.begin().await?;
         let seeds = ["http://www.example.org/".to_owned()];
-        let id = store.insert_crawl(tx.conn(), collection, "web", &seeds, &json!({})).await?.id;
+        let id = store.insert_crawl(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await?.id;
         tx.commit().await?;
         Ok(Self { store, queue, id, collection, model, dimensions })
     }
@@ -180,11 +181,10 @@ impl Crawl {
         };
         let images: Vec<NewImageUrl> = (0..IMAGES_PER_PAGE).map(image).collect();
         let result = PageResult {
-            state: "fetched".into(),
             status: Some(200),
             final_url: Some(page_url.clone()),
             title: Some("A story".into()),
-            ..PageResult::default()
+            ..PageResult::new(PageState::Fetched)
         };
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
@@ -218,7 +218,9 @@ impl Crawl {
         let inserted = self.store.insert_image(tx.conn(), self.collection, &image).await?;
         inserted.map_err(|_| "two images have the same bytes")?;
         self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await?;
-        self.store.settle_image_url(tx.conn(), row, "processed", None, None, Some(image.id)).await?;
+        let (state, image) = (ImageState::Processed, Some(image.id));
+        let result = ImageUrlResult { state, reason: None, detail: None, image };
+        self.store.settle_image_url(tx.conn(), row, result).await?;
         tx.commit().await?;
         Ok(())
     }

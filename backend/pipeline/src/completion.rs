@@ -10,7 +10,9 @@
 pub(crate) mod notifications;
 
 use crate::domain::NotificationError;
+use domain::{CrawlState, Reason};
 use queue::{Claim, Queue, QueueError};
+use store::ledger::Outcomes;
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
@@ -41,7 +43,7 @@ impl CompletionCheck {
         claim: Claim,
     ) -> Result<Self, NotificationError> {
         let state = store.crawl_state(tx.conn(), crawl).await?;
-        if !matches!(state.as_deref(), Some("running" | "paused")) {
+        if !state.is_some_and(CrawlState::is_live) {
             return Err(QueueError::Stale(claim.id).into());
         }
         let near_the_end = store.queued_up_to(tx.conn(), crawl, NEAR_THE_END).await? < NEAR_THE_END;
@@ -80,10 +82,10 @@ pub(crate) async fn finish_if_done(
         return Ok(false);
     }
     let (state, error) = match verdict(&store.outcomes(tx.conn(), crawl).await?) {
-        None => ("completed", None),
-        Some(error) => ("failed", Some(error)),
+        None => (CrawlState::Completed, None),
+        Some(error) => (CrawlState::Failed, Some(error)),
     };
-    match store.set_crawl_state(tx.conn(), crawl, &["running", "paused"], state, error.as_deref()).await {
+    match store.set_crawl_state(tx.conn(), crawl, &CrawlState::LIVE, state, error.as_deref()).await {
         Ok(crawl) => {
             notifications::ended(store, queue, tx, &crawl).await?;
             Ok(true)
@@ -95,18 +97,14 @@ pub(crate) async fn finish_if_done(
 }
 
 /// Returns `None` if the crawl fetched something, and otherwise a sentence with the reasons.
-fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
-    let got_something = outcomes
-        .iter()
-        .any(|o| matches!(o.state.as_str(), "fetched" | "processed" | "duplicate" | "suppressed"));
-    if got_something {
+fn verdict(outcomes: &[Outcomes]) -> Option<String> {
+    if outcomes.iter().any(|outcome| outcome.fetched) {
         return None;
     }
-    let reasons: Vec<String> = outcomes
-        .iter()
-        .map(|o| format!("{} ({})", o.reason.as_deref().unwrap_or(&o.state), o.count))
-        .collect();
-    let refused = |reason: &str| outcomes.iter().any(|o| o.reason.as_deref() == Some(reason));
+    let reason = |outcome: &Outcomes| outcome.reason.as_ref().map_or("no reason".into(), Reason::code);
+    let reasons: Vec<String> =
+        outcomes.iter().map(|outcome| format!("{} ({})", reason(outcome), outcome.count)).collect();
+    let refused = |reason: &Reason| outcomes.iter().any(|outcome| outcome.reason.as_ref() == Some(reason));
     let remedies: String = REMEDIES
         .iter()
         .filter(|(reason, _)| refused(reason))
@@ -117,32 +115,30 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
 
 /// Sentences for the reasons for which the service itself rejects a fetch. They describe what its
 /// operator can change.
-const REMEDIES: [(&str, &str); 2] = [
-    ("forbidden_address", "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
-    ("forbidden_url", "a port is reached only where CRAWL_PORTS has it"),
+const REMEDIES: [(Reason, &str); 2] = [
+    (Reason::ForbiddenAddress, "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
+    (Reason::ForbiddenUrl, "a port is reached only where CRAWL_PORTS has it"),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::ledger::Outcomes;
 
     #[test]
     fn a_crawl_that_got_nothing_says_why_and_what_can_be_done() {
-        let outcomes = |state: &str, reason: &str| Outcomes {
-            state: state.into(),
-            reason: Some(reason.into()),
-            count: 2,
-        };
-        let missing = outcomes("failed", "http_404");
+        let outcomes = |reason| Outcomes { fetched: false, reason: Some(reason), count: 2 };
+        let missing = outcomes(Reason::Http(404));
         assert_eq!(verdict(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
-        let guarded = verdict(&[outcomes("skipped", "forbidden_address")]).unwrap_or_default();
+        let guarded = verdict(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
         assert!(
             guarded.contains("forbidden_address (2); ") && guarded.contains("CRAWL_ALLOW_PRIVATE"),
             "{guarded}"
         );
-        let twice = verdict(&[outcomes("skipped", "forbidden_url"), outcomes("failed", "forbidden_url")]);
+        let twice = verdict(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
         assert_eq!(twice.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
-        assert_eq!(verdict(&[outcomes("skipped", "out_of_scope"), outcomes("fetched", "")]), None);
+        assert_eq!(
+            verdict(&[outcomes(Reason::OutOfScope), Outcomes { fetched: true, reason: None, count: 1 }]),
+            None
+        );
     }
 }

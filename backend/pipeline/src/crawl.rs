@@ -8,6 +8,7 @@ mod seeds;
 pub(crate) mod webhook_secrets;
 
 pub use control::Retried;
+use domain::CrawlKind;
 pub use reconcile::Reconciled;
 pub use webhook_secrets::NewWebhookSecret;
 
@@ -130,7 +131,8 @@ impl Crawls {
         let collection = self.collection(collection).await?;
         let stored = serde_json::to_value(options).expect("options are plain data");
         let mut tx = self.store.begin().await?;
-        let mut crawl = self.store.insert_crawl(tx.conn(), collection, "web", seeds, &stored).await?;
+        let mut crawl =
+            self.store.insert_crawl(tx.conn(), collection, CrawlKind::Web, seeds, &stored).await?;
         if options.every.is_some() {
             crawl = self.store.begin_series(tx.conn(), crawl.id).await?;
         }

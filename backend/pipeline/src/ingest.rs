@@ -26,6 +26,7 @@ use crate::domain::NotificationError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
 use dedupe::Relation;
+use domain::Reason;
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
@@ -50,14 +51,14 @@ pub enum Ingested {
     Duplicate {
         /// The stored image.
         image: Uuid,
-        /// `exact_duplicate` or `near_duplicate`.
-        reason: &'static str,
+        /// `ExactDuplicate`, `NearDuplicate` or `NotModified`.
+        reason: Reason,
     },
     /// The image was not stored, because the image, its address, or every person in it was erased
     /// and must not be stored again.
     Suppressed {
-        /// `suppressed_url`, `suppressed_image`, `suppressed_face` or `suppressed_person`.
-        reason: &'static str,
+        /// `SuppressedUrl`, `SuppressedImage`, `SuppressedFace` or `SuppressedPerson`.
+        reason: Reason,
     },
 }
 

@@ -1,6 +1,4 @@
-//! The handlers of the jobs `scan_page`, `scan_image`, `start_crawl`, `deliver_webhook`,
-//! `erase_collection` and `cluster_collection`. The crate `queue` claims the jobs and calls the
-//! handlers.
+//! The handlers of every [`JobKind`]. The crate `queue` claims the jobs and calls the handlers.
 
 mod clustering;
 mod context;
@@ -20,12 +18,10 @@ mod robots;
 mod webhook;
 mod yields;
 
-use crate::domain::jobs::{
-    CLUSTER_COLLECTION, DELIVER_WEBHOOK, ERASE_COLLECTION, SCAN_IMAGE, SCAN_PAGE, START_CRAWL,
-};
 use crate::{Crawls, Ingest};
 use context::Context;
 use crawler::Fetcher;
+use domain::JobKind;
 use queue::{Handler, Queue};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,21 +37,25 @@ pub fn handlers(
     ingest: Ingest,
     fetcher: Fetcher,
 ) -> HashMap<String, Arc<dyn Handler>> {
-    let webhook = webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone());
-    let erase = erase_collection::EraseCollection::new(store.clone(), crawls.clone(), ingest.blobs().clone());
+    let webhook = Arc::new(webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone()));
+    let blobs = ingest.blobs().clone();
+    let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
-    HashMap::from([
-        (SCAN_PAGE.to_owned(), Arc::new(page::ScanPage(context.clone())) as Arc<dyn Handler>),
-        (SCAN_IMAGE.to_owned(), Arc::new(image::ScanImage(context))),
-        (START_CRAWL.to_owned(), Arc::new(next_run::StartCrawl(crawls))),
-        (DELIVER_WEBHOOK.to_owned(), Arc::new(webhook)),
-        (ERASE_COLLECTION.to_owned(), Arc::new(erase)),
-        (CLUSTER_COLLECTION.to_owned(), clustering),
-    ])
+    let handler = |kind| -> Arc<dyn Handler> {
+        match kind {
+            JobKind::ScanPage => Arc::new(page::ScanPage(context.clone())),
+            JobKind::ScanImage => Arc::new(image::ScanImage(context.clone())),
+            JobKind::StartCrawl => Arc::new(next_run::StartCrawl(crawls.clone())),
+            JobKind::DeliverWebhook => webhook.clone(),
+            JobKind::EraseCollection => erase.clone(),
+            JobKind::ClusterCollection => clustering.clone(),
+        }
+    };
+    JobKind::ALL.map(|kind| (kind.into(), handler(kind))).into()
 }
 
-/// Returns the handler of [`CLUSTER_COLLECTION`] alone. It needs no models.
+/// Returns the handler of [`JobKind::ClusterCollection`] alone. It needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
     Arc::new(clustering::ClusterCollection::new(store, queue))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KindReport {
     /// Number of live jobs per state, and of discarded jobs.
-    pub counts: BTreeMap<&'static str, i64>,
+    pub counts: BTreeMap<JobState, i64>,
     /// Number of jobs completed within the window.
     pub completed: i64,
     /// Number of jobs discarded within the window.
@@ -33,7 +33,7 @@ impl Queue {
     pub async fn report(&self, window: Duration) -> Result<QueueReport, QueueError> {
         let mut kinds: BTreeMap<String, KindReport> = BTreeMap::new();
         for (kind, state, count) in self.depth().await?.counts {
-            kinds.entry(kind).or_default().counts.insert(state.as_str(), count);
+            kinds.entry(kind).or_default().counts.insert(state, count);
         }
         let ended: Vec<(String, String, i64)> =
             sqlx::query_as(ENDED).bind(interval(window)).fetch_all(&self.pool).await?;

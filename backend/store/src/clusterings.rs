@@ -1,6 +1,7 @@
 //! Records of clustering runs.
 use crate::clusters::{Changes, ClusterScope};
 use crate::{Store, StoreError};
+use domain::ClusteringState;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -12,8 +13,8 @@ pub struct Clustering {
     pub id: Uuid,
     /// The collection whose faces are clustered.
     pub collection_id: Uuid,
-    /// `queued`, `running`, `completed`, `failed`.
-    pub state: String,
+    /// Its state.
+    pub state: ClusteringState,
     /// Minimum mean similarity between the parts of a cluster.
     pub threshold: f32,
     /// Whether faces that failed their quality profile are included.

@@ -7,6 +7,7 @@
 use crate::ledger::Ledger;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError};
+use domain::Reason;
 use sqlx::PgConnection;
 use std::time::Duration;
 use uuid::Uuid;
@@ -18,13 +19,13 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
-        reason: &str,
+        reason: Reason,
         most: i64,
     ) -> Result<i64, StoreError> {
         lock_crawl(conn, crawl).await?;
         let mut skipped = 0;
         for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
-            let done = sqlx::query(close).bind(crawl).bind(reason).bind(most - skipped).execute(&mut *conn);
+            let done = sqlx::query(close).bind(crawl).bind(&reason).bind(most - skipped).execute(&mut *conn);
             skipped += done.await?.rows_affected().cast_signed();
         }
         Ok(skipped)

@@ -1,5 +1,6 @@
 //! Crawls, their states and their progress.
 use crate::{Store, StoreError};
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use std::collections::BTreeMap;
@@ -15,10 +16,10 @@ pub struct Crawl {
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
-    /// `web` or `scan`.
-    pub kind: String,
-    /// `running`, `paused`, `completed`, `cancelled`, `failed`.
-    pub state: String,
+    /// What it reads.
+    pub kind: CrawlKind,
+    /// Its state.
+    pub state: CrawlState,
     /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first
     /// ones.
     pub seeds: Vec<String>,
@@ -44,16 +45,15 @@ pub struct Crawl {
 /// The progress of a crawl, counted from the ledgers, so the numbers always add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CrawlProgress {
-    /// Pages by state: `queued`, `fetched`, `skipped`, `failed`; every state is present.
-    pub pages: BTreeMap<String, i64>,
-    /// Image URLs by state: `queued`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`;
-    /// every state is present.
-    pub images: BTreeMap<String, i64>,
+    /// Pages by state. Every state is present.
+    pub pages: BTreeMap<PageState, i64>,
+    /// Image URLs by state. Every state is present.
+    pub images: BTreeMap<ImageState, i64>,
     /// Number of faces in the distinct images that this crawl's URLs led to, including the
     /// originals of duplicates. Equals the number of faces that `faces` lists for the crawl.
     pub faces: i64,
-    /// Number of unprocessed pages and images per reason code.
-    pub reasons: BTreeMap<String, i64>,
+    /// Number of unprocessed pages and images by reason.
+    pub reasons: BTreeMap<Reason, i64>,
 }
 
 /// Filters of `GET /crawls`.
@@ -62,15 +62,10 @@ pub struct CrawlFilter<'a> {
     /// Collection name.
     pub collection: Option<&'a str>,
     /// Only crawls in this state.
-    pub state: Option<&'a str>,
+    pub state: Option<CrawlState>,
     /// Only runs of this schedule.
     pub series: Option<Uuid>,
 }
-
-pub(crate) const PAGE_STATES: [&str; 4] = ["queued", "fetched", "skipped", "failed"];
-pub(crate) const IMAGE_STATES: [&str; 6] =
-    ["queued", "processed", "duplicate", "skipped", "failed", "suppressed"];
-const CRAWL_STATES: [&str; 5] = ["running", "paused", "completed", "cancelled", "failed"];
 
 macro_rules! select_crawls {
     ($tail:literal) => {
@@ -101,17 +96,15 @@ impl Store {
     /// Inserts a running crawl.
     ///
     /// # Errors
-    /// Fails with `Invalid` if the kind is not `web` or `scan`, and with `NotFound` if the
-    /// collection does not exist.
+    /// Fails with `NotFound` if the collection does not exist.
     pub async fn insert_crawl(
         &self,
         conn: &mut PgConnection,
         collection_id: Uuid,
-        kind: &str,
+        kind: CrawlKind,
         seeds: &[String],
         options: &Value,
     ) -> Result<Crawl, StoreError> {
-        one_of("kind of crawl", kind, &["web", "scan"])?;
         let id = Uuid::now_v7();
         let inserted = sqlx::query(
             "insert into crawls (id, collection_id, kind, seeds, options)
@@ -174,8 +167,7 @@ impl Store {
             query.push(" and r.collection_id = ").push_bind(self.collection(name).await?.id);
         }
         if let Some(state) = filter.state {
-            one_of("state of a crawl", state, &CRAWL_STATES)?;
-            query.push(" and r.state = ").push_bind(state.to_owned());
+            query.push(" and r.state = ").push_bind(state);
         }
         if let Some(series) = filter.series {
             query.push(" and r.series_id = ").push_bind(series);
@@ -198,11 +190,10 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         id: Uuid,
-        from: &[&str],
-        to: &str,
+        from: &[CrawlState],
+        to: CrawlState,
         error: Option<&str>,
     ) -> Result<Crawl, StoreError> {
-        one_of("state of a crawl", to, &CRAWL_STATES)?;
         let changed = sqlx::query(
             "update crawls set state = $3, error = coalesce($4, error),
                     finished_at = case when $3 in ('running', 'paused') then null else now() end
@@ -217,6 +208,7 @@ impl Store {
         .rows_affected();
         let crawl = crawl_row(conn, id).await?;
         if changed == 0 {
+            let from: Vec<&str> = from.iter().map(|state| state.as_str()).collect();
             return Err(StoreError::Conflict(format!(
                 "the crawl is {}, and only one that is {} can become {to}",
                 crawl.state,
@@ -231,44 +223,63 @@ impl Store {
     /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. Workers no
     /// longer process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
-        let rows: Vec<(String, Option<String>, Option<String>, i64)> = sqlx::query_as(
-            "select 'crawl', state, null, 1::bigint from crawls
+        let rows: Vec<ProgressRow> = sqlx::query_as(
+            "select state as crawl, null as page, null as image, null as reason, 1::bigint as count from crawls
              where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
-             select 'page', state, reason, count(*) from pages where crawl_id = $1 group by state, reason
+             select null, state, null, reason, count(*) from pages where crawl_id = $1 group by state, reason
              union all
-             select 'image', state, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
+             select null, null, state, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
              union all
-             select 'faces', null, null, coalesce(sum(face_count), 0)::bigint from images
+             select null, null, null, null, coalesce(sum(face_count), 0)::bigint from images
              where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)",
         )
         .bind(id)
         .bind(self.reach)
         .fetch_all(&self.pool)
         .await?;
+        let state =
+            rows.iter().find_map(|row| row.crawl).ok_or_else(|| StoreError::not_found("crawl", id))?;
         let mut progress = CrawlProgress {
-            pages: PAGE_STATES.map(|state| (state.to_owned(), 0)).into(),
-            images: IMAGE_STATES.map(|state| (state.to_owned(), 0)).into(),
+            pages: PageState::ALL.map(|state| (state, 0)).into(),
+            images: ImageState::ALL.map(|state| (state, 0)).into(),
             ..CrawlProgress::default()
         };
-        let crawl = rows.iter().find(|row| row.0 == "crawl").and_then(|row| row.1.clone());
-        let crawl = crawl.ok_or_else(|| StoreError::not_found("crawl", id))?;
-        for (what, state, reason, count) in rows {
-            let (state, reason) = match state.as_deref() {
-                Some("queued") if crawl == "cancelled" => (Some("skipped".into()), Some("cancelled".into())),
-                _ => (state, reason),
-            };
-            match (what.as_str(), state) {
-                ("crawl", _) => {}
-                ("page", Some(state)) => *progress.pages.entry(state).or_default() += count,
-                ("image", Some(state)) => *progress.images.entry(state).or_default() += count,
-                _ => progress.faces = count,
+        for mut row in rows.into_iter().filter(|row| row.crawl.is_none()) {
+            if state == CrawlState::Cancelled {
+                row.skip_if_queued();
             }
-            if let Some(reason) = reason {
-                *progress.reasons.entry(reason).or_default() += count;
+            match (row.page, row.image) {
+                (Some(state), _) => *progress.pages.entry(state).or_default() += row.count,
+                (None, Some(state)) => *progress.images.entry(state).or_default() += row.count,
+                (None, None) => progress.faces = row.count,
+            }
+            if let Some(reason) = row.reason {
+                *progress.reasons.entry(reason).or_default() += row.count;
             }
         }
         Ok(progress)
+    }
+}
+
+/// A number of pages or of image URLs in one state, the state of the crawl, or the number of faces.
+#[derive(sqlx::FromRow)]
+struct ProgressRow {
+    crawl: Option<CrawlState>,
+    page: Option<PageState>,
+    image: Option<ImageState>,
+    reason: Option<Reason>,
+    count: i64,
+}
+
+impl ProgressRow {
+    fn skip_if_queued(&mut self) {
+        if self.page == Some(PageState::Queued) {
+            (self.page, self.reason) = (Some(PageState::Skipped), Some(Reason::Cancelled));
+        }
+        if self.image == Some(ImageState::Queued) {
+            (self.image, self.reason) = (Some(ImageState::Skipped), Some(Reason::Cancelled));
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads both ledgers of a crawl together: queued rows and outcomes.
 use crate::{Store, StoreError};
+use domain::{CrawlState, Reason};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
@@ -15,10 +16,10 @@ pub enum Ledger {
 /// Number of rows of a crawl with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Outcomes {
-    /// `fetched`, `processed`, `duplicate`, `skipped`, `failed`, `suppressed`.
-    pub state: String,
-    /// Reason code.
-    pub reason: Option<String>,
+    /// Whether the URLs were fetched: neither skipped nor failed.
+    pub fetched: bool,
+    /// The reason.
+    pub reason: Option<Reason>,
     /// Number of rows.
     pub count: i64,
 }
@@ -35,7 +36,7 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Option<CrawlState>, StoreError> {
         let state = "select state from crawls where id = $1";
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
@@ -87,12 +88,12 @@ impl Store {
     /// Returns the outcomes of the settled rows of both ledgers, as this transaction sees them.
     pub async fn outcomes(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
         Ok(sqlx::query_as(
-            "select state, reason, count(*) as count
+            "select state not in ('skipped', 'failed') as fetched, reason, count(*) as count
              from (select state, reason from pages where crawl_id = $1 and state <> 'queued'
                    union all
                    select state, reason from image_urls where crawl_id = $1 and state <> 'queued') as settled
-             group by state, reason
-             order by count desc, state, reason",
+             group by fetched, reason
+             order by count desc, fetched, reason",
         )
         .bind(crawl)
         .fetch_all(conn)

@@ -3,9 +3,9 @@
 //! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
 //! admitted once, and the limits are exact, also under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
-use crate::crawls::{IMAGE_STATES, PAGE_STATES, one_of};
 use crate::text::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
+use domain::{ImageState, PageState, Reason};
 use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -45,12 +45,12 @@ pub struct Admitted {
 }
 
 /// The outcome of a page.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PageResult {
-    /// `fetched`, `skipped`, `failed`.
-    pub state: String,
-    /// Reason code, if the page was not fetched.
-    pub reason: Option<String>,
+    /// The state, which must not be `Queued`.
+    pub state: PageState,
+    /// The reason, if the page was not fetched or its images are not used.
+    pub reason: Option<Reason>,
     /// A human-readable explanation.
     pub detail: Option<String>,
     /// HTTP status.
@@ -63,6 +63,35 @@ pub struct PageResult {
     pub etag: Option<String>,
     /// `Last-Modified` for the next conditional request.
     pub last_modified: Option<String>,
+}
+
+impl PageResult {
+    /// Creates a result without further information.
+    pub fn new(state: PageState) -> Self {
+        Self {
+            state,
+            reason: None,
+            detail: None,
+            status: None,
+            final_url: None,
+            title: None,
+            etag: None,
+            last_modified: None,
+        }
+    }
+}
+
+/// The outcome of an image URL.
+#[derive(Clone, Debug)]
+pub struct ImageUrlResult<'a> {
+    /// The state, which must not be `Queued`.
+    pub state: ImageState,
+    /// The reason, if the image was not processed, or only in part.
+    pub reason: Option<Reason>,
+    /// A human-readable explanation.
+    pub detail: Option<&'a str>,
+    /// The stored image.
+    pub image: Option<Uuid>,
 }
 
 impl Store {
@@ -168,13 +197,16 @@ impl Store {
 
     /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
     /// does not change.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if the new state is `Queued`.
     pub async fn settle_page(
         &self,
         conn: &mut PgConnection,
         page: Uuid,
         result: &PageResult,
     ) -> Result<(), StoreError> {
-        one_of("result of a page", &result.state, &PAGE_STATES[1..])?;
+        settled(result.state != PageState::Queued)?;
         // The crawl's row is locked before the page's row, because this transaction then admits
         // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
         // then all page rows.
@@ -186,7 +218,7 @@ impl Store {
              from held where pages.id = $1 and pages.crawl_id = held.id and pages.state = 'queued'",
         )
         .bind(page)
-        .bind(&result.state)
+        .bind(result.state)
         .bind(&result.reason)
         .bind(clipped(result.detail.as_deref()))
         .bind(result.status)
@@ -203,16 +235,17 @@ impl Store {
     /// row that is settled, or deleted with its crawl, does not change.
     ///
     /// Insert the image before this call, so that all transactions lock in the same order.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if the new state is `Queued`.
     pub async fn settle_image_url(
         &self,
         conn: &mut PgConnection,
         image_url: Uuid,
-        state: &str,
-        reason: Option<&str>,
-        detail: Option<&str>,
-        image: Option<Uuid>,
+        result: ImageUrlResult<'_>,
     ) -> Result<(), StoreError> {
-        one_of("result of an image", state, &IMAGE_STATES[1..])?;
+        let ImageUrlResult { state, reason, detail, image } = result;
+        settled(state != ImageState::Queued)?;
         let settled = sqlx::query(
             "update image_urls set state = $2, reason = $3, detail = $4, image_id = $5, finished_at = now()
              where id = $1 and state = 'queued'",
@@ -244,7 +277,7 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         image_urls: &[Uuid],
-        reason: &str,
+        reason: Reason,
         detail: &str,
     ) -> Result<(), StoreError> {
         if image_urls.is_empty() {
@@ -290,6 +323,10 @@ impl Store {
         .fetch_one(conn)
         .await?)
     }
+}
+
+fn settled(is_settled: bool) -> Result<(), StoreError> {
+    if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
 }
 
 /// Locks the crawl's row until the transaction ends, without blocking foreign key checks. Returns

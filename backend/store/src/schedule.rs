@@ -57,7 +57,7 @@ impl Store {
         previous: &Crawl,
     ) -> Result<Crawl, StoreError> {
         let next = self
-            .insert_crawl(conn, previous.collection_id, &previous.kind, &previous.seeds, &previous.options)
+            .insert_crawl(conn, previous.collection_id, previous.kind, &previous.seeds, &previous.options)
             .await?;
         sqlx::query("update crawls set series_id = $2 where id = $1")
             .bind(next.id)

@@ -23,7 +23,7 @@ fn main() {
     let until = Instant::now() + Duration::from_secs(seconds.parse().unwrap());
     let mut random = Random::new(seed.parse().unwrap());
     let mut seeds: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
-    let mut outcomes = BTreeMap::<&str, u64>::new();
+    let mut outcomes = BTreeMap::<String, u64>::new();
     let mut slowest = Duration::ZERO;
     let mut round = 0_u64;
     while Instant::now() < until {
@@ -41,12 +41,12 @@ fn main() {
                 if seeds.len() < files.len() + KEPT {
                     seeds.push(bytes);
                 }
-                "decoded"
+                "decoded".to_owned()
             }
             Err(DecodeError::Corrupt { reason, .. }) if reason.contains("the decoder gave up") => {
                 panic!("round {round}: a decoder panicked on {} bytes: {bytes:02x?}", bytes.len())
             }
-            Err(error) => error.code(),
+            Err(error) => error.reason().to_string(),
         };
         slowest = slowest.max(started.elapsed());
         *outcomes.entry(outcome).or_default() += 1;

@@ -13,6 +13,7 @@ mod sniff;
 mod webp;
 
 use crate::Frame;
+use domain::Reason;
 use image::metadata::Orientation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -148,15 +149,14 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the stable code: `not_an_image`, `unsupported_format`, `too_many_bytes`,
-    /// `image_too_large`, `corrupt_image`.
-    pub fn code(&self) -> &'static str {
+    /// Returns the reason that the ledgers and the API show.
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NotAnImage => "not_an_image",
-            Self::Unsupported { .. } => "unsupported_format",
-            Self::TooManyBytes { .. } => "too_many_bytes",
-            Self::TooLarge { .. } => "image_too_large",
-            Self::Corrupt { .. } => "corrupt_image",
+            Self::NotAnImage => Reason::NotAnImage,
+            Self::Unsupported { .. } => Reason::UnsupportedFormat,
+            Self::TooManyBytes { .. } => Reason::TooManyBytes,
+            Self::TooLarge { .. } => Reason::ImageTooLarge,
+            Self::Corrupt { .. } => Reason::CorruptImage,
         }
     }
 }

@@ -180,8 +180,8 @@ fn a_jpeg_without_its_end_gives_the_part_that_is_there() {
 
     let scan = whole.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
     let header_only = read(&whole[..scan + 40]).unwrap_err();
-    assert_eq!(header_only.code(), "corrupt_image", "{header_only}");
-    assert_eq!(read(&whole[..scan / 2]).unwrap_err().code(), "corrupt_image");
+    assert_eq!(header_only.reason().code(), "corrupt_image", "{header_only}");
+    assert_eq!(read(&whole[..scan / 2]).unwrap_err().reason().code(), "corrupt_image");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn truncated_files_of_other_formats_are_corrupt() {
     for name in ["rgb8.png", "lossless.webp", "still.gif", "rgb.bmp"] {
         let bytes = fixture(name);
         let error = read(&bytes[..bytes.len() / 2]).unwrap_err();
-        assert_eq!(error.code(), "corrupt_image", "{name}: {error}");
+        assert_eq!(error.reason().code(), "corrupt_image", "{name}: {error}");
     }
 }
 
@@ -208,7 +208,7 @@ fn what_is_no_picture_is_named_so() {
     }
     let tiff = read(b"II*\0\x08\0\0\0").unwrap_err();
     assert!(matches!(tiff, DecodeError::Unsupported { format: "tiff", .. }), "{tiff}");
-    assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().code(), "unsupported_format");
+    assert_eq!(read(b"\xff\x0a\0\0").unwrap_err().reason().code(), "unsupported_format");
 }
 
 /// Tests headers of the HEIF family. The features of the build determine whether it has a decoder.
@@ -225,9 +225,9 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
         assert_eq!(Format::sniff(head), Some(format), "{head:?}");
         let error = read(head).unwrap_err();
         if format.in_build() {
-            assert_eq!(error.code(), "corrupt_image", "{error}");
+            assert_eq!(error.reason().code(), "corrupt_image", "{error}");
         } else {
-            assert_eq!(error.code(), "unsupported_format", "{error}");
+            assert_eq!(error.reason().code(), "unsupported_format", "{error}");
             let named = format!("{} images are not supported", format.name());
             let feature = format!("Cargo feature `{}`", format.name());
             let text = error.to_string();
@@ -268,7 +268,7 @@ fn sizes_are_refused_before_anything_is_allocated() {
         ("png", large_png()),
     ] {
         let error = read(&bytes).unwrap_err();
-        assert_eq!(error.code(), "image_too_large", "{name}: {error}");
+        assert_eq!(error.reason().code(), "image_too_large", "{name}: {error}");
     }
 
     let small = encode::png(&busy(64, 16));
@@ -276,7 +276,7 @@ fn sizes_are_refused_before_anything_is_allocated() {
     let error = decode(&small, &limits).unwrap_err();
     assert!(matches!(error, DecodeError::TooLarge { width: 64, height: 16, max_side: 63, .. }), "{error}");
     let limits = Limits { max_pixels: 64 * 16 - 1, ..Limits::default() };
-    assert_eq!(decode(&small, &limits).unwrap_err().code(), "image_too_large");
+    assert_eq!(decode(&small, &limits).unwrap_err().reason().code(), "image_too_large");
     let limits = Limits { max_pixels: 64 * 16, max_side: 64, max_bytes: small.len() };
     assert!(decode(&small, &limits).is_ok());
     let limits = Limits { max_bytes: small.len() - 1, ..Limits::default() };

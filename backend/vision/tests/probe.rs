@@ -41,7 +41,7 @@ fn what_the_head_refuses_decoding_refuses_likewise() {
             let error = probe(&bytes, limits).unwrap_err();
             assert_eq!(error, decode(&bytes, limits).unwrap_err(), "{name}");
             let code = if limits.max_bytes == 10 { "too_many_bytes" } else { "image_too_large" };
-            assert_eq!(error.code(), code, "{name}");
+            assert_eq!(error.reason().code(), code, "{name}");
         }
         for length in (0..bytes.len()).step_by(7) {
             let cut = &bytes[..length];

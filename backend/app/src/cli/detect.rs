@@ -4,6 +4,7 @@ use crate::config::{Settings, cores};
 use crate::service::start_engine;
 use anyhow::Context;
 use clap::Args;
+use domain::Reason;
 use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate};
@@ -73,7 +74,7 @@ impl DetectArgs {
 
 /// Why a file has no result: a stable code and a sentence.
 struct Refusal {
-    code: &'static str,
+    reason: Reason,
     detail: String,
 }
 
@@ -128,18 +129,18 @@ async fn one(
 async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
     let bytes = tokio::fs::read(file)
         .await
-        .map_err(|error| Refusal { code: "unreadable", detail: error.to_string() })?;
+        .map_err(|error| Refusal { reason: Reason::Unreadable, detail: error.to_string() })?;
     analyzer
         .analyze(bytes.into(), options, Priority::Background)
         .await
-        .map_err(|error| Refusal { code: error.code(), detail: error.to_string() })
+        .map_err(|error| Refusal { reason: error.reason(), detail: error.to_string() })
 }
 
 /// Returns the API's response or the error, with the name of the file added.
 fn document(file: &Path, answer: &Result<Found, Refusal>) -> Value {
     let mut document = match answer {
         Ok(found) => found.document.clone(),
-        Err(refusal) => json!({ "error": { "code": refusal.code, "detail": refusal.detail } }),
+        Err(refusal) => json!({ "error": { "code": refusal.reason, "detail": refusal.detail } }),
     };
     document["file"] = json!(file);
     document

@@ -137,7 +137,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
             for id in ids {
                 told.add(id, crawls.cancel_job(id).await)?;
             }
-            told.say("cancelled", json)
+            told.say(JobState::Cancelled.as_str(), json)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
     }
@@ -188,7 +188,7 @@ fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
 async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Exit> {
     let report = queue.report(window).await?;
     let rate = |count: i64| count as f64 / window.as_secs_f64();
-    let shown = ["available", "running", "retryable", "discarded"];
+    let shown = [JobState::Available, JobState::Running, JobState::Retryable, JobState::Discarded];
     let mut table = output::table([
         "Kind",
         "Available",
@@ -201,7 +201,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     ]);
     let mut kinds = Vec::new();
     for (kind, report) in &report.kinds {
-        let count = |state: &str| report.counts.get(state).copied().unwrap_or(0);
+        let count = |state| report.counts.get(&state).copied().unwrap_or(0);
         let mut row = vec![kind.clone()];
         row.extend(shown.map(|state| count(state).to_string()));
         row.extend([report.completed, report.discarded].map(|ended| format!("{:.2}", rate(ended))));
@@ -209,10 +209,10 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
         table.add_row(row);
         kinds.push(json!({
             "kind": kind,
-            "available": count("available"),
-            "running": count("running"),
-            "retryable": count("retryable"),
-            "discarded": count("discarded"),
+            "available": count(JobState::Available),
+            "running": count(JobState::Running),
+            "retryable": count(JobState::Retryable),
+            "discarded": count(JobState::Discarded),
             "completed_per_second": rate(report.completed),
             "discarded_per_second": rate(report.discarded),
             "oldest_due_seconds": report.oldest_due_seconds,

@@ -2,7 +2,7 @@
 use super::Foundation;
 use super::memory::{self, ImageSlots};
 use crate::config::Settings;
-use pipeline::jobs::{DELIVER_WEBHOOK, SCAN_IMAGE, SCAN_PAGE};
+use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
 use pipeline::{Crawls, Maintenance};
 use queue::{Runner, RunnerConfig};
@@ -28,9 +28,9 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {
         concurrency: HashMap::from([
-            (SCAN_PAGE.into(), pages),
-            (SCAN_IMAGE.into(), images),
-            (DELIVER_WEBHOOK.into(), DELIVERY_PLACES),
+            (JobKind::ScanPage.into(), pages),
+            (JobKind::ScanImage.into(), images),
+            (JobKind::DeliverWebhook.into(), DELIVERY_PLACES),
         ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
@@ -44,7 +44,8 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     if settings.crawl.memory_floor_mb != Some(0) {
         let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
         let slots = ImageSlots::new(images, floor);
-        tokio::spawn(memory::keep_within(memory::read, slots, SCAN_IMAGE, runner.concurrency(), shutdown));
+        let kind = JobKind::ScanImage.as_str();
+        tokio::spawn(memory::keep_within(memory::read, slots, kind, runner.concurrency(), shutdown));
     }
     runner
 }

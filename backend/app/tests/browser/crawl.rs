@@ -39,7 +39,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
         browser.until(&shown).await;
     }
     browser.until_text(".reasons", "robots.txt does not allow it").await;
-    browser.until_text(".reasons", "The host answered 404").await;
+    browser.until_text(".reasons", "The server responded with HTTP 404").await;
     browser.until(PICTURES).await;
     browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
     stage.judge("crawl").await;

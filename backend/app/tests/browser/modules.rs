@@ -121,7 +121,7 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
         "words",
         &[(
             "[m.outcome('http_503'), m.outcome('never_seen'), m.qualityReason('too_blurry')]",
-            json!(["The host answered 503", "Never seen", "Too blurry"]),
+            json!(["The server responded with HTTP 503", "Never seen", "Too blurry"]),
         )],
     )
     .await;

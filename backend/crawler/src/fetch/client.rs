@@ -3,6 +3,7 @@ use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
 use crate::guard::{Guard, GuardError, Reach};
 use crate::{Config, urls};
+use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::error::Error;
 use std::sync::Arc;
@@ -258,13 +259,13 @@ fn header_text(value: &HeaderValue) -> String {
 /// no valid target.
 ///
 /// # Errors
-/// `Refused("url_too_long")` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
+/// `Refused(UrlTooLong)` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
 fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url>, FetchError> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
     let Some(location) = response.headers().get(header::LOCATION) else { return Ok(None) };
-    let too_long = || FetchError::Refused(urls::TOO_LONG.into());
+    let too_long = || FetchError::Refused(Reason::UrlTooLong);
     if location.len() > urls::MAX_PARSED_LENGTH {
         return Err(too_long());
     }

@@ -140,7 +140,7 @@ fn a_host_that_dns_cannot_know_is_refused() {
     assert!(parse(&host(62)).unwrap_err().contains("longer than 253"));
     assert!(parse(&format!("http://{label}a.test/")).unwrap_err().contains("longer than 63"));
     assert!(parse("http://127.0.0.1/").is_ok() && parse("http://[::1]/").is_ok());
-    assert_eq!(trap(&Url::parse(&host(62)).unwrap()), Some("forbidden_url"));
+    assert_eq!(trap(&Url::parse(&host(62)).unwrap()), Some(Reason::ForbiddenUrl));
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn traps_are_named() {
     assert_eq!(trap("/a/b/c?x=1"), None);
     assert_eq!(trap("/2011/11/11/11/photo.html"), None);
     assert_eq!(trap("/a/a/b/b/a"), None);
-    assert_eq!(trap("/x/x/x"), Some("repeated_segments"));
-    assert_eq!(trap("/en/de/en/de/en/de"), Some("repeated_segments"));
-    assert_eq!(trap("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some("repeated_segments"));
+    assert_eq!(trap("/x/x/x"), Some(Reason::RepeatedSegments));
+    assert_eq!(trap("/en/de/en/de/en/de"), Some(Reason::RepeatedSegments));
+    assert_eq!(trap("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some(Reason::RepeatedSegments));
     let deep: String = (0..21).map(|i| format!("/{i}")).collect();
-    assert_eq!(trap(&deep), Some("path_too_deep"));
-    assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some("url_too_long"));
+    assert_eq!(trap(&deep), Some(Reason::PathTooDeep));
+    assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some(Reason::UrlTooLong));
     let many: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
-    assert_eq!(trap(&format!("/?{}", many.join("&"))), Some("too_many_parameters"));
+    assert_eq!(trap(&format!("/?{}", many.join("&"))), Some(Reason::TooManyParameters));
 }
 
 /// Parts that normalisation removes or changes, in any order.

@@ -47,7 +47,12 @@ async fn conditional_requests() {
     let odd = asking(own(), Some("\"v1\"\r\nx: y"), None);
     assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
     assert_eq!(
-        fetcher.fetch(Request::new(site.url("/always"), Kind::Page), &AnyHop).await.unwrap_err().code(),
+        fetcher
+            .fetch(Request::new(site.url("/always"), Kind::Page), &AnyHop)
+            .await
+            .unwrap_err()
+            .reason()
+            .code(),
         "http_304"
     );
 }

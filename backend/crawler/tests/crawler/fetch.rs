@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use crawler::fetch::{AnyHop, Kind};
 use crawler::{Config, FetchError, Fetched, Fetcher, Request};
+use domain::Reason;
 use futures::{StreamExt, stream};
 use std::convert::Infallible;
 use std::io::Write;
@@ -131,9 +132,9 @@ async fn compressed_pages() {
     }
     // A few KiB compressed, 16 MiB decoded.
     let error = fetch(&site, "/bomb").await.unwrap_err();
-    assert_eq!(error.code(), "too_many_bytes");
+    assert_eq!(error.reason().code(), "too_many_bytes");
     assert!(matches!(error, FetchError::TooLarge { limit } if limit == 5 << 20), "{error}");
-    assert_eq!(fetch(&site, "/broken").await.unwrap_err().code(), "connect_failure");
+    assert_eq!(fetch(&site, "/broken").await.unwrap_err().reason().code(), "connect_failure");
 }
 
 #[tokio::test]
@@ -172,7 +173,10 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
     let exact = Config { page_limit: 1000, ..local_config() };
     assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
     let less = Config { page_limit: 999, ..local_config() };
-    assert_eq!(fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err().code(), "too_many_bytes");
+    assert_eq!(
+        fetch_with(&less, &site, "/exact", Kind::Page).await.unwrap_err().reason().code(),
+        "too_many_bytes"
+    );
 }
 
 #[tokio::test]
@@ -198,7 +202,7 @@ async fn slow_servers_are_given_up() {
     for path in ["/drip", "/silence"] {
         let error = fetch_with(&slow, &site, path, Kind::Page).await.unwrap_err();
         assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{path} {error}");
-        assert_eq!((error.code().as_str(), error.is_transient()), ("timeout", true));
+        assert_eq!((error.reason(), error.is_transient()), (Reason::Timeout, true));
     }
     let short = Config { total_timeout: Duration::from_millis(200), min_speed: 0, ..local_config() };
     for (path, part) in [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no answer")] {
@@ -235,14 +239,14 @@ async fn redirects_are_followed_and_counted() {
     let passed: Vec<&str> = answer.redirects.iter().map(Url::path).collect();
     assert_eq!(passed, ["/chain/5", "/chain/4", "/chain/3", "/chain/2", "/chain/1"]);
     for path in ["/chain/6", "/self", "/a"] {
-        assert_eq!(fetch(&site, path).await.unwrap_err().code(), "too_many_redirects", "{path}");
+        assert_eq!(fetch(&site, path).await.unwrap_err().reason().code(), "too_many_redirects", "{path}");
     }
     assert_eq!(fetch(&site, "/relative").await.unwrap().url, site.url("/chain/0"));
     assert_eq!(&fetch(&site, "/unicode").await.unwrap().body[..], b"umlaut");
-    assert_eq!(fetch(&site, "/nowhere").await.unwrap_err().code(), "http_302");
-    assert_eq!(fetch(&site, "/choices").await.unwrap_err().code(), "http_300");
+    assert_eq!(fetch(&site, "/nowhere").await.unwrap_err().reason().code(), "http_302");
+    assert_eq!(fetch(&site, "/choices").await.unwrap_err().reason().code(), "http_300");
     for path in ["/ftp", "/userinfo"] {
-        assert_eq!(fetch(&site, path).await.unwrap_err().code(), "forbidden_url", "{path}");
+        assert_eq!(fetch(&site, path).await.unwrap_err().reason().code(), "forbidden_url", "{path}");
     }
 }
 
@@ -267,7 +271,7 @@ async fn the_policy_sees_every_hop() {
     // A refused hop is neither sent nor reported as finished.
     let policy = Recorder::refusing("/two");
     let error = fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap_err();
-    assert_eq!((error.code().as_str(), error.is_transient()), ("robots_disallowed", false));
+    assert_eq!((error.reason(), error.is_transient()), (Reason::RobotsDisallowed, false));
     assert_eq!(policy.lines(), ["admit /one", "finished /one 303", "admit /two"]);
     assert_eq!(site.requests(), 3);
 
@@ -276,7 +280,7 @@ async fn the_policy_sees_every_hop() {
     let closed = crate::support::closed_port().await;
     let url = Url::parse(&format!("http://127.0.0.1:{closed}/x")).unwrap();
     let error = fetcher.fetch(Request::new(url, Kind::Page), &policy).await.unwrap_err();
-    assert_eq!((error.code().as_str(), error.is_transient()), ("connect_failure", true));
+    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectFailure, true));
     assert!(error.to_string().to_lowercase().contains("refused"), "{error}");
     assert_eq!(policy.lines(), ["admit /x", "finished /x failed"]);
 }
@@ -326,7 +330,7 @@ async fn statuses_and_retry_after() {
         (503, true),
     ] {
         let error = fetch(&site, &format!("/{status}/none")).await.unwrap_err();
-        assert_eq!((error.code(), error.is_transient()), (format!("http_{status}"), transient));
+        assert_eq!((error.reason(), error.is_transient()), (Reason::Http(status), transient));
     }
 }
 
@@ -364,7 +368,7 @@ async fn a_body_that_breaks_off_is_a_failure() {
     let fetcher = Fetcher::new(&local_config());
     for _ in 0..3 {
         let error = fetcher.fetch(Request::new(url.clone(), Kind::Page), &AnyHop).await.unwrap_err();
-        assert_eq!((error.code().as_str(), error.is_transient()), ("connect_failure", true), "{error}");
+        assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectFailure, true), "{error}");
     }
     server.await.unwrap();
 }
@@ -392,7 +396,7 @@ async fn a_redirect_to_a_longer_url_than_any_is_not_followed() {
     let before = site.requests();
     for path in ["/long", "/very-long", "/spaces"] {
         let error = fetch(&site, path).await.unwrap_err();
-        assert_eq!((error.code().as_str(), error.is_transient()), ("url_too_long", false), "{path}");
+        assert_eq!((error.reason(), error.is_transient()), (Reason::UrlTooLong, false), "{path}");
     }
     assert_eq!(site.requests() - before, 3, "no target was requested");
 }

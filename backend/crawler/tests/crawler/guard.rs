@@ -15,7 +15,7 @@ use url::Url;
 async fn code(fetcher: &Fetcher, url: &str) -> String {
     match fetcher.fetch(Request::new(Url::parse(url).unwrap(), Kind::Image), &AnyHop).await {
         Ok(answer) => answer.status.to_string(),
-        Err(error) => error.code(),
+        Err(error) => error.reason().to_string(),
     }
 }
 

@@ -99,7 +99,7 @@ async fn limits_and_the_guard_hold_over_http2() {
         ..local_config()
     };
     let fetcher = trusting(&site, config);
-    let code = async |path: &str| get_of(&fetcher, &site, path).await.unwrap_err().code();
+    let code = async |path: &str| get_of(&fetcher, &site, path).await.unwrap_err().reason().to_string();
     assert_eq!(code("/bomb").await, "too_many_bytes");
     assert_eq!(code("/drip").await, "timeout");
     let inside = format!("/to?https://inside.test:{}/", forbidden.address.port());
@@ -119,7 +119,7 @@ async fn only_authorities_that_were_named_are_trusted() {
     let site = SecureSite::start(router, &["h2"]).await;
     let other = SecureSite::start(version(), &["h2"]).await;
     let stranger = trusting(&other, local_config());
-    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().code(), "connect_failure");
+    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().reason().to_string(), "connect_failure");
     assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "no request was sent");
     let both = format!("{}\n{}", site.authority, other.authority);
     let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));

@@ -5,6 +5,7 @@ use axum::extract::Request;
 use axum::middleware::{self, Next};
 use crawler::dns::Lookup;
 use crawler::{Config, FetchError, HopPolicy};
+use domain::Reason;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,7 +142,7 @@ impl HopPolicy for Recorder {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         self.lines.lock().unwrap().push(format!("admit {}", url.path()));
         if self.refuse.as_deref() == Some(url.path()) {
-            return Err(FetchError::Refused("robots_disallowed".into()));
+            return Err(FetchError::Refused(Reason::RobotsDisallowed));
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
 use crate::budget::Exhausted;
+use domain::{Reason, Unprocessed};
 use inference::RunError;
 use vision::DecodeError;
 
@@ -23,17 +24,26 @@ pub enum AnalyzeError {
 }
 
 impl AnalyzeError {
-    /// Returns the stable error code: one of [`DecodeError::code`], or `decoder_panicked`,
-    /// `invalid_option`, `overloaded`, `deadline_exceeded`, `inference_failed`, `stopping`.
-    pub fn code(&self) -> &'static str {
+    /// Returns the state of an image that cannot be analysed: skipped if the file is not a usable
+    /// image, failed if it is corrupt or if the service failed.
+    pub fn state(&self) -> Unprocessed {
         match self {
-            Self::Decode(error) => error.code(),
-            Self::Panicked => "decoder_panicked",
-            Self::Option(_) => "invalid_option",
-            Self::Run(RunError::Overloaded { .. }) | Self::Exhausted(_) => "overloaded",
-            Self::Run(RunError::DeadlineExceeded { .. }) => "deadline_exceeded",
-            Self::Run(RunError::Stopped) => "stopping",
-            Self::Run(_) => "inference_failed",
+            Self::Decode(DecodeError::Corrupt { .. }) => Unprocessed::Failed,
+            Self::Decode(_) => Unprocessed::Skipped,
+            _ => Unprocessed::Failed,
+        }
+    }
+
+    /// Returns the reason that the ledgers show.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Decode(error) => error.reason(),
+            Self::Panicked => Reason::DecoderPanicked,
+            Self::Option(_) => Reason::InvalidOption,
+            Self::Run(RunError::Overloaded { .. }) | Self::Exhausted(_) => Reason::Overloaded,
+            Self::Run(RunError::DeadlineExceeded { .. }) => Reason::DeadlineExceeded,
+            Self::Run(RunError::Stopped) => Reason::Stopping,
+            Self::Run(_) => Reason::InferenceFailed,
         }
     }
 }

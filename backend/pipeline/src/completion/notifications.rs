@@ -6,6 +6,7 @@
 
 use crate::domain::jobs::{NextRun, Notice};
 use crate::domain::{CrawlOptions, NotificationError};
+use domain::CrawlState;
 use queue::Queue;
 use store::crawls::{Crawl, CrawlProgress};
 use store::{Store, Tx};
@@ -18,7 +19,7 @@ pub(crate) async fn ended(
     tx: &mut Tx,
     crawl: &Crawl,
 ) -> Result<(), NotificationError> {
-    metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.clone()).increment(1);
+    metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.as_str()).increment(1);
     // A scan of local files has different options, without webhook and interval.
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
     let mut jobs = Vec::new();
@@ -26,7 +27,7 @@ pub(crate) async fn ended(
         jobs.push(Notice::new(crawl).job());
     }
     if let Some(every) = options.every
-        && crawl.state != "cancelled"
+        && crawl.state != CrawlState::Cancelled
         && crawl.series_id.is_some()
     {
         let at = store.promise_next_run(tx.conn(), crawl.id, every.duration()).await?;

@@ -4,13 +4,12 @@
 use super::Crawls;
 use crate::completion::{finish_if_done, notifications};
 use crate::domain::{CrawlError, Row, RowEnd, jobs};
+use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
 use store::crawls::Crawl;
 use store::{StoreError, Tx, retried};
 use uuid::Uuid;
 
-/// States of a crawl that has not ended.
-const LIVE: [&str; 2] = ["running", "paused"];
 /// Maximum number of jobs, and of rows of each ledger, that one transaction closes. Such a
 /// transaction takes about a tenth of a second.
 const PIECE: i64 = 5_000;
@@ -35,8 +34,9 @@ impl Crawls {
         retried("pause_crawl", || async {
             let mut tx = self.store().begin().await?;
             self.queue().hold_group(tx.conn(), id).await?;
-            let crawl = self.store().set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
-            if crawl.kind != "web" {
+            let (from, to) = ([CrawlState::Running], CrawlState::Paused);
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+            if crawl.kind != CrawlKind::Web {
                 let reason = "a scan of local files runs with its command and cannot be paused";
                 return Err(StoreError::Conflict(reason.into()).into());
             }
@@ -54,7 +54,8 @@ impl Crawls {
         retried("resume_crawl", || async {
             let mut tx = self.store().begin().await?;
             self.queue().release_group(tx.conn(), id).await?;
-            let crawl = self.store().set_crawl_state(tx.conn(), id, &["paused"], "running", None).await?;
+            let (from, to) = ([CrawlState::Paused], CrawlState::Running);
+            let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
             tx.commit().await?;
             Ok(crawl)
         })
@@ -119,8 +120,9 @@ impl Crawls {
     async fn begin_to_close(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
         let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
-        let crawl = self.store().set_crawl_state(tx.conn(), id, &LIVE, "cancelled", None).await?;
-        let rows = self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await?;
+        let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
+        let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
+        let rows = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, PIECE).await?;
         let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
         self.store().set_closing(tx.conn(), id, closing).await?;
         notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
@@ -134,7 +136,7 @@ impl Crawls {
         loop {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
-            let rows = match self.store().skip_queued(tx.conn(), id, "cancelled", PIECE).await {
+            let rows = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, PIECE).await {
                 // The crawl and its rows were deleted in the meantime. Its jobs still have to be
                 // cancelled.
                 Err(StoreError::NotFound { .. }) => 0,
@@ -209,8 +211,8 @@ impl Crawls {
             && self.store().crawl_state(tx.conn(), crawl).await?.is_some()
         {
             self.store().lock_crawl(tx.conn(), crawl).await?;
-            let (reason, detail) = ("cancelled", "its job was cancelled");
-            let end = RowEnd { state: "skipped", reason, detail, status: None };
+            let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
+            let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
             Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
             finish_if_done(self.store(), self.queue(), &mut tx, crawl).await?;
         }
@@ -224,8 +226,9 @@ impl Crawls {
             Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
             locked => locked?,
         }
-        let state = self.store().crawl_state(tx.conn(), crawl).await?.unwrap_or_default();
-        if !LIVE.contains(&state.as_str()) {
+        if let Some(state) = self.store().crawl_state(tx.conn(), crawl).await?
+            && !state.is_live()
+        {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
         if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {

@@ -7,9 +7,9 @@
 
 use super::Crawls;
 use crate::completion;
-use crate::domain::jobs::{SCAN_IMAGE, SCAN_PAGE};
 use crate::domain::{CrawlError, Row, RowEnd};
 use crate::ingest::scan;
+use domain::{CrawlKind, CrawlState, JobKind, Reason, Unprocessed};
 use std::collections::HashSet;
 use store::crawls::{Crawl, CrawlFilter};
 use store::ledger::Ledger;
@@ -20,8 +20,8 @@ const CHUNK: i64 = 1000;
 
 /// The final state of a row whose job was discarded by the queue itself.
 const DISCARDED: RowEnd<'static> = RowEnd {
-    state: "failed",
-    reason: "job_discarded",
+    state: Unprocessed::Failed,
+    reason: &Reason::JobDiscarded,
     detail: "its worker died, or its handler panicked, at every attempt",
     status: None,
 };
@@ -54,12 +54,12 @@ impl Crawls {
             self.close(crawl).await?;
             done.closed += 1;
         }
-        for state in ["running", "paused"] {
+        for state in CrawlState::LIVE {
             let mut before = None;
             loop {
                 let filter = CrawlFilter { state: Some(state), ..CrawlFilter::default() };
                 let crawls = self.store().crawls(&filter, before, CHUNK).await?;
-                for crawl in crawls.iter().filter(|crawl| crawl.kind == "web") {
+                for crawl in crawls.iter().filter(|crawl| crawl.kind == CrawlKind::Web) {
                     self.reconcile_crawl(crawl, &mut done).await?;
                 }
                 before = crawls.last().map(|crawl| crawl.id);
@@ -81,7 +81,7 @@ impl Crawls {
     }
 
     async fn reconcile_crawl(&self, crawl: &Crawl, done: &mut Reconciled) -> Result<(), CrawlError> {
-        for (ledger, kind) in [(Ledger::Pages, SCAN_PAGE), (Ledger::ImageUrls, SCAN_IMAGE)] {
+        for (ledger, kind) in [(Ledger::Pages, JobKind::ScanPage), (Ledger::ImageUrls, JobKind::ScanImage)] {
             let mut after = None;
             loop {
                 let orphans = self.orphans(crawl.id, ledger, kind, &mut after).await?;
@@ -115,14 +115,14 @@ impl Crawls {
         &self,
         crawl: Uuid,
         ledger: Ledger,
-        kind: &str,
+        kind: JobKind,
         after: &mut Option<Uuid>,
     ) -> Result<Vec<Uuid>, CrawlError> {
         let mut tx = self.store().begin().await?;
         let rows = self.store().queued_rows(tx.conn(), crawl, ledger, *after, CHUNK).await?;
         let keys: Vec<String> = rows.iter().map(Uuid::to_string).collect();
         let live: HashSet<String> =
-            self.queue().live_keys(tx.conn(), kind, &keys).await?.into_iter().collect();
+            self.queue().live_keys(tx.conn(), kind.as_str(), &keys).await?.into_iter().collect();
         *after = ((rows.len() as i64) == CHUNK).then(|| rows.last().copied()).flatten();
         Ok(rows.into_iter().filter(|row| !live.contains(&row.to_string())).collect())
     }

@@ -1,6 +1,7 @@
-//! Defines the kinds of jobs and their payloads. The module `worker` runs the jobs.
+//! Defines the payloads of jobs. The module `worker` runs the jobs.
 
 use crawler::frontier::level;
+use domain::{JobKind, JobSpec};
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -10,20 +11,6 @@ use store::pages::Admitted;
 use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
-
-/// Kind of the job that fetches a page.
-pub const SCAN_PAGE: &str = "scan_page";
-/// Kind of the job that fetches and stores an image.
-pub const SCAN_IMAGE: &str = "scan_image";
-
-/// Kind of the job that starts the next run of a recurring crawl.
-pub const START_CRAWL: &str = "start_crawl";
-/// Kind of the job that sends a message to a crawl's webhook when the crawl has ended.
-pub const DELIVER_WEBHOOK: &str = "deliver_webhook";
-/// Kind of the job that erases the contents of a deleted collection.
-pub const ERASE_COLLECTION: &str = "erase_collection";
-/// Kind of the job that groups the faces of a collection by person.
-pub const CLUSTER_COLLECTION: &str = "cluster_collection";
 
 /// A page to fetch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +55,7 @@ impl PageJob {
         NewJob {
             group_id: Some(self.crawl_id),
             tenant: collection,
-            ..job(SCAN_PAGE, self, &self.url, self.page_id, priority)
+            ..job(JobKind::ScanPage, self, &self.url, self.page_id, priority)
         }
     }
 }
@@ -85,7 +72,7 @@ impl ImageJob {
         NewJob {
             group_id: Some(self.crawl_id),
             tenant: collection,
-            ..job(SCAN_IMAGE, self, &self.url, self.image_url_id, level(self.depth))
+            ..job(JobKind::ScanImage, self, &self.url, self.image_url_id, level(self.depth))
         }
     }
 }
@@ -98,14 +85,12 @@ pub(crate) struct NextRun {
 }
 
 impl NextRun {
-    /// Creates the job, which is due at `at`. The number of attempts is practically unlimited,
-    /// because a schedule must survive every failure of the database.
+    /// Creates the job, which is due at `at`.
     pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
         NewJob {
-            max_attempts: i16::MAX,
             scheduled_at: Some(at),
             unique_key: Some(self.crawl_id.to_string()),
-            ..NewJob::new(START_CRAWL, plain(self))
+            ..new_job(JobKind::StartCrawl, self)
         }
     }
 }
@@ -118,10 +103,6 @@ pub(crate) struct Notice {
     pub(crate) event: String,
 }
 
-/// Maximum number of deliveries to a webhook. With the waits between them, they take about five
-/// hours.
-const DELIVERIES: i16 = 12;
-
 impl Notice {
     /// Creates the message for a crawl that has ended.
     pub(crate) fn new(crawl: &Crawl) -> Self {
@@ -129,7 +110,7 @@ impl Notice {
     }
 
     pub(crate) fn job(&self) -> NewJob {
-        NewJob { max_attempts: DELIVERIES, ..NewJob::new(DELIVER_WEBHOOK, plain(self)) }
+        new_job(JobKind::DeliverWebhook, self)
     }
 }
 
@@ -140,14 +121,8 @@ pub(crate) struct CollectionDeletion {
 }
 
 impl CollectionDeletion {
-    /// Creates the job. The number of attempts is practically unlimited, because every deleted
-    /// collection must eventually be erased.
     pub(crate) fn job(&self) -> NewJob {
-        NewJob {
-            max_attempts: i16::MAX,
-            unique_key: Some(self.collection_id.to_string()),
-            ..NewJob::new(ERASE_COLLECTION, plain(self))
-        }
+        NewJob { unique_key: Some(self.collection_id.to_string()), ..new_job(JobKind::EraseCollection, self) }
     }
 }
 
@@ -163,21 +138,20 @@ pub(crate) struct ClusterJob {
     pub(crate) clustering_id: Uuid,
 }
 
-/// Lower priority than that of crawls and API calls: a run takes long, and no user waits for it.
-const CLUSTERING_PRIORITY: i16 = 100;
-
 impl ClusterJob {
     pub(crate) fn job(&self) -> NewJob {
         NewJob {
-            priority: CLUSTERING_PRIORITY,
             unique_key: Some(self.clustering_id.to_string()),
-            ..NewJob::new(CLUSTER_COLLECTION, plain(self))
+            ..new_job(JobKind::ClusterCollection, self)
         }
     }
 }
 
-fn plain(payload: &impl Serialize) -> Value {
-    serde_json::to_value(payload).expect("payloads are plain data")
+/// Creates a job with the limits of its kind.
+fn new_job(kind: JobKind, payload: &impl Serialize) -> NewJob {
+    let payload = serde_json::to_value(payload).expect("payloads are plain data");
+    let JobSpec { max_attempts, priority } = kind.spec();
+    NewJob { max_attempts, priority, ..NewJob::new(kind, payload) }
 }
 
 /// Creates the job of a ledger row.
@@ -185,20 +159,20 @@ fn plain(payload: &impl Serialize) -> Value {
 /// The id of the row is the unique key, so a row has at most one live job. `Crawls::reconcile`
 /// finds queued rows without a job. The host is the partition key, so that the many pages of a slow
 /// host do not block other hosts.
-fn job(kind: &str, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
+fn job(kind: JobKind, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
     NewJob {
         priority,
         unique_key: Some(row.to_string()),
         partition_key: Some(crawler::urls::host_key(url)),
-        ..NewJob::new(kind, plain(payload))
+        ..new_job(kind, payload)
     }
 }
 
 /// Returns the ledger row of a job, or `None` if the job has none.
 pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
-    match kind {
-        SCAN_PAGE => read::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
-        SCAN_IMAGE => read::<ImageJob>(payload).ok().map(|job| (Ledger::ImageUrls, job.image_url_id)),
+    match kind.parse().ok()? {
+        JobKind::ScanPage => read::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
+        JobKind::ScanImage => read::<ImageJob>(payload).ok().map(|job| (Ledger::ImageUrls, job.image_url_id)),
         _ => None,
     }
 }

@@ -1,8 +1,9 @@
 //! A row of the page ledger or of the image ledger that a job has to settle. SQL is in the crate
 //! `store`.
 
+use domain::{Reason, Unprocessed};
 use store::ledger::Ledger;
-use store::pages::PageResult;
+use store::pages::{ImageUrlResult, PageResult};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
@@ -16,10 +17,8 @@ pub(crate) struct Row {
 /// The final state of a row without a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowEnd<'a> {
-    /// `failed`, `skipped` or `suppressed`.
-    pub(crate) state: &'static str,
-    /// The reason code.
-    pub(crate) reason: &'a str,
+    pub(crate) state: Unprocessed,
+    pub(crate) reason: &'a Reason,
     /// The human-readable reason.
     pub(crate) detail: &'a str,
     /// The HTTP status, if the server responded.
@@ -37,23 +36,23 @@ impl Row {
         match self.ledger {
             Ledger::Pages => {
                 let result = PageResult {
-                    state: state.into(),
-                    reason: Some(reason.into()),
+                    reason: Some(reason.clone()),
                     detail: Some(detail.into()),
                     status: status.map(i32::from),
-                    ..PageResult::default()
+                    ..PageResult::new(state.into())
                 };
                 store.settle_page(tx.conn(), self.id, &result).await
             }
             Ledger::ImageUrls => {
-                store.settle_image_url(tx.conn(), self.id, state, Some(reason), Some(detail), None).await
+                let result = ImageUrlResult {
+                    state: state.into(),
+                    reason: Some(reason.clone()),
+                    detail: Some(detail),
+                    image: None,
+                };
+                store.settle_image_url(tx.conn(), self.id, result).await
             }
         }
-    }
-
-    /// Returns the id of the row.
-    pub(crate) fn id(self) -> Uuid {
-        self.id
     }
 
     /// Returns `page` or `image`, for metrics and logs.

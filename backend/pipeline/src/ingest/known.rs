@@ -1,20 +1,16 @@
 //! Settles images that the collection already contains. New images are in the module `record`.
 
 use super::dedupe::{self, Relation};
+use super::record::result;
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Dedupe;
+use domain::{ImageState, Reason};
 use queue::Claim;
 use store::images::Image;
+use store::pages::ImageUrlResult;
 use store::{StoreError, Tx};
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
-
-/// Reason code of a file that is already stored.
-pub(super) const EXACT: &str = "exact_duplicate";
-/// Reason code of another file of a stored image.
-pub(super) const NEAR: &str = "near_duplicate";
-/// Reason code of a file that has not changed according to its server.
-const UNCHANGED: &str = "not_modified";
 
 impl Ingest {
     /// Settles a file whose bytes are already stored as an additional source. Returns `None` if the
@@ -27,10 +23,9 @@ impl Ingest {
     ) -> Result<Option<Ingested>, IngestError> {
         if incoming.dedupe == Dedupe::Off {
             let done = Ingested::Stored { image: known.id, faces: known.face_count.unsigned_abs() as usize };
-            return self.settle(incoming, claim, "processed", None, known.id, done).await;
+            return self.settle(incoming, claim, result(ImageState::Processed, None, known.id), done).await;
         }
-        let done = Ingested::Duplicate { image: known.id, reason: EXACT };
-        self.settle(incoming, claim, "duplicate", Some(EXACT), known.id, done).await
+        self.settle_duplicate(incoming, claim, known.id, Reason::ExactDuplicate).await
     }
 
     /// Settles an unchanged file as an additional source of its stored image, without download and
@@ -43,9 +38,12 @@ impl Ingest {
         claim: Claim,
         image: Uuid,
     ) -> Result<Option<Ingested>, IngestError> {
-        let state = if incoming.dedupe == Dedupe::Off { "processed" } else { "duplicate" };
-        let done = Ingested::Duplicate { image, reason: UNCHANGED };
-        self.settle(incoming, Some(claim), state, Some(UNCHANGED), image, done).await
+        if incoming.dedupe != Dedupe::Off {
+            return self.settle_duplicate(incoming, Some(claim), image, Reason::NotModified).await;
+        }
+        let done = Ingested::Duplicate { image, reason: Reason::NotModified };
+        let result = result(ImageState::Processed, Some(Reason::NotModified), image);
+        self.settle(incoming, Some(claim), result, done).await
     }
 
     /// Settles another file of a stored image as an additional source. Returns `None` if the stored
@@ -56,24 +54,34 @@ impl Ingest {
         claim: Option<Claim>,
         image: Uuid,
     ) -> Result<Option<Ingested>, IngestError> {
-        let done = Ingested::Duplicate { image, reason: NEAR };
-        self.settle(incoming, claim, "duplicate", Some(NEAR), image, done).await
+        self.settle_duplicate(incoming, claim, image, Reason::NearDuplicate).await
+    }
+
+    async fn settle_duplicate(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        image: Uuid,
+        reason: Reason,
+    ) -> Result<Option<Ingested>, IngestError> {
+        let done = Ingested::Duplicate { image, reason: reason.clone() };
+        self.settle(incoming, claim, result(ImageState::Duplicate, Some(reason), image), done).await
     }
 
     async fn settle(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        state: &'static str,
-        reason: Option<&'static str>,
-        image: Uuid,
+        result: ImageUrlResult<'_>,
         done: Ingested,
     ) -> Result<Option<Ingested>, IngestError> {
         let mut ending = self.open(incoming, claim).await?;
-        if !self.inner.store.hold_image(ending.tx.conn(), image).await? {
+        if let Some(image) = result.image
+            && !self.inner.store.hold_image(ending.tx.conn(), image).await?
+        {
             return Ok(None);
         }
-        self.close(ending, state, reason, Some(image)).await?;
+        self.close(ending, result).await?;
         Ok(Some(done))
     }
 

@@ -5,13 +5,15 @@ use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
 use super::suppress::Place;
 use super::versions::Versions;
-use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, known, outcome, suppress};
+use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, outcome, suppress};
 use crate::completion::CompletionCheck;
 use crate::{Analysis, AnalyzedFace, Dedupe};
+use domain::{ImageState, Reason};
 use queue::Claim;
 use store::Tx;
 use store::faces::NewFace;
 use store::images::NewImage;
+use store::pages::ImageUrlResult;
 use uuid::Uuid;
 
 /// The transaction that settles an image's row, completes its job and, if this was the last row,
@@ -44,22 +46,17 @@ impl Ingest {
         Ok(Ending { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
-    /// Settles the row (with the image, if there is one), ends the crawl if this was its last row,
+    /// Settles the row with the result, ends the crawl if this was its last row,
     /// and commits.
-    pub(super) async fn close(
-        &self,
-        ending: Ending,
-        state: &'static str,
-        reason: Option<&'static str>,
-        image: Option<Uuid>,
-    ) -> Result<(), IngestError> {
+    pub(super) async fn close(&self, ending: Ending, result: ImageUrlResult<'_>) -> Result<(), IngestError> {
         let Ending { mut tx, check, claim, image_url, moved_to, visit } = ending;
         let store = &self.inner.store;
-        store.settle_image_url(tx.conn(), image_url, state, reason, None, image).await?;
+        let (state, reason, image) = (result.state, result.reason.clone(), result.image);
+        store.settle_image_url(tx.conn(), image_url, result).await?;
         if let (Some(answered), Some(_)) = (moved_to, image) {
             store.note_moved_image(tx.conn(), image_url, &answered).await?;
         }
-        if state == suppress::STATE {
+        if state == ImageState::Suppressed {
             suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;
         }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
@@ -69,7 +66,7 @@ impl Ingest {
             check.end(store, &self.inner.queue, &mut tx).await?;
         }
         tx.commit().await?;
-        outcome::count_outcome("image", state, reason);
+        outcome::count_outcome("image", state.as_str(), reason.as_ref());
         Ok(())
     }
 
@@ -105,8 +102,9 @@ impl Ingest {
                     versions = self.versions(&mut ending.tx, &images, analysis).await?;
                 }
                 Relation::Duplicate(image) => {
-                    self.close(ending, "duplicate", Some(known::NEAR), Some(image)).await?;
-                    return Ok(Some(Ingested::Duplicate { image, reason: known::NEAR }));
+                    let reason = Reason::NearDuplicate;
+                    self.close(ending, result(ImageState::Duplicate, Some(reason.clone()), image)).await?;
+                    return Ok(Some(Ingested::Duplicate { image, reason }));
                 }
             }
         }
@@ -127,7 +125,8 @@ impl Ingest {
             unused = store.replace_images(conn, smaller, image.id, incoming.image_url).await?;
         }
         self.audit_versions(&mut ending.tx, incoming.collection, image.id, &versions).await?;
-        self.close(ending, "processed", partly.then_some(suppress::PARTLY), Some(image.id)).await?;
+        let reason = partly.then_some(Reason::FacesSuppressed);
+        self.close(ending, result(ImageState::Processed, reason, image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
@@ -139,13 +138,19 @@ impl Ingest {
     /// Settles an image whose bytes another transaction stored after the first check.
     async fn lost_race(&self, ending: Ending, dedupe: Dedupe, image: Uuid) -> Result<Ingested, IngestError> {
         if dedupe == Dedupe::Off {
-            self.close(ending, "processed", None, Some(image)).await?;
+            self.close(ending, result(ImageState::Processed, None, image)).await?;
             let faces = self.inner.store.image(image).await?.face_count.unsigned_abs() as usize;
             return Ok(Ingested::Stored { image, faces });
         }
-        self.close(ending, "duplicate", Some(known::EXACT), Some(image)).await?;
-        Ok(Ingested::Duplicate { image, reason: known::EXACT })
+        let reason = Reason::ExactDuplicate;
+        self.close(ending, result(ImageState::Duplicate, Some(reason.clone()), image)).await?;
+        Ok(Ingested::Duplicate { image, reason })
     }
+}
+
+/// Returns the result of an image URL whose image is stored.
+pub(super) fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
+    ImageUrlResult { state, reason, detail: None, image: Some(image) }
 }
 
 pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {

@@ -8,16 +8,19 @@
 //! A running scan holds a lease on the crawl record. If its command is killed, the lease expires.
 //! The next maintenance run of a service, or the next scan, then ends the scan as failed.
 
-use super::outcome::{analysis_failure, count_outcome};
+use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::domain::{CrawlError, collection_id};
+use crate::domain::{Row, RowEnd};
 use crate::{AnalyzeOptions, Dedupe, profile_of};
 use bytes::Bytes;
+use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::crawls::Crawl;
+use store::ledger::Ledger;
 use store::pages::{Admitted, NewImageUrl};
 use store::{Store, StoreError};
 use tokio::task::JoinHandle;
@@ -87,7 +90,7 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
     for scan in store.lapsed_scans().await? {
         let mut tx = store.begin().await?;
         if store.end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
-            store.skip_queued(tx.conn(), scan, "not_scanned", i64::MAX).await?;
+            store.skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
             tx.commit().await?;
             tracing::warn!(%scan, "scan lease expired; scan ended as failed");
             ended += 1;
@@ -116,7 +119,7 @@ impl Scan {
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
         let stored = serde_json::json!({ "dedupe": dedupe });
-        let crawl = store.insert_crawl(tx.conn(), collection, "scan", seeds, &stored).await?;
+        let crawl = store.insert_crawl(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
         store.renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
         let lease = Arc::new(Lease::keep(store.clone(), crawl.id));
@@ -174,8 +177,7 @@ impl Scan {
             Err(error) => error,
         };
         if let IngestError::Analyze(cause) = &error {
-            let (state, code) = analysis_failure(cause);
-            self.settle(row, state, code, &cause.to_string()).await?;
+            self.settle(row, cause.state(), cause.reason(), &cause.to_string()).await?;
         }
         Err(error)
     }
@@ -184,16 +186,16 @@ impl Scan {
     ///
     /// # Errors
     /// Fails if the store fails.
-    pub async fn skip(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
-        self.settle(row, "skipped", reason, detail).await
+    pub async fn skip(&self, row: Uuid, reason: Reason, detail: &str) -> Result<(), StoreError> {
+        self.settle(row, Unprocessed::Skipped, reason, detail).await
     }
 
     /// Settles a row as `failed`, for a file that cannot be read.
     ///
     /// # Errors
     /// Fails if the store fails.
-    pub async fn fail(&self, row: Uuid, reason: &'static str, detail: &str) -> Result<(), StoreError> {
-        self.settle(row, "failed", reason, detail).await
+    pub async fn fail(&self, row: Uuid, reason: Reason, detail: &str) -> Result<(), StoreError> {
+        self.settle(row, Unprocessed::Failed, reason, detail).await
     }
 
     /// Ends the scan as `completed`, or as `cancelled` if it was `interrupted`. Rows that are still
@@ -203,9 +205,10 @@ impl Scan {
     /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
     pub async fn finish(&self, interrupted: bool) -> Result<Crawl, StoreError> {
         let mut tx = self.store.begin().await?;
-        let end = if interrupted { "cancelled" } else { "completed" };
-        let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &["running"], end, None).await?;
-        self.store.skip_queued(tx.conn(), self.crawl.id, "not_scanned", i64::MAX).await?;
+        let end = if interrupted { CrawlState::Cancelled } else { CrawlState::Completed };
+        let live = [CrawlState::Running];
+        let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &live, end, None).await?;
+        self.store.skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
         tx.commit().await?;
         Ok(crawl)
     }
@@ -220,14 +223,15 @@ impl Scan {
     async fn settle(
         &self,
         row: Uuid,
-        state: &'static str,
-        reason: &'static str,
+        state: Unprocessed,
+        reason: Reason,
         detail: &str,
     ) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
-        self.store.settle_image_url(tx.conn(), row, state, Some(reason), Some(detail), None).await?;
+        let end = RowEnd { state, reason: &reason, detail, status: None };
+        Row::new(Ledger::ImageUrls, row).settle(&self.store, &mut tx, end).await?;
         tx.commit().await?;
-        count_outcome("image", state, Some(reason));
+        count_outcome("image", state.as_str(), Some(&reason));
         Ok(())
     }
 }

@@ -7,26 +7,14 @@ use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
 use crate::domain::NotificationError;
 use crate::domain::forget_jobs;
+use domain::{ImageState, Reason};
 use queue::{Claim, Queue};
 use std::sync::Arc;
+use store::pages::ImageUrlResult;
 use store::suppressions::{Sketch, SuppressedPicture};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 use vision::{PerceptualHashes, Rect, crop};
-
-/// State of a ledger row whose image is suppressed.
-pub(crate) const STATE: &str = "suppressed";
-/// Reason code: the address was erased.
-pub(crate) const URL: &str = "suppressed_url";
-/// Reason code: the image or another file of it was erased.
-const IMAGE: &str = "suppressed_image";
-/// Reason code: all faces of this image were erased.
-const FACE: &str = "suppressed_face";
-/// Reason code: all faces are suppressed, at least one of them because its person must not be
-/// stored.
-const PERSON: &str = "suppressed_person";
-/// Reason code of an image that is stored without some of its faces.
-pub(super) const PARTLY: &str = "faces_suppressed";
 
 /// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
 const PAINT_MARGIN: f32 = 0.3;
@@ -34,8 +22,8 @@ const PAINT_MARGIN: f32 = 0.3;
 /// Which parts of an image are suppressed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The reason code, if the whole image is suppressed.
-    pub(super) whole: Option<&'static str>,
+    /// The reason, if the whole image is suppressed.
+    pub(super) whole: Option<Reason>,
     /// Indices of the suppressed faces in the analysis.
     pub(super) faces: Vec<usize>,
 }
@@ -72,14 +60,14 @@ impl Ingest {
         self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
     }
 
-    /// Returns the reason code if the whole image is suppressed. Checks its address, its bytes, and
+    /// Returns the reason if the whole image is suppressed. Checks its address, its bytes, and
     /// its hashes if they are known.
     pub(super) async fn refusal(
         &self,
         incoming: &Incoming,
         sha256: &[u8; 32],
         hashes: Option<&PerceptualHashes>,
-    ) -> Result<Option<&'static str>, StoreError> {
+    ) -> Result<Option<Reason>, StoreError> {
         let store = &self.inner.store;
         let mut tx = store.begin().await?;
         if !store.suppresses(tx.conn(), incoming.collection).await? {
@@ -87,10 +75,10 @@ impl Ingest {
         }
         let place = Place::of(incoming);
         if store.suppresses_url(tx.conn(), incoming.collection, place.row, place.moved_to).await? {
-            return Ok(Some(URL));
+            return Ok(Some(Reason::SuppressedUrl));
         }
         let pictures = self.suppressed(&mut tx, incoming.collection, sha256, hashes).await?;
-        Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(IMAGE))
+        Ok(pictures.iter().any(|picture| picture.region.is_none()).then_some(Reason::SuppressedImage))
     }
 
     /// Returns which faces of an analysed image are suppressed, or whether the whole image is.
@@ -110,12 +98,12 @@ impl Ingest {
         if let Some(Place { row, moved_to }) = place
             && store.suppresses_url(tx.conn(), collection, row, moved_to).await?
         {
-            verdict.whole = Some(URL);
+            verdict.whole = Some(Reason::SuppressedUrl);
             return Ok(verdict);
         }
         let pictures = self.suppressed(tx, collection, &analysis.sha256, Some(&analysis.hashes)).await?;
         if pictures.iter().any(|picture| picture.region.is_none()) {
-            verdict.whole = Some(IMAGE);
+            verdict.whole = Some(Reason::SuppressedImage);
             return Ok(verdict);
         }
         let known = self.suppressed_people(tx, collection, analysis).await?;
@@ -129,20 +117,27 @@ impl Ingest {
             }
         }
         if !verdict.faces.is_empty() && verdict.faces.len() == analysis.faces.len() {
-            verdict.whole = Some(if person { PERSON } else { FACE });
+            verdict.whole = Some(if person { Reason::SuppressedPerson } else { Reason::SuppressedFace });
         }
         Ok(verdict)
     }
 
     /// Settles the row as suppressed.
-    pub(super) async fn settle_suppressed(
+    pub(crate) async fn settle_suppressed(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        reason: &'static str,
+        reason: Reason,
     ) -> Result<Ingested, IngestError> {
+        let detail = (reason == Reason::SuppressedUrl).then_some("what was found at this address was erased");
+        let result = ImageUrlResult {
+            state: ImageState::Suppressed,
+            reason: Some(reason.clone()),
+            detail,
+            image: None,
+        };
         let ending = self.open(incoming, claim).await?;
-        self.close(ending, STATE, Some(reason), None).await?;
+        self.close(ending, result).await?;
         Ok(Ingested::Suppressed { reason })
     }
 

@@ -9,9 +9,9 @@ use crate::completion::CompletionCheck;
 use crate::domain::NotificationError;
 use crate::domain::{Row, RowEnd};
 use crate::ingest::outcome::count_outcome;
-use crate::ingest::suppress;
 use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
 use crawler::Fetcher;
+use domain::{CrawlState, Reason, Unprocessed};
 use queue::{ClaimedJob, Outcome, Queue, QueueError};
 use std::collections::HashMap;
 use std::future::Future;
@@ -116,16 +116,17 @@ impl Context {
             JobError::Stale => Ok(Outcome::Stale),
             JobError::Gone => Ok(Outcome::Done),
             JobError::Later(until) => Ok(Outcome::Snooze(until)),
-            JobError::Retry { code, detail, at } if job.attempt < job.max_attempts => {
-                metrics::counter!("facecrawl_crawl_retries_total", "reason" => code.clone()).increment(1);
-                Ok(Outcome::Retry(format!("{code}: {detail}"), at))
+            JobError::Retry { reason, detail, at } if job.attempt < job.max_attempts => {
+                metrics::counter!("facecrawl_crawl_retries_total", "reason" => reason.code()).increment(1);
+                Ok(Outcome::Retry(format!("{reason}: {detail}"), at))
             }
-            JobError::Retry { code, detail, .. } => {
-                let end = RowEnd { state: "failed", reason: &code, detail: &detail, status: None };
+            JobError::Retry { reason, detail, .. } => {
+                let end =
+                    RowEnd { state: Unprocessed::Failed, reason: &reason, detail: &detail, status: None };
                 self.settle(job, crawl, row, end, true).await
             }
-            JobError::Final { state, code, detail, status } => {
-                let end = RowEnd { state, reason: &code, detail: &detail, status };
+            JobError::Final { state, reason, detail, status } => {
+                let end = RowEnd { state, reason: &reason, detail: &detail, status };
                 self.settle(job, crawl, row, end, false).await
             }
         }
@@ -142,7 +143,7 @@ impl Context {
         end: RowEnd<'_>,
         spent: bool,
     ) -> Result<Outcome, QueueError> {
-        let RowEnd { state, reason, detail, .. } = end;
+        let RowEnd { reason, detail, .. } = end;
         let ended: Result<(), NotificationError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
             if spent {
@@ -152,9 +153,6 @@ impl Context {
             }
             let check = CompletionCheck::begin(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, end).await?;
-            if state == suppress::STATE {
-                suppress::forget(&self.store, &self.queue, &mut tx, (row.id(), Some(job.claim))).await?;
-            }
             check.end(&self.store, &self.queue, &mut tx).await?;
             tx.commit().await?;
             Ok(())
@@ -162,7 +160,7 @@ impl Context {
         .await;
         match ended {
             Ok(()) => {
-                count_outcome(row.name(), state, Some(reason));
+                count_outcome(row.name(), end.state.as_str(), Some(end.reason));
                 Ok(Outcome::Settled)
             }
             Err(NotificationError::Queue(error)) => Err(error),
@@ -173,10 +171,10 @@ impl Context {
     /// Returns the crawl of a job if the job may run now.
     pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         let view = self.view(id).await?;
-        match view.crawl.state.as_str() {
-            "running" => Ok(view),
+        match view.crawl.state {
+            CrawlState::Running => Ok(view),
             // The group is held, so the job runs again after the crawl is resumed.
-            "paused" => Err(JobError::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
+            CrawlState::Paused => Err(JobError::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
             _ => Err(JobError::Gone),
         }
     }
@@ -186,7 +184,7 @@ impl Context {
         loop {
             tokio::time::sleep(CRAWL_TTL).await;
             match self.view(id).await {
-                Ok(view) if view.crawl.state == "cancelled" => return,
+                Ok(view) if view.crawl.state == CrawlState::Cancelled => return,
                 Err(JobError::Gone) => return,
                 _ => {}
             }
@@ -210,7 +208,7 @@ impl Context {
         };
         let view = Arc::new(CrawlView {
             options: serde_json::from_value(crawl.options.clone())
-                .map_err(|error| JobError::failed("bad_options", error))?,
+                .map_err(|error| JobError::failed(Reason::BadOptions, error))?,
             seeds: crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok()).collect(),
             quality_profile: profile_of(&collection),
             crawl,

@@ -6,6 +6,7 @@ use super::host_throttle::{Delay, HostPermit, HostThrottle};
 use crate::domain::jobs::PageJob;
 use crawler::pace::Outcome;
 use crawler::{FetchError, Fetched, HopPolicy, Request, Scope, urls};
+use domain::Reason;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
@@ -103,7 +104,7 @@ pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool 
 impl HopPolicy for FetchPolicy<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         if !self.in_area(url) {
-            return Err(FetchError::Refused("out_of_scope".into()));
+            return Err(FetchError::Refused(Reason::OutOfScope));
         }
         if let Area::Page(page) = &self.area
             && *url != page.url
@@ -111,13 +112,13 @@ impl HopPolicy for FetchPolicy<'_> {
         {
             // The limit for links also applies to redirects, because the page's address is stored
             // with each of its images.
-            return Err(FetchError::Refused(urls::TOO_LONG.into()));
+            return Err(FetchError::Refused(Reason::UrlTooLong));
         }
         let mut robots_delay = None;
         if self.view.options.respect_robots {
             let robots = self.context.robots.rules(url, self.view.own_delay()).await?;
             if !robots.allows(url) {
-                return Err(FetchError::Refused("robots_disallowed".into()));
+                return Err(FetchError::Refused(Reason::RobotsDisallowed));
             }
             robots_delay = robots.crawl_delay();
         }

@@ -8,12 +8,15 @@ use super::job_error::JobError;
 use crate::AnalyzeOptions;
 use crate::domain::Row;
 use crate::domain::jobs::{self, ImageJob};
-use crate::ingest::{FetchedFrom, Incoming, suppress};
+use crate::ingest::{FetchedFrom, Incoming};
+use bytes::Bytes;
 use crawler::fetch::Kind;
 use crawler::{Directives, Request};
+use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, Outcome};
 use std::sync::Arc;
 use store::ledger::Ledger;
+use store::retried;
 use tokio_util::sync::CancellationToken;
 
 /// The handler of `scan_image`.
@@ -34,10 +37,24 @@ impl Handler for ScanImage {
 async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
+    let incoming = Incoming {
+        bytes: Bytes::new(),
+        collection,
+        crawl: job.crawl_id,
+        image_url: job.image_url_id,
+        dedupe: view.options.dedupe,
+        options: AnalyzeOptions {
+            quality_profile: view.quality_profile,
+            ..context.ingest.analyzer().config().keeping()
+        },
+        moved_to: None,
+        fetched: None,
+    };
     if context.ingest.refuses_address(collection, job.image_url_id).await? {
-        let (code, detail) =
-            (suppress::URL.to_owned(), "what is found at this address was erased".to_owned());
-        return Err(JobError::Final { state: "suppressed", code, detail, status: None });
+        let reason = Reason::SuppressedUrl;
+        retried("settle_row", || context.ingest.settle_suppressed(&incoming, Some(claim), reason.clone()))
+            .await?;
+        return Ok(());
     }
     let mut known = match view.options.revalidate {
         true => context.store.image_visit(collection, job.url.as_str(), model).await?,
@@ -51,23 +68,16 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
-            if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
-                return Err(JobError::skipped(code, "its X-Robots-Tag asks not to take it"));
+            if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
+                return Err(JobError::skipped(reason, "its X-Robots-Tag asks not to take it"));
             }
         }
         let visit = http_cache::visit(&fetched);
         let mut incoming = Incoming {
             bytes: fetched.body,
-            collection,
-            crawl: job.crawl_id,
-            image_url: job.image_url_id,
-            dedupe: view.options.dedupe,
-            options: AnalyzeOptions {
-                quality_profile: view.quality_profile,
-                ..context.ingest.analyzer().config().keeping()
-            },
             moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
+            ..incoming.clone()
         };
         if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()

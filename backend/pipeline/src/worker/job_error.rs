@@ -4,8 +4,8 @@
 use crate::AnalyzeError;
 use crate::domain::NotificationError;
 use crate::ingest::IngestError;
-use crate::ingest::outcome::analysis_failure;
 use crawler::FetchError;
+use domain::{Reason, Unprocessed};
 use inference::RunError;
 use queue::QueueError;
 use std::time::Duration;
@@ -18,11 +18,11 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Why a job did not succeed.
 #[derive(Debug)]
 pub(crate) enum JobError {
-    /// A permanent error. The row is settled with this state and code.
-    Final { state: &'static str, code: String, detail: String, status: Option<u16> },
+    /// A permanent error. The row is settled with this state and reason.
+    Final { state: Unprocessed, reason: Reason, detail: String, status: Option<u16> },
     /// A transient error. Another attempt may succeed. After the last attempt the row is settled as
     /// failed.
-    Retry { code: String, detail: String, at: Option<OffsetDateTime> },
+    Retry { reason: Reason, detail: String, at: Option<OffsetDateTime> },
     /// The job cannot run now. It runs later, and this does not count as an attempt.
     Later(OffsetDateTime),
     /// The claim was lost, and everything was rolled back.
@@ -34,46 +34,46 @@ pub(crate) enum JobError {
 impl JobError {
     /// Creates an error that settles the row as skipped. The content is not needed; this is not a
     /// failure.
-    pub(crate) fn skipped(code: impl Into<String>, detail: impl ToString) -> Self {
-        Self::Final { state: "skipped", code: code.into(), detail: detail.to_string(), status: None }
+    pub(crate) fn skipped(reason: Reason, detail: impl ToString) -> Self {
+        Self::Final { state: Unprocessed::Skipped, reason, detail: detail.to_string(), status: None }
     }
 
     /// Creates an error that settles the row as failed.
-    pub(crate) fn failed(code: impl Into<String>, detail: impl ToString) -> Self {
-        Self::Final { state: "failed", code: code.into(), detail: detail.to_string(), status: None }
+    pub(crate) fn failed(reason: Reason, detail: impl ToString) -> Self {
+        Self::Final { state: Unprocessed::Failed, reason, detail: detail.to_string(), status: None }
     }
 
     /// Converts the error of a fetch. `robots_retry` is the wait before a retry for a host whose
     /// robots.txt could not be fetched.
     pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
-        let (code, detail) = (error.code(), error.to_string());
+        let (reason, detail) = (error.reason(), error.to_string());
         let now = OffsetDateTime::now_utc();
         match error {
             FetchError::Later(until) => Self::Later(until),
-            FetchError::Refused(reason) if reason == super::robots::UNAVAILABLE => {
+            FetchError::Refused(Reason::RobotsUnavailable) => {
                 let detail =
                     "the host's robots.txt is unavailable, so nothing may be fetched from the host".into();
-                Self::Retry { code, detail, at: Some(now + robots_retry) }
+                Self::Retry { reason, detail, at: Some(now + robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {
                 let at = retry_after.map(|wait| now + wait.min(LONGEST_RETRY_AFTER));
-                Self::Retry { code, detail, at }
+                Self::Retry { reason, detail, at }
             }
-            _ if error.is_transient() => Self::Retry { code, detail, at: None },
+            _ if error.is_transient() => Self::Retry { reason, detail, at: None },
             FetchError::Status { status, .. } => {
-                Self::Final { state: "failed", code, detail, status: Some(status) }
+                Self::Final { state: Unprocessed::Failed, reason, detail, status: Some(status) }
             }
             FetchError::Guard(_) | FetchError::Refused(_) | FetchError::TooLarge { .. } => {
-                Self::skipped(code, detail)
+                Self::skipped(reason, detail)
             }
-            _ => Self::failed(code, detail),
+            _ => Self::failed(reason, detail),
         }
     }
 }
 
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
-        Self::Retry { code: "store_failure".into(), detail: error.to_string(), at: None }
+        Self::Retry { reason: Reason::StoreFailure, detail: error.to_string(), at: None }
     }
 }
 
@@ -81,7 +81,7 @@ impl From<QueueError> for JobError {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Stale(_) => Self::Stale,
-            error => Self::Retry { code: "queue_failure".into(), detail: error.to_string(), at: None },
+            error => Self::Retry { reason: Reason::QueueFailure, detail: error.to_string(), at: None },
         }
     }
 }
@@ -108,11 +108,11 @@ impl From<IngestError> for JobError {
             AnalyzeError::Exhausted(error) => Self::Later(now + error.retry_after),
             AnalyzeError::Run(RunError::Stopped) => Self::Later(now),
             AnalyzeError::Run(_) => {
-                Self::Retry { code: error.code().into(), detail: error.to_string(), at: None }
+                Self::Retry { reason: error.reason(), detail: error.to_string(), at: None }
             }
             error => {
-                let (state, code) = analysis_failure(&error);
-                Self::Final { state, code: code.into(), detail: error.to_string(), status: None }
+                let (state, reason) = (error.state(), error.reason());
+                Self::Final { state, reason, detail: error.to_string(), status: None }
             }
         }
     }
@@ -130,9 +130,10 @@ mod tests {
     #[test]
     fn a_missing_page_stays_missing_and_a_busy_host_is_asked_again_when_it_said() {
         let missing = of(FetchError::Status { status: 404, retry_after: None });
-        assert!(
-            matches!(missing, JobError::Final { state: "failed", ref code, status: Some(404), .. } if code == "http_404")
-        );
+        assert!(matches!(
+            missing,
+            JobError::Final { state: Unprocessed::Failed, reason: Reason::Http(404), status: Some(404), .. }
+        ));
         let wait = Duration::from_secs(120);
         let busy = of(FetchError::Status { status: 503, retry_after: Some(wait) });
         let JobError::Retry { at: Some(at), .. } = busy else { panic!("{busy:?}") };
@@ -141,16 +142,16 @@ mod tests {
 
     #[test]
     fn what_is_forbidden_is_skipped_and_what_broke_is_failed() {
-        for (code, state) in [("robots_disallowed", "skipped"), ("out_of_scope", "skipped")] {
-            let refused = of(FetchError::Refused(code.into()));
-            assert!(
-                matches!(refused, JobError::Final { state: s, code: ref c, .. } if s == state && c == code)
-            );
+        for expected in [Reason::RobotsDisallowed, Reason::OutOfScope] {
+            let refused = of(FetchError::Refused(expected.clone()));
+            let JobError::Final { state, reason, .. } = refused else { panic!("{refused:?}") };
+            assert_eq!((state, reason), (Unprocessed::Skipped, expected));
         }
-        assert!(matches!(of(FetchError::TooManyRedirects), JobError::Final { state: "failed", .. }));
+        let endless = of(FetchError::TooManyRedirects);
+        assert!(matches!(endless, JobError::Final { state: Unprocessed::Failed, .. }));
         let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
-        assert_eq!(analysis_failure(&corrupt.into()), ("failed", "corrupt_image"));
-        assert_eq!(analysis_failure(&DecodeError::NotAnImage.into()), ("skipped", "not_an_image"));
+        assert_eq!(AnalyzeError::from(corrupt).state(), Unprocessed::Failed);
+        assert_eq!(AnalyzeError::from(DecodeError::NotAnImage).state(), Unprocessed::Skipped);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! them.
 
 use super::job_error::JobError;
+use domain::Reason;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -38,7 +39,7 @@ impl Maps {
     /// # Errors
     /// Fails if the semaphore is closed. No code closes it.
     pub(super) async fn read(&self) -> Result<SemaphorePermit<'_>, JobError> {
-        self.reading.acquire().await.map_err(|error| JobError::failed("no_place", error))
+        self.reading.acquire().await.map_err(|error| JobError::failed(Reason::NoPlace, error))
     }
 
     /// Acquires the permit to fetch a large sitemap. Returns `None` if the page's sitemap is not

@@ -14,6 +14,7 @@ use crate::domain::jobs::{self, ImageJob, PageJob};
 use crate::ingest::outcome::count_outcome;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
+use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
 use store::http_cache::PageVisit;
@@ -23,9 +24,6 @@ use store::retried;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
-
-/// Reason code of an unchanged page whose stored visit was reused.
-const UNCHANGED: &str = "not_modified";
 
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host in its address is longer than any host name";
@@ -70,7 +68,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         let fetched = match hops.fetch(request).await {
             // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
-                return Err(JobError::skipped("no_sitemap", "the site has no sitemap there"));
+                return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap there"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
                 context.maps.remember_large(job.page_id);
@@ -111,7 +109,7 @@ async fn read(
 ) -> Result<PageOutcome, JobError> {
     match content {
         Content::Html if job.sitemap.is_some() => {
-            Err(JobError::skipped("no_sitemap", "a page was sent in the place of a sitemap"))
+            Err(JobError::skipped(Reason::NoSitemap, "a page was sent in the place of a sitemap"))
         }
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Map => read_map(context, view, job, fetched).await,
@@ -119,8 +117,8 @@ async fn read(
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("no content type");
             Err(JobError::Final {
-                state: "skipped",
-                code: "not_html".into(),
+                state: Unprocessed::Skipped,
+                reason: Reason::NotHtml,
                 detail: format!("the content is {found}"),
                 status: Some(fetched.status),
             })
@@ -215,7 +213,7 @@ async fn take_over(
     let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
     let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
-    outcome.result.reason.get_or_insert_with(|| UNCHANGED.into());
+    outcome.result.reason.get_or_insert(Reason::NotModified);
     http_cache::saved("page", visit.bytes);
     Ok(Some(PageOutcome { memory: Memory::Renewed, ..outcome }))
 }
@@ -236,7 +234,7 @@ async fn read_map(
 
 /// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed("extract_panicked", error))
+    tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed(Reason::ExtractPanicked, error))
 }
 
 /// Stores the new rows and their jobs, settles this row and completes this job, in one transaction.
@@ -250,9 +248,9 @@ async fn store(
 ) -> Result<(), JobError> {
     let (jobs, left_out, result) =
         retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
-    (0..left_out).for_each(|_| count_outcome("image", "skipped", Some(urls::FORBIDDEN)));
-    let state = if result.state == "fetched" { "fetched" } else { "skipped" };
-    count_outcome("page", state, result.reason.as_deref());
+    let forbidden = ImageState::Skipped.as_str();
+    (0..left_out).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
+    count_outcome("page", result.state.as_str(), result.reason.as_ref());
     tracing::debug!(url = %job.url, jobs, "page read");
     Ok(())
 }
@@ -285,7 +283,7 @@ async fn store_once(
         let left_out;
         (pages, left_out) =
             store.within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages)).await?;
-        page_outcome::leave_out(&mut result, "directory_full", left_out);
+        page_outcome::leave_out(&mut result, &Reason::DirectoryFull, left_out);
     }
     let (mut found, mut left_out) = (0, 0);
     if !images.is_empty() {
@@ -298,7 +296,7 @@ async fn store_once(
         (found, left_out) = (fetchable.len() as i64, others.len());
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
-        store.skip_image_urls(tx.conn(), &others, urls::FORBIDDEN, NO_HOST).await?;
+        store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
     }
     yields::count(store, &mut tx, crawl, &job.url, found).await?;
     if !pages.is_empty() {
@@ -315,7 +313,7 @@ async fn store_once(
         }
     }
     store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
-    if let (Some(page_outcome::IS_AN_IMAGE), Some(image)) = (result.reason.as_deref(), &result.final_url) {
+    if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
         let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id, image).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }

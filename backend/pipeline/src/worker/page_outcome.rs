@@ -6,20 +6,17 @@ use super::fetch_policy::in_scope;
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
+use domain::{PageState, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::http_cache::PageVisit;
 use store::pages::{NewImageUrl, NewPage, PageResult};
 use url::Url;
 
-/// Reason code of a page whose content is an image.
-pub(super) const IS_AN_IMAGE: &str = "is_an_image";
-
 /// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.
 const MAX_NESTED: u8 = 3;
 
 /// The pages, sitemaps and images that a page yielded, and the result for its own row.
-#[derive(Default)]
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
     /// Further sitemaps. Their rows have depth 0, so that their entries count like the links of a
@@ -37,11 +34,24 @@ pub(super) struct PageOutcome {
     pub(super) memory: Memory,
 }
 
+impl PageOutcome {
+    fn new(result: PageResult) -> Self {
+        Self {
+            pages: Vec::new(),
+            sitemaps: Vec::new(),
+            nested: 0,
+            images: Vec::new(),
+            home: None,
+            result,
+            mentions: Vec::new(),
+            memory: Memory::Untouched,
+        }
+    }
+}
+
 /// How the stored visit of a page changes.
-#[derive(Default)]
 pub(super) enum Memory {
     /// No change, because the content is not an HTML page.
-    #[default]
     Untouched,
     /// This visit replaces the last one. `None` only deletes the last one, because this visit has
     /// no validators.
@@ -97,7 +107,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
     let denied = directives.images_denied();
-    let images = match denied {
+    let images = match &denied {
         Some(_) => Vec::new(),
         None => (page.images.into_iter())
             .map(|image| NewImageUrl {
@@ -155,22 +165,21 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     let (pages, left_out) = border.close();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
-    PageOutcome { pages, sitemaps, nested, images, home, result, ..PageOutcome::default() }
+    PageOutcome { pages, sitemaps, nested, images, home, ..PageOutcome::new(result) }
 }
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
 pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
-        state: "skipped".into(),
-        reason: Some(IS_AN_IMAGE.into()),
+        reason: Some(Reason::IsAnImage),
         detail: Some("the address is that of an image; it was entered as one".into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),
-        ..PageResult::default()
+        ..PageResult::new(PageState::Skipped)
     };
     let asked_url = asked(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
-    PageOutcome { images, result, ..PageOutcome::default() }
+    PageOutcome { images, ..PageOutcome::new(result) }
 }
 
 /// Returns the address of the job, if the final address differs.
@@ -221,7 +230,7 @@ struct Border<'a> {
     pages: Vec<NewPage>,
     /// The number of omitted pages of the site, by reason. Pages of other sites are not counted,
     /// because they never belonged to the crawl.
-    left_out: BTreeMap<&'static str, u64>,
+    left_out: BTreeMap<Reason, u64>,
 }
 
 impl<'a> Border<'a> {
@@ -245,12 +254,12 @@ impl<'a> Border<'a> {
         }
         let url = self.spelling.apply(url.clone());
         match urls::trap(&url) {
-            Some(code) => *self.left_out.entry(code).or_default() += 1,
+            Some(reason) => *self.left_out.entry(reason).or_default() += 1,
             None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),
         }
     }
 
-    fn close(self) -> (Vec<NewPage>, BTreeMap<&'static str, u64>) {
+    fn close(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
         (self.pages, self.left_out)
     }
 }
@@ -258,14 +267,14 @@ impl<'a> Border<'a> {
 /// Returns the result for the row of a page that was read.
 fn result(
     fetched: Fetched,
-    denied: Option<&'static str>,
-    left_out: BTreeMap<&'static str, u64>,
+    denied: Option<Reason>,
+    left_out: BTreeMap<Reason, u64>,
     title: Option<String>,
 ) -> PageResult {
-    let detail = denied.map(|code| format!("its images were not taken: {code}"));
+    let detail = denied.as_ref().map(|reason| format!("its images were not taken: {reason}"));
     let mut result = PageResult {
-        state: "fetched".into(),
-        reason: denied.map(Into::into),
+        state: PageState::Fetched,
+        reason: denied,
         detail,
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.into()),
@@ -273,17 +282,17 @@ fn result(
         etag: fetched.etag,
         last_modified: fetched.last_modified,
     };
-    left_out.into_iter().for_each(|(code, count)| leave_out(&mut result, code, count));
+    left_out.into_iter().for_each(|(reason, count)| leave_out(&mut result, &reason, count));
     result
 }
 
 /// Records in the page's result, and counts in a metric, links of its site that were not followed.
-pub(super) fn leave_out(result: &mut PageResult, code: &'static str, count: u64) {
+pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
     if count == 0 {
         return;
     }
-    metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => code).increment(count);
-    let said = format!("{count} links were not followed: {code}");
+    metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code()).increment(count);
+    let said = format!("{count} links were not followed: {reason}");
     result.detail = Some(result.detail.take().map_or(said.clone(), |detail| format!("{detail}; {said}")));
 }
 

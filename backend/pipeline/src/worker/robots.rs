@@ -6,6 +6,7 @@ use super::host_throttle::{HostThrottle, Own};
 use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
+use domain::Reason;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +15,6 @@ use store::hosts::RobotsRecord;
 use store::{Store, StoreError};
 use time::OffsetDateTime;
 use url::Url;
-
-/// Reason code of URLs on a host that responds to requests for robots.txt with status 429 or 5xx.
-pub(crate) const UNAVAILABLE: &str = "robots_unavailable";
 
 /// Maximum time for which a network error is cached. Requests for other URLs of the host reveal its
 /// state soon enough.
@@ -89,7 +87,7 @@ impl RobotsCache {
     /// Returns the rules of the URL's host. Concurrent jobs of one host wait for one fetch.
     ///
     /// # Errors
-    /// Fails with `Refused("robots_unavailable")`, `Later`, or the network error.
+    /// Fails with `Refused(RobotsUnavailable)`, `Later`, or the network error.
     pub(super) async fn rules(&self, url: &Url, own_delay: Option<Own>) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
@@ -182,7 +180,7 @@ impl RobotsCache {
             // RFC 9309 2.3.1.2 and 2.3.1.3: too many redirects mean that there is no robots.txt.
             Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
             // The same applies to a redirect to a URL that is too long.
-            Err(FetchError::Refused(code)) if code == crawler::urls::TOO_LONG => Ok(record(404, None)),
+            Err(FetchError::Refused(Reason::UrlTooLong)) => Ok(record(404, None)),
             Err(error @ (FetchError::Guard(_) | FetchError::Later(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
@@ -255,7 +253,7 @@ impl Answer {
     fn rules(&self) -> Result<Arc<Robots>, FetchError> {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),
-            Self::Unavailable => Err(FetchError::Refused(UNAVAILABLE.into())),
+            Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
             Self::Unreachable => Err(FetchError::Connect(
                 "the host did not answer a moment ago when asked for robots.txt".into(),
             )),

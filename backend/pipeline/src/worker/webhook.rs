@@ -83,7 +83,7 @@ impl DeliverWebhook {
             Ok(GONE) => Outcome::Discard("the webhook answered 410: it is gone".into()),
             Ok(status) => self.retry_later(job, format!("the webhook answered {status}")),
             Err(error) => {
-                self.retry_later(job, format!("the webhook was not reached ({}): {error}", error.code()))
+                self.retry_later(job, format!("the webhook was not reached ({}): {error}", error.reason()))
             }
         }
     }

@@ -184,7 +184,7 @@ async fn what_is_no_picture_is_told_with_its_reason() {
     let mut cut = picture("view.jpg");
     cut.truncate(200);
     let error = analyze(cut).await;
-    assert_eq!(error.code(), "corrupt_image", "{error:?}");
+    assert_eq!(error.reason().code(), "corrupt_image", "{error:?}");
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
     assert!(analyzer.pixels().statistics(frame.clone(), Priority::Interactive).await.is_ok());
     let late = analyzer.before(Instant::now());
     let answer = late.pixels().statistics(frame, Priority::Interactive).await;
-    assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");
+    assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
     let answer = late.digest(picture("ada.jpg").into()).await;
-    assert_eq!(answer.unwrap_err().code(), "deadline_exceeded");
+    assert_eq!(answer.unwrap_err().reason().code(), "deadline_exceeded");
 }

@@ -1,7 +1,8 @@
 //! Tests that results of a worker that lost its claim are ignored.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
-use pipeline::{CrawlOptions, jobs};
+use domain::{CrawlState, JobKind};
+use pipeline::CrawlOptions;
 use queue::{ClaimedJob, Outcome};
 use std::time::Duration;
 use testing::picture;
@@ -9,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Claims the only job of the kind, waits until the lease expires, and claims the job again.
 /// Returns the job of the old holder and that of the new holder.
-async fn two_holders(world: &World, kind: &str) -> (ClaimedJob, ClaimedJob) {
-    let kinds = [kind.to_owned()];
+async fn two_holders(world: &World, kind: JobKind) -> (ClaimedJob, ClaimedJob) {
+    let kinds = [kind.into()];
     let old = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);
     let again = async || {
         world.queue.rescue().await.unwrap();
@@ -31,9 +32,9 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
     let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
-    let (old, new) = two_holders(&world, jobs::SCAN_IMAGE).await;
+    let (old, new) = two_holders(&world, JobKind::ScanImage).await;
     let handlers = world.handlers();
-    let handler = &handlers[jobs::SCAN_IMAGE];
+    let handler = &handlers[JobKind::ScanImage.as_str()];
 
     let outcome = handler.run(old, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
@@ -43,7 +44,7 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
     let outcome = handler.run(new.clone(), CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
     assert_eq!(world.images().await.len(), 1);
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "completed");
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
 
     // A second completion has no effect.
     let outcome = handler.run(new, CancellationToken::new()).await;
@@ -57,9 +58,9 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
-    let (old, new) = two_holders(&world, jobs::SCAN_PAGE).await;
+    let (old, new) = two_holders(&world, JobKind::ScanPage).await;
     let handlers = world.handlers();
-    let handler = &handlers[jobs::SCAN_PAGE];
+    let handler = &handlers[JobKind::ScanPage.as_str()];
 
     let outcome = handler.run(old, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
@@ -81,14 +82,14 @@ async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
     let site = Site::start().await;
     let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
     let crawl = world.create(&[site.url("/missing.jpg")], options).await;
-    let failed = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let failed = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let handlers = world.handlers();
-    handlers[jobs::SCAN_IMAGE].run(failed, CancellationToken::new()).await;
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "failed");
+    handlers[JobKind::ScanImage.as_str()].run(failed, CancellationToken::new()).await;
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Failed);
 
     world.execute("update jobs set scheduled_at = now()").await;
-    let (old, new) = two_holders(&world, jobs::START_CRAWL).await;
-    let handler = &handlers[jobs::START_CRAWL];
+    let (old, new) = two_holders(&world, JobKind::StartCrawl).await;
+    let handler = &handlers[JobKind::StartCrawl.as_str()];
     let outcome = handler.run(old, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
     assert_eq!(world.store.crawls(&Default::default(), None, 10).await.unwrap().len(), 1);
@@ -104,8 +105,8 @@ async fn a_failure_told_by_an_old_holder_settles_nothing() {
     let world = World::with(short_leases(), impatient()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
-    let (old, _new) = two_holders(&world, jobs::SCAN_IMAGE).await;
-    let outcome = world.handlers()[jobs::SCAN_IMAGE].run(old, CancellationToken::new()).await;
+    let (old, _new) = two_holders(&world, JobKind::ScanImage).await;
+    let outcome = world.handlers()[JobKind::ScanImage.as_str()].run(old, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }
@@ -117,10 +118,10 @@ async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
     let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
-    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let cancel = CancellationToken::new();
     let handlers = world.handlers();
-    let running = handlers[jobs::SCAN_IMAGE].run(job, cancel.clone());
+    let running = handlers[JobKind::ScanImage.as_str()].run(job, cancel.clone());
     let stop = async {
         wait_for(async || (site.asked("/cora.jpg") == 1).then_some(())).await.unwrap();
         cancel.cancel();

@@ -1,7 +1,8 @@
 //! Tests pausing, resuming and cancelling crawls, and jobs without remaining attempts.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
-use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled, jobs};
+use domain::{CrawlState, ImageState, JobKind, Reason};
+use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled};
 use queue::{JobState, NewJob, Outcome, QueueError};
 use serde_json::json;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ async fn images_asked(site: &Site, at_least: usize) {
 }
 
 fn kinds() -> Vec<String> {
-    vec![jobs::SCAN_PAGE.into(), jobs::SCAN_IMAGE.into()]
+    vec![JobKind::ScanPage.into(), JobKind::ScanImage.into()]
 }
 
 #[tokio::test]
@@ -46,26 +47,26 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     let worker = world.worker("one");
     // The worker fetches four images at a time.
     images_asked(&site, 4).await;
-    assert_eq!(world.crawls.pause(crawl.id).await.unwrap().state, "paused");
+    assert_eq!(world.crawls.pause(crawl.id).await.unwrap().state, CrawlState::Paused);
     gate.add_permits(100);
     // Running fetches end. The other images remain queued and cannot be claimed.
     let rest =
         async || (counts(&world.progress(crawl.id).await.images).get("queued") == Some(&4)).then_some(());
     wait_for(rest).await.expect("the images in flight end");
     assert!(world.queue.claim(&kinds(), 100, "probe").await.unwrap().is_empty());
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "paused");
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     let Err(CrawlError::Store(StoreError::Conflict(reason))) = world.crawls.pause(crawl.id).await else {
         panic!("a paused crawl was paused again");
     };
     assert!(reason.contains("paused"), "{reason}");
 
-    assert_eq!(world.crawls.resume(crawl.id).await.unwrap().state, "running");
+    assert_eq!(world.crawls.resume(crawl.id).await.unwrap().state, CrawlState::Running);
     let crawl = world.ended(crawl.id).await;
     worker.stop().await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     let progress = world.progress(crawl.id).await;
-    assert_eq!(progress.images["processed"] + progress.images["duplicate"], 8);
+    assert_eq!(progress.images[&ImageState::Processed] + progress.images[&ImageState::Duplicate], 8);
 }
 
 #[tokio::test]
@@ -75,9 +76,9 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
     let never = Arc::new(Semaphore::new(0));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&never));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
-    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let handlers = world.handlers();
-    let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
+    let running = handlers[JobKind::ScanImage.as_str()].run(job, CancellationToken::new());
     let cancel = async {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
@@ -98,7 +99,7 @@ async fn a_crawl_that_drains_while_paused_completes() {
     images_asked(&site, 1).await;
     world.crawls.pause(crawl.id).await.unwrap();
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
 }
 
@@ -110,16 +111,16 @@ async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
     let worker = world.worker("one");
     images_asked(&site, 4).await;
-    assert_eq!(world.crawls.cancel(crawl.id).await.unwrap().state, "cancelled");
+    assert_eq!(world.crawls.cancel(crawl.id).await.unwrap().state, CrawlState::Cancelled);
     gate.add_permits(100);
     // The worker finishes its jobs, but their results are ignored.
     worker.stop().await;
     assert_eq!(world.live(crawl.id).await, 0);
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.images), [("skipped", 8)].into());
-    assert_eq!(progress.reasons.get("cancelled"), Some(&8));
+    assert_eq!(progress.reasons.get(&Reason::Cancelled), Some(&8));
     assert!(world.images().await.is_empty());
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "cancelled");
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Cancelled);
 
     for refused in [world.crawls.cancel(crawl.id).await, world.crawls.resume(crawl.id).await] {
         assert!(matches!(refused, Err(CrawlError::Store(StoreError::Conflict(_)))), "{refused:?}");
@@ -141,7 +142,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
             partition_key: Some("one host".into()),
             unique_key: Some(row.id.to_string()),
             ..NewJob::new(
-                jobs::SCAN_PAGE,
+                JobKind::ScanPage,
                 json!({"page_id": row.id, "crawl_id": crawl, "url": row.url, "depth": 1}),
             )
         };
@@ -165,11 +166,11 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
     let world = World::new().await;
     let site = Site::start().await;
     let crawl = large_crawl(&world, &site, 12_000).await;
-    assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, "cancelled");
+    assert_eq!(world.crawls.cancel(crawl).await.unwrap().state, CrawlState::Cancelled);
     // The counts are already final, regardless of how many rows are closed.
     let progress = world.progress(crawl).await;
     assert_eq!(counts(&progress.pages), [("skipped", 12_001)].into());
-    assert_eq!(progress.reasons, [("cancelled".to_owned(), 12_001)].into());
+    assert_eq!(progress.reasons, [(Reason::Cancelled, 12_001)].into());
     let closed = async || (left(&world, crawl).await == (0, 0, 0)).then_some(());
     wait_for(closed).await.expect("all rows and jobs are closed");
     assert_eq!(world.progress(crawl).await, progress);
@@ -198,9 +199,9 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
     let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));
     world.create(&[site.url("/cora.jpg")], fast()).await;
-    let job = world.queue.claim(&[jobs::SCAN_IMAGE.into()], 1, "one").await.unwrap().remove(0);
+    let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let handlers = world.handlers();
-    let running = handlers[jobs::SCAN_IMAGE].run(job, CancellationToken::new());
+    let running = handlers[JobKind::ScanImage.as_str()].run(job, CancellationToken::new());
     let cancel = async {
         images_asked(&site, 1).await;
         world.execute("update crawls set state = 'cancelled', finished_at = now(), closing = true").await;
@@ -232,7 +233,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
     site.set("/down.jpg", Answer::jpeg(picture("cora.jpg")));
     assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.images), [("processed", 2)].into());
@@ -250,7 +251,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     let jobs = world.queue.list(None, None, Some(crawl.id), None, 10).await.unwrap();
     assert_eq!(jobs.len(), 2);
     world.crawls.cancel_job(jobs[0].id).await.unwrap();
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("skipped", 1), ("queued", 1)].into());
     // The job is retried and cancelled again. Its row changes accordingly both times.
     world.crawls.retry(jobs[0].id).await.unwrap();
@@ -259,8 +260,8 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
         world.crawls.cancel_job(job.id).await.unwrap();
     }
     let ended = world.store.crawl(crawl.id).await.unwrap();
-    assert_eq!(ended.state, "failed", "nothing was fetched");
-    assert_eq!(world.progress(crawl.id).await.reasons, [("cancelled".to_owned(), 2)].into());
+    assert_eq!(ended.state, CrawlState::Failed, "nothing was fetched");
+    assert_eq!(world.progress(crawl.id).await.reasons, [(Reason::Cancelled, 2)].into());
     let again = world.crawls.cancel_job(jobs[0].id).await;
     assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
 }
@@ -277,7 +278,8 @@ async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_
         tx.commit().await.unwrap();
     }
     world.crawls.cancel(ended.id).await.unwrap();
-    let retried = world.crawls.retry_discarded(Some(jobs::SCAN_IMAGE), Some(live.id)).await.unwrap();
+    let retried =
+        world.crawls.retry_discarded(Some(JobKind::ScanImage.as_str()), Some(live.id)).await.unwrap();
     assert_eq!((retried.retried, retried.left.len()), (2, 0));
     let retried = world.crawls.retry_discarded(None, None).await.unwrap();
     assert_eq!((retried.retried, retried.left.len()), (1, 1));
@@ -317,15 +319,15 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
         (world.live(crawl.id).await == 0).then_some(())
     };
     wait_for(given_up).await.expect("the queue discards the job");
-    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, "running");
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
 
     assert_eq!(
         world.crawls.reconcile().await.unwrap(),
         Reconciled { rows: 1, crawls: 1, ..Reconciled::default() }
     );
     let ended = world.store.crawl(crawl.id).await.unwrap();
-    assert_eq!(ended.state, "failed");
-    assert_eq!(world.progress(crawl.id).await.reasons.get("job_discarded"), Some(&1));
+    assert_eq!(ended.state, CrawlState::Failed);
+    assert_eq!(world.progress(crawl.id).await.reasons.get(&Reason::JobDiscarded), Some(&1));
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
 }
 
@@ -344,9 +346,9 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
     site.set_series("/flaky.jpg", vec![Answer::status(500), Answer::status(502), flaky]);
     site.set("/down.jpg", Answer::status(500));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 2), ("failed", 1)].into());
-    assert_eq!(progress.reasons.get("http_500"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::Http(500)), Some(&1));
     assert_eq!((site.asked("/flaky.jpg"), site.asked("/down.jpg")), (3, 5));
     let discarded =
         world.queue.list(Some(JobState::Discarded), None, Some(crawl.id), None, 10).await.unwrap();

@@ -1,6 +1,7 @@
 //! Tests complete crawls. Every page and every image URL of a site has an outcome.
 
 use crate::support::{Answer, Site, World, counts, fast};
+use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
 use store::images::ImageFilter;
@@ -45,27 +46,24 @@ async fn a_crawl_accounts_for_every_page_and_image() {
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
 
-    assert_eq!((crawl.state.as_str(), crawl.error), ("completed", None));
+    assert_eq!((crawl.state, crawl.error), (CrawlState::Completed, None));
     assert!(crawl.finished_at.is_some());
     // Fetched: /, second, noai. Skipped: private/page, notes, picture. Failed: gone.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
     // Processed: ada, ben, and the image that was linked as a page. Skipped: text, private, tagged.
     // Failed: missing, broken.
     assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
-    let reasons: BTreeMap<&str, i64> = progress.reasons.iter().map(|(k, n)| (k.as_str(), *n)).collect();
-    assert_eq!(
-        reasons,
-        map([
-            ("robots_disallowed", 2),
-            ("not_html", 1),
-            ("is_an_image", 1),
-            ("http_404", 2),
-            ("not_an_image", 1),
-            ("corrupt_image", 1),
-            ("noimageindex", 1),
-            ("noai", 1),
-        ])
-    );
+    let reasons = [
+        ("robots_disallowed", 2),
+        ("not_html", 1),
+        ("is_an_image", 1),
+        ("http_404", 2),
+        ("not_an_image", 1),
+        ("corrupt_image", 1),
+        ("noimageindex", 1),
+        ("noai", 1),
+    ];
+    assert_eq!(progress.reasons, reasons.map(|(code, count)| (Reason::from(code), count)).into());
     assert_eq!(progress.faces, 3);
     assert_eq!(world.live(crawl.id).await, 0);
 
@@ -131,7 +129,7 @@ async fn all_photographs_are_accounted_for() {
     }
     site.set("/", Answer::html(&index));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     let images = counts(&progress.images);
     assert_eq!(images.values().sum::<i64>(), files.len() as i64, "{images:?}");
     assert!(images.keys().all(|state| matches!(*state, "processed" | "duplicate")), "{images:?}");
@@ -149,7 +147,7 @@ async fn limits_hold() {
     site.set("/", Answer::html(&links));
     let options = CrawlOptions { max_pages: 4, max_images: 3, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([("fetched", 1), ("failed", 3)]));
     assert_eq!(counts(&progress.images), map([("failed", 3)]));
 }
@@ -171,7 +169,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     site.set("/about.html", Answer::html("nothing"));
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     // These are the seed, about, five months and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
@@ -183,7 +181,7 @@ async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
     let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/cora.jpg")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([]));
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
 }
@@ -209,7 +207,7 @@ async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
     inside.set("/away", Answer::status(302).header("location", &outside.url("/")));
     let (_, progress) = world.crawl(&[inside.url("/")], fast()).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 1), ("skipped", 1)]));
-    assert_eq!(progress.reasons.get("out_of_scope"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::OutOfScope), Some(&1));
     assert_eq!(outside.requests(), Vec::<String>::new());
 }
 
@@ -218,7 +216,7 @@ async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
     let world = World::new().await;
     let site = Site::start().await;
     let (crawl, progress) = world.crawl(&[site.url("/a"), site.url("/b")], fast()).await;
-    assert_eq!(crawl.state, "failed");
+    assert_eq!(crawl.state, CrawlState::Failed);
     assert!(crawl.error.unwrap().contains("http_404 (2)"));
     assert_eq!(counts(&progress.pages), map([("failed", 2)]));
 }
@@ -244,7 +242,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
     for round in 0..3 {
         let crawl = world.create(&[site.url("/")], fast()).await;
         let crawl = world.ended(crawl.id).await;
-        assert_eq!(crawl.state, "completed");
+        assert_eq!(crawl.state, CrawlState::Completed);
         let progress = world.progress(crawl.id).await;
         assert_eq!(counts(&progress.pages), map([("fetched", 9)]));
         let had = if round == 0 { "processed" } else { "duplicate" };
@@ -272,10 +270,10 @@ async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_pag
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([("fetched", 2)]), "{:?}", progress.reasons);
     assert_eq!(counts(&progress.images), map([("processed", 1), ("skipped", 2)]));
-    assert_eq!(progress.reasons, [("forbidden_url".to_owned(), 2)].into());
+    assert_eq!(progress.reasons, [(Reason::ForbiddenUrl, 2)].into());
     assert_eq!(site.asked("/"), 1, "the page was not fetched again");
 }
 
@@ -294,6 +292,6 @@ async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
     let options = CrawlOptions { max_depth: 1, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.pages), map([("fetched", 2), ("skipped", 1)]));
-    assert_eq!(progress.reasons, [("url_too_long".to_owned(), 1)].into());
+    assert_eq!(progress.reasons, [(Reason::UrlTooLong, 1)].into());
     assert_eq!(site.asked(&path(2049)), 0);
 }

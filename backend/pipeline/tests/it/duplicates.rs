@@ -1,4 +1,5 @@
 use crate::support::{Answer, Site, World, counts, fast};
+use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe};
 use store::crawls::CrawlProgress;
 use store::search::SearchQuery;
@@ -20,11 +21,11 @@ async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
     site.set("/other.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     progress
 }
 
-fn images(progress: &CrawlProgress) -> Vec<(&str, i64)> {
+fn images(progress: &CrawlProgress) -> Vec<(&'static str, i64)> {
     counts(&progress.images).into_iter().collect()
 }
 
@@ -43,7 +44,7 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     // The copy is recognised by its bytes or its hashes; the smaller version by its hashes,
     // whether it is processed before or after the others.
     let codes = ["exact_duplicate", "near_duplicate", "superseded"];
-    let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(*code)).sum();
+    let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(&Reason::from(*code))).sum();
     assert_eq!(told, 2);
     let larger = images.iter().map(|image| image.width.max(image.height)).max();
     assert!(larger > Some(240), "{larger:?}: the larger version stays");
@@ -54,7 +55,7 @@ async fn exact_tells_files_apart() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;
     assert_eq!(images(&progress), [("duplicate", 1), ("processed", 3)]);
-    assert_eq!(progress.reasons.get("exact_duplicate"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::ExactDuplicate), Some(&1));
     assert_eq!(world.images().await.len(), 3);
 }
 
@@ -118,7 +119,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_alone(&world, 300, 1).await;
     // 1.44 times the pixels is not clearly larger.
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
-    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_alone(&world, 300, 2).await;
 
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
@@ -127,16 +128,16 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_eq!(world.files(), 3, "a thumbnail, and the crop and the chip of its face");
     let progress = world.progress(first.id).await;
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
-    assert_eq!(progress.reasons.get("superseded"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::Superseded), Some(&1));
 
     // The smaller version is crawled again. It is not stored again, and its URL remains a source of
     // the image.
     let everything = CrawlOptions { revalidate: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
-    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_alone(&world, 600, 4).await;
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
-    assert_eq!(progress.reasons.get("not_modified"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::NotModified), Some(&1));
     assert_eq!(images(&progress), [("duplicate", 1)]);
     assert_alone(&world, 600, 5).await;
 }
@@ -157,7 +158,7 @@ async fn a_picture_with_an_enrolled_face_stays() {
         )
         .await;
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
-    assert_eq!(progress.reasons.get("near_duplicate"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_alone(&world, 300, 2).await;
 }
 
@@ -182,7 +183,7 @@ async fn versions_that_come_together_end_as_the_largest_one() {
         worker.stop().await;
     }
     let progress = world.progress(crawl.id).await;
-    assert_eq!(ended.state, "completed", "{progress:?}");
+    assert_eq!(ended.state, CrawlState::Completed, "{progress:?}");
     assert_eq!(images(&progress), [("duplicate", 11), ("processed", 1)], "{:?}", progress.reasons);
     assert_eq!(progress.faces, 1);
     assert_alone(&world, 540, 12).await;

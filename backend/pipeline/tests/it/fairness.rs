@@ -1,8 +1,9 @@
 //! Tests that a crawl with a large backlog does not block other crawls.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use domain::{CrawlState, JobKind};
 use pipeline::crawl::Config;
-use pipeline::{CrawlOptions, Secret, jobs};
+use pipeline::{CrawlOptions, Secret};
 use queue::{NewJob, Outcome};
 use serde_json::json;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
         group_id: Some(crawl),
         partition_key: Some(host.clone()),
         ..NewJob::new(
-            jobs::SCAN_PAGE,
+            JobKind::ScanPage,
             json!({"page_id": Uuid::now_v7(), "crawl_id": crawl, "url": site.url(&format!("/{n}")), "depth": 1}),
         )
     };
@@ -62,7 +63,7 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     assert_eq!(world.live(large.id).await, pages as i64 + 1);
 
     let small = world.create(&[pond.url("/")], fast()).await;
-    assert_eq!(world.ended(small.id).await.state, "completed");
+    assert_eq!(world.ended(small.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(small.id).await.images), [("processed", 1)].into());
     world.crawls.cancel(large.id).await.unwrap();
     worker.stop().await;
@@ -92,7 +93,7 @@ async fn a_crawl_works_for_its_collection() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/", Answer::html("<a href=/deep>x</a><img src=/cora.jpg>"));
     let crawl = world.create(&[site.url("/"), site.url("/seed.jpg")], fast()).await;
-    let kinds = [jobs::SCAN_PAGE, jobs::SCAN_IMAGE].map(str::to_owned);
+    let kinds = [JobKind::ScanPage, JobKind::ScanImage].map(String::from);
     let claim = async || {
         let claimed = world.queue.claim(&kinds, 10, "tester").await.unwrap();
         assert_eq!(claimed.len(), 2, "a page and an image");
@@ -100,8 +101,8 @@ async fn a_crawl_works_for_its_collection() {
         claimed
     };
     let seeds = claim().await;
-    let page = seeds.into_iter().find(|job| job.kind == jobs::SCAN_PAGE).unwrap();
-    let outcome = world.handlers()[jobs::SCAN_PAGE].run(page, CancellationToken::new()).await;
+    let page = seeds.into_iter().find(|job| job.kind == JobKind::ScanPage.as_str()).unwrap();
+    let outcome = world.handlers()[JobKind::ScanPage.as_str()].run(page, CancellationToken::new()).await;
     assert!(matches!(outcome, Outcome::Settled), "{outcome:?}");
     claim().await;
 }

@@ -1,6 +1,7 @@
 //! Tests clustering and the recomputation of embeddings, on drawn people and on photographs.
 
 use crate::support::{World, wait_for};
+use domain::ClusteringState;
 use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::clusters::ClusterScope;
@@ -83,7 +84,7 @@ async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clusterin
     });
     let ended = ended.await.expect("the clustering ends");
     worker.stop().await;
-    assert_eq!(ended.state, "completed", "{:?}", ended.error);
+    assert_eq!(ended.state, ClusteringState::Completed, "{:?}", ended.error);
     ended
 }
 

@@ -1,6 +1,7 @@
 //! Tests politeness: robots.txt, robots directives and busy hosts.
 
 use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
     site.set("/", Answer::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
     assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
 }
@@ -36,8 +37,8 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
     site.set("/robots.txt", Answer::status(500));
     site.set("/", Answer::html("<img src=cora.jpg>"));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "failed");
-    assert_eq!(progress.reasons.get("robots_unavailable"), Some(&1));
+    assert_eq!(crawl.state, CrawlState::Failed);
+    assert_eq!(progress.reasons.get(&Reason::RobotsUnavailable), Some(&1));
     assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
 }
 
@@ -76,9 +77,9 @@ async fn meta_directives_hold_for_links_and_images() {
                 <a href=on.html>x</a><img src=cora.jpg></body></html>";
     site.set("/", Answer::new("text/html", page));
     let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("fetched", 1)].into(), [].into()));
-    assert_eq!(progress.reasons.get("noimageindex"), Some(&1));
+    assert_eq!(progress.reasons.get(&Reason::Noimageindex), Some(&1));
     assert_eq!(site.requests(), ["/robots.txt", "/"]);
 }
 
@@ -110,7 +111,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     assert_eq!(troubled.refusals, 2);
     assert!(troubled.pace_ms >= 500, "doubled twice: {troubled:?}");
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
     let healed = world.store.host_pace(&host).await.unwrap();
     assert_eq!(healed.refusals, 0);
@@ -135,7 +136,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
     for worker in workers {
         worker.stop().await;
     }
-    assert_eq!(ended.state, "completed");
+    assert_eq!(ended.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("failed", 6)].into());
     assert_eq!(site.requests().len(), 8, "{:?}", site.requests());
 }
@@ -158,7 +159,7 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
     wait_for(asked).await.expect("the slow crawl has sent its first request");
     let theirs = [site.url("/")];
     let theirs = world.crawls.create("theirs", &theirs, CrawlOptions::default()).await.unwrap();
-    assert_eq!(world.ended(theirs.id).await.state, "completed");
+    assert_eq!(world.ended(theirs.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(theirs.id).await.images), [("processed", 1)].into());
     assert_eq!(site.asked("/slow"), 0, "the slow crawl still waits");
     world.crawls.cancel(ours.id).await.unwrap();
@@ -191,6 +192,6 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     world.store.finish_request(&host, token, 1, None, None).await.unwrap();
     let (next, progress) = world.crawl(&[site.url("/cora.jpg")], options).await;
     worker.stop().await;
-    assert_eq!(next.state, "completed");
+    assert_eq!(next.state, CrawlState::Completed);
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
 }

@@ -2,7 +2,8 @@
 //! again.
 
 use crate::support::{Answer, Site, World, counts, fast};
-use pipeline::{CrawlOptions, jobs};
+use domain::{CrawlState, ImageState, JobKind, Reason};
+use pipeline::CrawlOptions;
 use std::collections::BTreeSet;
 use store::images::ImageFilter;
 use testing::picture;
@@ -35,20 +36,20 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     let world = World::new().await;
     let site = site().await;
     let (_, first) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!((first.images["processed"], first.faces), (3, 3));
+    assert_eq!((first.images[&ImageState::Processed], first.faces), (3, 3));
     let (unchanged, bytes) = site.take_answers();
     assert!(unchanged.is_empty());
 
     let (crawl, second) = world.crawl(&[site.url("/")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     let (unchanged, rest) = site.take_answers();
     assert_eq!(unchanged, CONDITIONAL);
     let alone = picture("ben.jpg").len();
     assert!(rest < alone + 100 && bytes > rest, "{bytes} bytes at first, then {rest}");
     assert_eq!(counts(&second.pages), [("fetched", 3)].into());
     assert_eq!(counts(&second.images), [("duplicate", 3)].into());
-    assert_eq!(second.reasons.get("not_modified"), Some(&4), "{:?}", second.reasons);
-    assert_eq!(second.reasons.get("exact_duplicate"), Some(&1));
+    assert_eq!(second.reasons.get(&Reason::NotModified), Some(&4), "{:?}", second.reasons);
+    assert_eq!(second.reasons.get(&Reason::ExactDuplicate), Some(&1));
     assert_eq!((second.faces, world.faces().await.len()), (3, 3));
 
     // Each image has one more source, with the data of the page.
@@ -90,7 +91,11 @@ async fn what_has_changed_is_read_anew() {
     site.set("/cora.jpg", Answer::jpeg(picture("small_pair.jpg")).etag("\"other\""));
     let (_, second) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(site.take_answers().0, ["/"]);
-    assert_eq!((second.images["processed"], second.images["duplicate"]), (2, 1), "{second:?}");
+    assert_eq!(
+        (second.images[&ImageState::Processed], second.images[&ImageState::Duplicate]),
+        (2, 1),
+        "{second:?}"
+    );
     let (_, third) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(site.take_answers().0, ["/", "/cora.jpg", "/new.jpg", "/second"]);
     assert_eq!(counts(&third.images), [("duplicate", 3)].into());
@@ -115,7 +120,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
     let (_, second) = world.crawl(&[site.url("/")], fast()).await;
     assert_eq!(site.take_answers().0, ["/", "/ada.jpg", "/second"]);
     assert_eq!(
-        (second.images["processed"], second.images["duplicate"]),
+        (second.images[&ImageState::Processed], second.images[&ImageState::Duplicate]),
         (1, 2),
         "it is fetched and stored again"
     );
@@ -140,7 +145,7 @@ async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_cha
     for _ in 0..2 {
         let (_, progress) = world.crawl(&[site.url("/")], fast()).await;
         assert_eq!(
-            progress.reasons.get("noimageindex"),
+            progress.reasons.get(&Reason::Noimageindex),
             Some(&1),
             "also if only the first response contained it"
         );
@@ -164,8 +169,8 @@ async fn pages_of_directories_that_yield_images_come_first() {
     world.create(&[site.url("/")], CrawlOptions { max_depth: 4, ..fast() }).await;
     // Pages are processed one at a time in the order of the queue. Images are not fetched.
     let handlers = world.handlers();
-    while let Some(job) = world.queue.claim(&[jobs::SCAN_PAGE.into()], 1, "one").await.unwrap().pop() {
-        handlers[jobs::SCAN_PAGE].run(job, CancellationToken::new()).await;
+    while let Some(job) = world.queue.claim(&[JobKind::ScanPage.into()], 1, "one").await.unwrap().pop() {
+        handlers[JobKind::ScanPage.as_str()].run(job, CancellationToken::new()).await;
     }
     let asked = site.requests();
     let place = |path: String| asked.iter().position(|asked| *asked == path).unwrap();

@@ -1,6 +1,7 @@
 //! Tests scans of local files, which the caller controls.
 
 use crate::support::{World, counts};
+use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
 use pipeline::crawl::Reconciled;
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan, StoredFaces};
@@ -21,7 +22,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
     let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, AnalyzeOptions::default())
         .await
         .unwrap();
-    assert_eq!(scan.crawl().kind, "scan");
+    assert_eq!(scan.crawl().kind, CrawlKind::Scan);
     let rows = scan.add(&files).await.unwrap();
     assert_eq!(rows.len(), 6);
     assert!(rows[0].url.starts_with("file:///") && rows[0].url.ends_with("a%20b.jpg"), "{}", rows[0].url);
@@ -33,23 +34,23 @@ async fn a_scan_keeps_a_ledger_of_files() {
         panic!("the first file must be stored with its face");
     };
     let again = scan.ingest(rows[1].id, read(1)).await.unwrap();
-    assert_eq!(again, Ingested::Duplicate { image, reason: "exact_duplicate" });
+    assert_eq!(again, Ingested::Duplicate { image, reason: Reason::ExactDuplicate });
     let error = scan.ingest(rows[2].id, read(2)).await.unwrap_err();
     assert!(matches!(error, IngestError::Analyze(_)), "{error:?}");
-    scan.skip(rows[3].id, "too_many_bytes", "30 MB").await.unwrap();
-    scan.fail(rows[4].id, "unreadable", "permission denied").await.unwrap();
+    scan.skip(rows[3].id, Reason::TooManyBytes, "30 MB").await.unwrap();
+    scan.fail(rows[4].id, Reason::Unreadable, "permission denied").await.unwrap();
 
     // The scan runs until its caller finishes it, even if all rows are settled.
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
-    assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, "running");
-    assert_eq!(scan.finish(false).await.unwrap().state, "completed");
+    assert_eq!(world.store.crawl(scan.crawl().id).await.unwrap().state, CrawlState::Running);
+    assert_eq!(scan.finish(false).await.unwrap().state, CrawlState::Completed);
     let progress = world.progress(scan.crawl().id).await;
     assert_eq!(
         counts(&progress.images),
         [("processed", 1), ("duplicate", 1), ("skipped", 3), ("failed", 1)].into()
     );
     for code in ["exact_duplicate", "not_an_image", "too_many_bytes", "unreadable", "not_scanned"] {
-        assert_eq!(progress.reasons.get(code), Some(&1), "{code}");
+        assert_eq!(progress.reasons.get(&Reason::from(code)), Some(&1), "{code}");
     }
     assert_eq!(progress.faces, 1);
 }
@@ -97,12 +98,12 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     let live = begin().await;
     let ended = world.store.crawl(id).await.unwrap();
-    assert_eq!(ended.state, "failed", "the next scan closes it");
+    assert_eq!(ended.state, CrawlState::Failed, "the next scan closes it");
     assert!(ended.error.unwrap().contains("scan again"));
-    assert_eq!(world.progress(id).await.reasons.get("not_scanned"), Some(&1));
+    assert_eq!(world.progress(id).await.reasons.get(&Reason::NotScanned), Some(&1));
 
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
-    assert_eq!(world.store.crawl(live.crawl().id).await.unwrap().state, "running");
+    assert_eq!(world.store.crawl(live.crawl().id).await.unwrap().state, CrawlState::Running);
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
     // The service does this too.
     let ended = Reconciled { scans: 1, ..Reconciled::default() };
@@ -120,6 +121,6 @@ async fn an_interrupted_scan_is_cancelled() {
     scan.add(&["/nowhere/a.jpg"]).await.unwrap();
     let error = world.crawls.pause(scan.crawl().id).await.unwrap_err();
     assert!(error.to_string().contains("scan"), "{error}");
-    assert_eq!(scan.finish(true).await.unwrap().state, "cancelled");
-    assert_eq!(world.progress(scan.crawl().id).await.reasons.get("not_scanned"), Some(&1));
+    assert_eq!(scan.finish(true).await.unwrap().state, CrawlState::Cancelled);
+    assert_eq!(world.progress(scan.crawl().id).await.reasons.get(&Reason::NotScanned), Some(&1));
 }

@@ -1,6 +1,7 @@
 //! Tests sitemaps and feeds as parts of a crawl.
 
 use crate::support::{Answer, Site, World, counts, fast, wait_for};
+use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Sitemaps};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
     site.set("/post.html", Answer::html("nothing"));
 
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), [("fetched", 7)].into());
     assert_eq!(counts(&progress.images), [("failed", 4)].into());
     let pages = ["/", "/a.html", "/maps/index", "/maps/1.xml", "/hidden.html", "/news.rss", "/post.html"];
@@ -68,9 +69,9 @@ async fn the_usual_place_is_tried_only_when_asked_for() {
     site.set("/", Answer::html("nothing"));
     for (sitemaps, tried) in [(Sitemaps::Robots, 0), (Sitemaps::Off, 0), (Sitemaps::Always, 1)] {
         let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { sitemaps, ..fast() }).await;
-        assert_eq!(crawl.state, "completed");
+        assert_eq!(crawl.state, CrawlState::Completed);
         assert_eq!(site.asked("/sitemap.xml"), tried, "{sitemaps:?}");
-        assert_eq!(progress.reasons.get("no_sitemap").copied().unwrap_or(0), tried as i64);
+        assert_eq!(progress.reasons.get(&Reason::NoSitemap).copied().unwrap_or(0), tried as i64);
         assert_eq!(counts(&progress.pages).get("failed"), None);
     }
     // An HTML page at this URL is not a sitemap either.
@@ -93,7 +94,7 @@ async fn a_sitemap_can_be_the_seed_and_limits_hold() {
     site.set("/map.xml", urlset(&entries));
     let options = CrawlOptions { max_pages: 4, ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/map.xml")], options).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), [("failed", 3), ("fetched", 1)].into());
     assert_eq!(asked(&site), set(["/robots.txt", "/map.xml", "/p0", "/p1", "/p2"]));
 }
@@ -106,7 +107,7 @@ async fn nested_indexes_end() {
         site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
     }
     let (crawl, _) = world.crawl(&[site.url("/0.xml")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
 }
 
@@ -148,11 +149,11 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let asked = async || (slow.asked("/late.xml") > 0).then_some(());
     wait_for(asked).await.expect("the slow sitemap is requested");
     let crawl = world.create(&[quick.url("/map.xml")], fast()).await;
-    assert_eq!(world.ended(crawl.id).await.state, "completed");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());
     // The first request is still open. Its response is sent now.
     gate.add_permits(1);
-    assert_eq!(world.ended(stuck.id).await.state, "completed");
+    assert_eq!(world.ended(stuck.id).await.state, CrawlState::Completed);
     assert_eq!(slow.asked("/late.xml"), 1);
     worker.stop().await;
 }
@@ -167,7 +168,7 @@ async fn a_sitemap_that_is_larger_than_a_page_is_fetched_again_in_its_place() {
     site.set("/large.xml", with(6 << 20));
     site.set("/page", Answer::html("nothing"));
     let (crawl, progress) = world.crawl(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
-    assert_eq!(crawl.state, "completed");
+    assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), [("fetched", 3)].into());
     assert_eq!((site.asked("/small.xml"), site.asked("/large.xml")), (1, 2));
 }

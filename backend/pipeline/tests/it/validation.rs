@@ -1,6 +1,8 @@
 //! Tests the requests that `Crawls::create` rejects, and their error messages.
 
 use crate::support::{World, fast};
+use domain::{CrawlKind, CrawlState};
+use domain::{ImageState, PageState};
 use pipeline::{CrawlError, CrawlOptions};
 
 #[tokio::test]
@@ -43,9 +45,9 @@ async fn seeds_are_normalised_and_each_taken_once() {
     let crawl =
         world.crawls.create("default", &seeds.map(String::from), CrawlOptions::default()).await.unwrap();
     assert_eq!(crawl.seeds, ["http://example.org/b", "http://example.org/c.jpg"]);
-    assert_eq!((crawl.state.as_str(), crawl.kind.as_str()), ("running", "web"));
+    assert_eq!((crawl.state, crawl.kind), (CrawlState::Running, CrawlKind::Web));
     let progress = world.progress(crawl.id).await;
-    assert_eq!((progress.pages["queued"], progress.images["queued"]), (1, 1));
+    assert_eq!((progress.pages[&PageState::Queued], progress.images[&ImageState::Queued]), (1, 1));
     assert_eq!(world.live(crawl.id).await, 2);
 }
 

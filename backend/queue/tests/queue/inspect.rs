@@ -194,9 +194,9 @@ async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
     assert_eq!(names, ["image", "later", "page"]);
     let page = &report.kinds["page"];
     assert_eq!((page.completed, page.discarded, page.oldest_due_seconds), (2, 1, None));
-    assert_eq!(page.counts, [("discarded", 1)].into());
+    assert_eq!(page.counts, [(JobState::Discarded, 1)].into());
     let image = &report.kinds["image"];
-    assert_eq!((image.completed, &image.counts), (0, &[("available", 2)].into()));
+    assert_eq!((image.completed, &image.counts), (0, &[(JobState::Available, 2)].into()));
     assert!((990.0..1100.0).contains(&image.oldest_due_seconds.unwrap()), "{image:?}");
     assert_eq!(report.kinds["later"].oldest_due_seconds, None, "it is not due yet");
 

@@ -1,5 +1,6 @@
 // Texts for the codes of the API. An unknown code is shown as it is, so that nothing is hidden.
 import { title } from "./format.js";
+import { REASONS } from "./reasons.js";
 
 const QUALITY = {
   too_blurry: "Too blurry",
@@ -24,36 +25,6 @@ const MEASURES = [
   ["truncation", "Framing", "inside"],
   ["learned", "Learned", "by a model"],
 ];
-
-const OUTCOMES = {
-  robots_disallowed: "robots.txt does not allow it",
-  robots_unavailable: "robots.txt could not be read",
-  noindex: "The page asks not to be indexed",
-  noimageindex: "The page asks not to index its images",
-  not_html: "Not an HTML page",
-  is_an_image: "An image, processed as one",
-  not_an_image: "Not an image",
-  unsupported_format: "Unsupported image format",
-  corrupt_image: "Damaged image",
-  image_too_large: "Too many pixels",
-  too_many_bytes: "Too many bytes",
-  timeout: "The host took too long",
-  dns_failure: "The host is unknown",
-  connect_failure: "The host did not answer",
-  forbidden_address: "The network address is not allowed",
-  forbidden_url: "The URL is not allowed",
-  too_many_redirects: "Too many redirects",
-  superseded: "Replaced by a larger version",
-  out_of_scope: "Outside the crawl's scope",
-  directory_full: "Page limit of its directory reached",
-  no_sitemap: "No sitemap found",
-  suppressed_url: "The URL was erased and is suppressed",
-  suppressed_image: "The image was erased and is suppressed",
-  suppressed_face: "Its faces were erased and are suppressed",
-  suppressed_person: "Everyone in it is suppressed",
-  faces_suppressed: "Stored without suppressed faces",
-  queue_failure: "The job was lost",
-};
 
 const SCOPES = {
   analyze: "Detect and compare faces in uploaded pictures; assess and enhance the pictures.",
@@ -130,5 +101,5 @@ export const measures = () => MEASURES;
 /** Returns the text for a reason why a page or an image was not processed. */
 export function outcome(code) {
   const status = /^http_(\d{3})$/.exec(code);
-  return status ? `The host answered ${status[1]}` : (OUTCOMES[code] ?? title(code));
+  return status ? `The server responded with HTTP ${status[1]}` : (REASONS[code] ?? title(code));
 }

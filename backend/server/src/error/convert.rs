@@ -67,12 +67,12 @@ impl From<FetchError> for ApiError {
             error => error.to_string(),
         };
         tracing::info!(request_id = request_id::current(), why, "failed to fetch a URL for a caller");
-        let reason = error.code();
+        let reason = error.reason();
         let sentence = match code {
             Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),
             _ => error.to_string(),
         };
-        Self::new(code, sentence).reason(reason)
+        Self::new(code, sentence).reason(reason.code())
     }
 }
 

@@ -183,7 +183,10 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     tx.commit().await.unwrap();
     // The crawl does not end, but the stream does.
     while events.chunk().await.unwrap().is_some() {}
-    assert_eq!(store.crawl(crawl["id"].as_str().unwrap().parse().unwrap()).await.unwrap().state, "running");
+    assert_eq!(
+        store.crawl(crawl["id"].as_str().unwrap().parse().unwrap()).await.unwrap().state,
+        domain::CrawlState::Running
+    );
 }
 
 #[tokio::test]

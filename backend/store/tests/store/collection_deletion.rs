@@ -1,5 +1,6 @@
 //! Tests the deletion of a collection.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page};
+use domain::{CrawlKind, CrawlState};
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 use std::collections::BTreeSet;
@@ -33,7 +34,8 @@ async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
     }
     let mut tx = store.begin().await.unwrap();
     let seeds = ["http://site.test/".to_owned()];
-    let crawl = store.insert_crawl(tx.conn(), collection, "web", &seeds, &json!({})).await.unwrap().id;
+    let crawl =
+        store.insert_crawl(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await.unwrap().id;
     tx.commit().await.unwrap();
     let pages: Vec<_> = (0..50).map(page).collect();
     admit_pages(store, crawl, 1_000, &pages).await;
@@ -84,7 +86,10 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
                 assert!(!cancelled);
                 cancelled = true;
                 let mut tx = store.begin().await.unwrap();
-                store.set_crawl_state(tx.conn(), crawl, &["running"], "cancelled", None).await.unwrap();
+                store
+                    .set_crawl_state(tx.conn(), crawl, &[CrawlState::Running], CrawlState::Cancelled, None)
+                    .await
+                    .unwrap();
                 tx.commit().await.unwrap();
             }
             _ => {}

@@ -1,5 +1,6 @@
 //! Tests the deletion of faces, images and crawls.
 use crate::fixture::{self, admit_images, image_url, settle};
+use domain::ImageState;
 use store::images::ImageFilter;
 use store::{Store, StoreError};
 use testing::TestDatabase;
@@ -59,7 +60,7 @@ async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_bac
     }
     // The ledger still contains the crawl's outcomes.
     let progress = store.crawl_progress(crawl.id).await.unwrap();
-    assert_eq!((progress.images["processed"], progress.faces), (1, 0));
+    assert_eq!((progress.images[&ImageState::Processed], progress.faces), (1, 0));
     let mut conn = store.pool().acquire().await.unwrap();
     let again = store.delete_image(&mut conn, image).await;
     assert!(matches!(again, Err(StoreError::NotFound { what: "image", .. })));

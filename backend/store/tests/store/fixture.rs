@@ -1,4 +1,5 @@
 //! Creates rows for tests.
+use domain::CrawlKind;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -7,7 +8,7 @@ use store::erasures::ErasureRecord;
 use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
-use store::pages::{Admitted, NewImageUrl, NewPage};
+use store::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use time::OffsetDateTime;
@@ -94,8 +95,10 @@ pub(crate) async fn crawl(store: &Store) -> Crawl {
     let default = collection(store, "default").await;
     let mut tx = store.begin().await.unwrap();
     let seeds = ["http://site.test/".to_owned()];
-    let crawl =
-        store.insert_crawl(tx.conn(), default, "web", &seeds, &json!({"max_pages": 10})).await.unwrap();
+    let crawl = store
+        .insert_crawl(tx.conn(), default, CrawlKind::Web, &seeds, &json!({"max_pages": 10}))
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     crawl
 }
@@ -134,7 +137,9 @@ pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[N
 
 pub(crate) async fn settle(store: &Store, row: Uuid, state: &str, reason: Option<&str>, image: Option<Uuid>) {
     let mut tx = store.begin().await.unwrap();
-    store.settle_image_url(tx.conn(), row, state, reason, None, image).await.unwrap();
+    let state = state.parse().unwrap();
+    let result = ImageUrlResult { state, reason: reason.map(Into::into), detail: None, image };
+    store.settle_image_url(tx.conn(), row, result).await.unwrap();
     tx.commit().await.unwrap();
 }
 

@@ -1,11 +1,16 @@
 //! Tests admission to the ledgers, and settling.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle, wait_for_a_lock};
+use domain::{CrawlState, ImageState, PageState, Reason};
 use std::collections::HashSet;
 use store::StoreError;
 use store::ledger::{Ledger, Outcomes};
-use store::pages::{NewImageUrl, PageResult};
+use store::pages::{ImageUrlResult, NewImageUrl, PageResult};
 use testing::TestDatabase;
 use uuid::Uuid;
+
+fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> ImageUrlResult<'static> {
+    ImageUrlResult { state, reason, detail: None, image }
+}
 
 #[tokio::test]
 async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
@@ -61,7 +66,10 @@ async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() 
     assert_eq!(pages.iter().collect::<HashSet<_>>().len(), 50);
     assert_eq!(images.iter().collect::<HashSet<_>>().len(), images.len());
     let progress = store.crawl_progress(crawl.id).await.unwrap();
-    assert_eq!((progress.pages["queued"], progress.images["queued"]), (50, images.len() as i64));
+    assert_eq!(
+        (progress.pages[&PageState::Queued], progress.images[&ImageState::Queued]),
+        (50, images.len() as i64)
+    );
     let (sightings, distinct): (i64, i64) =
         sqlx::query_as("select count(*), count(distinct (image_url, page_url)) from image_sources")
             .fetch_one(db.pool())
@@ -107,7 +115,7 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
     );
     assert_eq!(source.crawl_id, Some(crawl.id));
     let progress = store.crawl_progress(crawl.id).await.unwrap();
-    assert_eq!((progress.images["processed"], progress.reasons.len()), (1, 0));
+    assert_eq!((progress.images[&ImageState::Processed], progress.reasons.len()), (1, 0));
 }
 
 #[tokio::test]
@@ -120,7 +128,10 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
 
     // The row is settled first, and the sighting happens before the commit.
     let mut tx = store.begin().await.unwrap();
-    store.settle_image_url(tx.conn(), admitted[0].id, "processed", None, None, Some(image)).await.unwrap();
+    store
+        .settle_image_url(tx.conn(), admitted[0].id, result(ImageState::Processed, None, Some(image)))
+        .await
+        .unwrap();
     let sighting = tokio::spawn({
         let store = store.clone();
         async move { admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "two")]).await }
@@ -152,16 +163,15 @@ async fn a_page_is_settled_once_with_all_that_is_known() {
     let pages = admit_pages(&store, crawl.id, 9, &[page("a"), page("b")]).await;
     let mut conn = store.pool().acquire().await.unwrap();
     let result = PageResult {
-        state: "fetched".into(),
         status: Some(200),
         final_url: Some("http://site.test/final".into()),
         title: Some("a\0title".into()),
         etag: Some("\"tag\"".into()),
         last_modified: Some("yesterday".into()),
-        ..PageResult::default()
+        ..PageResult::new(PageState::Fetched)
     };
     store.settle_page(&mut conn, pages[0].id, &result).await.unwrap();
-    let late = PageResult { state: "failed".into(), reason: Some("late".into()), ..PageResult::default() };
+    let late = PageResult { reason: Some("late".into()), ..PageResult::new(PageState::Failed) };
     store.settle_page(&mut conn, pages[0].id, &late).await.unwrap();
     store.settle_page(&mut conn, Uuid::now_v7(), &late).await.unwrap();
     let row: (String, Option<i32>, String, String, String, String, bool) = sqlx::query_as(
@@ -176,9 +186,10 @@ async fn a_page_is_settled_once_with_all_that_is_known() {
         row,
         ("fetched", Some(200), "http://site.test/final", "a\u{FFFD}title", "\"tag\"", "yesterday", true)
     );
-    let queued = PageResult { state: "queued".into(), ..PageResult::default() };
+    let queued = PageResult::new(PageState::Queued);
     assert!(matches!(store.settle_page(&mut conn, pages[1].id, &queued).await, Err(StoreError::Invalid(_))));
-    let odd = store.settle_image_url(&mut conn, pages[1].id, "odd", None, None, None).await;
+    let queued = self::result(ImageState::Queued, None, None);
+    let odd = store.settle_image_url(&mut conn, pages[1].id, queued).await;
     assert!(matches!(odd, Err(StoreError::Invalid(_))));
 }
 
@@ -191,14 +202,17 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
     admit_images(&store, crawl.id, 9, &[image_url("a.jpg", "a"), image_url("b.jpg", "a")]).await;
 
     let mut settling = store.begin().await.unwrap();
-    let fetched = PageResult { state: "fetched".into(), ..PageResult::default() };
+    let fetched = PageResult::new(PageState::Fetched);
     store.settle_page(settling.conn(), pages[0].id, &fetched).await.unwrap();
     let cancelling = tokio::spawn({
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
-            store.set_crawl_state(tx.conn(), crawl.id, &["running"], "cancelled", None).await.unwrap();
-            let skipped = store.skip_queued(tx.conn(), crawl.id, "cancelled", i64::MAX).await.unwrap();
+            store
+                .set_crawl_state(tx.conn(), crawl.id, &[CrawlState::Running], CrawlState::Cancelled, None)
+                .await
+                .unwrap();
+            let skipped = store.skip_queued(tx.conn(), crawl.id, Reason::Cancelled, i64::MAX).await.unwrap();
             tx.commit().await.unwrap();
             skipped
         }
@@ -210,8 +224,15 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
     settling.commit().await.unwrap();
     assert_eq!(cancelling.await.unwrap(), 4);
     let progress = store.crawl_progress(crawl.id).await.unwrap();
-    assert_eq!((progress.pages["fetched"], progress.pages["skipped"], progress.images["skipped"]), (1, 2, 2));
-    assert_eq!(progress.reasons["cancelled"], 4);
+    assert_eq!(
+        (
+            progress.pages[&PageState::Fetched],
+            progress.pages[&PageState::Skipped],
+            progress.images[&ImageState::Skipped]
+        ),
+        (1, 2, 2)
+    );
+    assert_eq!(progress.reasons[&Reason::Cancelled], 4);
 }
 
 #[tokio::test]
@@ -230,18 +251,16 @@ async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transacti
     assert_eq!(first, [pages[0].id, pages[1].id]);
     let rest = store.queued_rows(conn, crawl.id, Ledger::Pages, Some(first[1]), 9).await.unwrap();
     assert_eq!(rest, [pages[2].id]);
-    store.settle_image_url(conn, images[0].id, "failed", Some("timeout"), None, None).await.unwrap();
-    store.settle_image_url(conn, images[1].id, "failed", Some("timeout"), None, None).await.unwrap();
-    let fetched = PageResult { state: "fetched".into(), ..PageResult::default() };
+    for image in &images[..2] {
+        let result = result(ImageState::Failed, Some(Reason::Timeout), None);
+        store.settle_image_url(conn, image.id, result).await.unwrap();
+    }
+    let fetched = PageResult::new(PageState::Fetched);
     store.settle_page(conn, pages[0].id, &fetched).await.unwrap();
     assert!(store.queued_rows(conn, crawl.id, Ledger::ImageUrls, None, 9).await.unwrap().is_empty());
-    let outcome = |state: &str, reason: Option<&str>, count| Outcomes {
-        state: state.into(),
-        reason: reason.map(str::to_owned),
-        count,
-    };
+    let outcome = |fetched, reason, count| Outcomes { fetched, reason, count };
     let outcomes = store.outcomes(conn, crawl.id).await.unwrap();
-    assert_eq!(outcomes, [outcome("failed", Some("timeout"), 2), outcome("fetched", None, 1)]);
+    assert_eq!(outcomes, [outcome(false, Some(Reason::Timeout), 2), outcome(true, None, 1)]);
     let nobody = store.lock_crawl(conn, Uuid::now_v7()).await;
     assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
 }

@@ -1,5 +1,6 @@
 //! Tests subjects, their faces, and the reads and writes of clustering.
 use crate::fixture::{self, direction};
+use domain::ClusteringState;
 use store::clusters::{ClusterScope, Group};
 use store::models::EmbeddingModel;
 use store::subjects::{NewSubject, Subject, SubjectFilter, SubjectPatch};
@@ -272,12 +273,12 @@ async fn a_collection_has_one_clustering_under_way() {
     tx.commit().await.unwrap();
     assert!(store.resume_clustering(first, 6).await.unwrap());
     let run = store.clustering(first).await.unwrap();
-    assert_eq!((run.state.as_str(), run.faces, run.looked, run.threshold), ("running", 10, 4, 0.5));
+    assert_eq!((run.state, run.faces, run.looked, run.threshold), (ClusteringState::Running, 10, 4, 0.5));
     let mut tx = store.begin().await.unwrap();
     store.end_clustering(tx.conn(), first, Some("no more")).await.unwrap();
     assert!(store.begin_clustering(tx.conn(), &scope, 0.9).await.unwrap().is_ok());
     tx.commit().await.unwrap();
-    assert_eq!(store.clustering(first).await.unwrap().state, "failed");
+    assert_eq!(store.clustering(first).await.unwrap().state, ClusteringState::Failed);
     assert!(!store.resume_clustering(first, 1).await.unwrap());
     assert_eq!(store.latest_clustering(ours).await.unwrap().unwrap().threshold, 0.9);
 }

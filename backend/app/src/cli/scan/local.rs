@@ -7,9 +7,10 @@ use crate::progress;
 use crate::service::Foundation;
 use anyhow::Context;
 use bytes::Bytes;
+use domain::{Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
+use pipeline::Ingested;
 use pipeline::ingest::{IngestError, Scan};
-use pipeline::{AnalyzeError, Ingested};
 use std::path::PathBuf;
 use std::time::Instant;
 use store::crawls::Crawl;
@@ -56,8 +57,9 @@ async fn feed(
     let mut tally = Tally::new(&bar);
     for (path, reason) in &found.unreadable {
         for row in scan.add(std::slice::from_ref(path)).await? {
-            scan.fail(row.id, "unreadable", reason).await?;
-            tally.count(FileOutcome::failed(path.clone(), "unreadable", reason.clone()));
+            let (state, code) = (Unprocessed::Failed, Reason::Unreadable);
+            scan.fail(row.id, code.clone(), reason).await?;
+            tally.count(FileOutcome::unprocessed(path.clone(), state, code, reason.clone()));
         }
     }
     // At any time, at most one file more than the number of cores is decoded or stored, and one
@@ -87,13 +89,14 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
     let bytes = match read(path.clone(), limit).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(too_long)) => {
-            let (code, detail) = (too_long.code(), too_long.to_string());
-            scan.skip(row.id, code, &detail).await?;
-            return Ok(FileOutcome::skipped(path, code, detail));
+            let (reason, detail) = (too_long.reason(), too_long.to_string());
+            scan.skip(row.id, reason.clone(), &detail).await?;
+            return Ok(FileOutcome::unprocessed(path, Unprocessed::Skipped, reason, detail));
         }
         Err(error) => {
-            scan.fail(row.id, "unreadable", &error.to_string()).await?;
-            return Ok(FileOutcome::failed(path, "unreadable", error.to_string()));
+            let (reason, detail) = (Reason::Unreadable, error.to_string());
+            scan.fail(row.id, reason.clone(), &detail).await?;
+            return Ok(FileOutcome::unprocessed(path, Unprocessed::Failed, reason, detail));
         }
     };
     match scan.ingest(row.id, bytes).await {
@@ -101,16 +104,9 @@ async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOut
         Ok(Ingested::Duplicate { image, reason }) => Ok(FileOutcome::duplicate(path, image, reason)),
         Ok(Ingested::Suppressed { reason }) => Ok(FileOutcome::suppressed(path, reason)),
         Err(IngestError::Analyze(error)) => {
-            let (code, detail) = (error.code(), error.to_string());
-            tracing::debug!(path = %path.display(), code, "image not stored");
-            // The pipeline settles the row in the same way: an unusable image is skipped, a corrupt
-            // file has failed.
-            let broken = match &error {
-                AnalyzeError::Decode(decode) => matches!(decode, DecodeError::Corrupt { .. }),
-                _ => true,
-            };
-            let outcome = if broken { FileOutcome::failed } else { FileOutcome::skipped };
-            Ok(outcome(path, code, detail))
+            let (state, reason) = (error.state(), error.reason());
+            tracing::debug!(path = %path.display(), %reason, "image not stored");
+            Ok(FileOutcome::unprocessed(path, state, reason, error.to_string()))
         }
         Err(error) => Err(error).with_context(|| format!("cannot store {}", path.display())),
     }

@@ -1,5 +1,6 @@
 //! Summarises a scan as a table for users or a JSON document for programs.
 use crate::cli::{Exit, output};
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +13,9 @@ use uuid::Uuid;
 #[derive(Debug, Serialize)]
 pub(super) struct FileOutcome {
     path: PathBuf,
-    /// `processed`, `duplicate`, `suppressed`, `skipped` or `failed`.
-    outcome: &'static str,
-    /// Stable code if the file was not processed.
-    reason: Option<&'static str>,
+    outcome: ImageState,
+    /// Why the file was not processed.
+    reason: Option<Reason>,
     /// A human-readable explanation.
     detail: Option<String>,
     image_id: Option<Uuid>,
@@ -24,44 +24,77 @@ pub(super) struct FileOutcome {
 
 impl FileOutcome {
     pub(super) fn processed(path: PathBuf, image: Uuid, faces: usize) -> Self {
-        Self { path, outcome: "processed", reason: None, detail: None, image_id: Some(image), faces }
-    }
-    pub(super) fn duplicate(path: PathBuf, image: Uuid, reason: &'static str) -> Self {
         Self {
             path,
-            outcome: "duplicate",
+            outcome: ImageState::Processed,
+            reason: None,
+            detail: None,
+            image_id: Some(image),
+            faces,
+        }
+    }
+    pub(super) fn duplicate(path: PathBuf, image: Uuid, reason: Reason) -> Self {
+        Self {
+            path,
+            outcome: ImageState::Duplicate,
             reason: Some(reason),
             detail: None,
             image_id: Some(image),
             faces: 0,
         }
     }
-    pub(super) fn suppressed(path: PathBuf, reason: &'static str) -> Self {
-        Self { path, outcome: "suppressed", reason: Some(reason), detail: None, image_id: None, faces: 0 }
-    }
-    pub(super) fn skipped(path: PathBuf, reason: &'static str, detail: String) -> Self {
+    pub(super) fn suppressed(path: PathBuf, reason: Reason) -> Self {
         Self {
             path,
-            outcome: "skipped",
+            outcome: ImageState::Suppressed,
+            reason: Some(reason),
+            detail: None,
+            image_id: None,
+            faces: 0,
+        }
+    }
+    pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
+        Self {
+            path,
+            outcome: state.into(),
             reason: Some(reason),
             detail: Some(detail),
             image_id: None,
             faces: 0,
         }
     }
-    pub(super) fn failed(path: PathBuf, reason: &'static str, detail: String) -> Self {
-        Self { path, outcome: "failed", reason: Some(reason), detail: Some(detail), image_id: None, faces: 0 }
-    }
     pub(super) fn is_failure(&self) -> bool {
-        self.outcome == "failed"
+        self.outcome == ImageState::Failed
     }
 }
 
 #[derive(Debug, Serialize)]
 struct CrawlLine {
     id: Uuid,
-    kind: String,
-    state: String,
+    kind: CrawlKind,
+    state: CrawlState,
+}
+
+/// Number of images by state, with their total.
+#[derive(Debug, Serialize)]
+struct ImageCounts {
+    total: i64,
+    #[serde(flatten)]
+    states: BTreeMap<ImageState, i64>,
+}
+
+impl Default for ImageCounts {
+    /// The states that are shown even if no image has them.
+    fn default() -> Self {
+        let shown = [ImageState::Processed, ImageState::Duplicate, ImageState::Skipped, ImageState::Failed];
+        Self { total: 0, states: shown.map(|state| (state, 0)).into() }
+    }
+}
+
+fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
+    for (key, n) in from {
+        *into.entry(key).or_default() += n;
+    }
 }
 
 /// Counts from the ledgers, so that they are complete even after errors.
@@ -69,13 +102,12 @@ struct CrawlLine {
 pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
-    /// Number of images by state, and their `total`.
-    images: BTreeMap<String, i64>,
+    images: ImageCounts,
     /// Number of pages by state. Empty for a scan of files.
-    pages: BTreeMap<String, i64>,
+    pages: BTreeMap<PageState, i64>,
     faces: i64,
-    /// Number of pages and images that were not processed, by reason code.
-    reasons: BTreeMap<String, i64>,
+    /// Number of pages and images that were not processed, by reason.
+    reasons: BTreeMap<Reason, i64>,
     /// Number of files in the folders that are not images.
     ignored_files: usize,
     seconds: f64,
@@ -90,7 +122,7 @@ impl Summary {
         Self {
             collection: collection.into(),
             crawls: Vec::new(),
-            images: ["total", "processed", "duplicate", "skipped", "failed"].map(|s| (s.into(), 0)).into(),
+            images: ImageCounts::default(),
             pages: BTreeMap::new(),
             faces: 0,
             reasons: BTreeMap::new(),
@@ -105,14 +137,9 @@ impl Summary {
     /// Adds the counts of a crawl's ledgers.
     pub(super) async fn add(&mut self, store: &Store, crawl: Crawl) -> anyhow::Result<()> {
         let progress = store.crawl_progress(crawl.id).await?;
-        let add = |into: &mut BTreeMap<String, i64>, from: BTreeMap<String, i64>| {
-            for (key, n) in from {
-                *into.entry(key).or_default() += n;
-            }
-        };
-        *self.images.entry("total".into()).or_default() += progress.images.values().sum::<i64>();
-        add(&mut self.images, progress.images);
-        if crawl.kind == "web" {
+        self.images.total += progress.images.values().sum::<i64>();
+        add(&mut self.images.states, progress.images);
+        if crawl.kind == CrawlKind::Web {
             add(&mut self.pages, progress.pages);
         }
         add(&mut self.reasons, progress.reasons);
@@ -123,21 +150,25 @@ impl Summary {
 
     pub(super) fn finish(&mut self, took: Duration, interrupted: bool) {
         self.seconds = took.as_secs_f64();
-        let settled = self.image("total") - self.image("queued");
+        let settled = self.images.total - self.image(ImageState::Queued);
         self.images_per_second = settled as f64 / self.seconds.max(1e-3);
         self.interrupted = interrupted;
     }
 
-    fn image(&self, state: &str) -> i64 {
-        self.images.get(state).copied().unwrap_or_default()
+    fn image(&self, state: ImageState) -> i64 {
+        self.images.states.get(&state).copied().unwrap_or_default()
+    }
+
+    fn page(&self, state: PageState) -> i64 {
+        self.pages.get(&state).copied().unwrap_or_default()
     }
 
     /// Returns 0 if nothing failed, 3 if a part failed or the user interrupted the scan, and 1 if
     /// there was input but nothing was processed.
     pub(super) fn exit(&self) -> Exit {
-        let failed = self.image("failed") + self.pages.get("failed").copied().unwrap_or_default();
-        let done = self.image("processed") + self.image("duplicate");
-        let refused = self.image("skipped") + self.pages.get("skipped").copied().unwrap_or_default();
+        let failed = self.image(ImageState::Failed) + self.page(PageState::Failed);
+        let done = self.image(ImageState::Processed) + self.image(ImageState::Duplicate);
+        let refused = self.image(ImageState::Skipped) + self.page(PageState::Skipped);
         match (done, failed) {
             (0, _) if failed + refused > 0 => Exit::Failure,
             (_, 0) if !self.interrupted => Exit::Success,
@@ -155,16 +186,16 @@ impl Summary {
             let pages: Vec<String> = self.pages.iter().map(|(state, n)| format!("{n} {state}")).collect();
             row("Pages", pages.join(", "));
         }
-        row("Images", self.image("total").to_string());
+        row("Images", self.images.total.to_string());
         for (state, name) in [
-            ("processed", "  processed"),
-            ("duplicate", "  duplicates"),
-            ("skipped", "  skipped"),
-            ("failed", "  failed"),
-            ("suppressed", "  suppressed"),
-            ("queued", "  not reached"),
+            (ImageState::Processed, "  processed"),
+            (ImageState::Duplicate, "  duplicates"),
+            (ImageState::Skipped, "  skipped"),
+            (ImageState::Failed, "  failed"),
+            (ImageState::Suppressed, "  suppressed"),
+            (ImageState::Queued, "  not reached"),
         ] {
-            if state == "processed" || self.image(state) > 0 {
+            if state == ImageState::Processed || self.image(state) > 0 {
                 row(name, self.image(state).to_string());
             }
         }

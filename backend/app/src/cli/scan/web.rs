@@ -4,6 +4,7 @@ use crate::cli::UsageError;
 use crate::config::Settings;
 use crate::progress;
 use crate::service::{Foundation, start_runner};
+use domain::{ImageState, PageState};
 use pipeline::CrawlError;
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
@@ -40,8 +41,7 @@ async fn follow(
 ) -> anyhow::Result<Crawl> {
     let bar = progress::crawl();
     let started = Instant::now();
-    let ended = |crawl: &Crawl| !matches!(crawl.state.as_str(), "running" | "paused");
-    while !ended(&crawl) {
+    while crawl.state.is_live() {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             () = signal.cancelled() => {
@@ -54,19 +54,17 @@ async fn follow(
             }
         }
         let progress = foundation.store().crawl_progress(crawl.id).await?;
-        let count = |counts: &std::collections::BTreeMap<String, i64>, state: &str| {
-            counts.get(state).copied().unwrap_or_default()
-        };
-        let settled: i64 =
-            progress.images.iter().filter(|(state, _)| *state != "queued").map(|(_, n)| n).sum();
+        let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
+        let image = |state| progress.images.get(&state).copied().unwrap_or_default();
+        let settled = progress.images.values().sum::<i64>() - image(ImageState::Queued);
         let rate = settled as f64 / started.elapsed().as_secs_f64().max(1e-3);
         bar.set_position(settled.unsigned_abs());
         bar.set_message(format!(
             "{rate:.1} images/s, {} faces, {} failed; {} pages, {} waiting",
             progress.faces,
-            count(&progress.images, "failed"),
-            count(&progress.pages, "fetched"),
-            count(&progress.pages, "queued") + count(&progress.images, "queued"),
+            image(ImageState::Failed),
+            page(PageState::Fetched),
+            page(PageState::Queued) + image(ImageState::Queued),
         ));
         crawl = foundation.store().crawl(crawl.id).await?;
     }

@@ -4,8 +4,9 @@ mod site;
 
 pub(crate) use site::{Answer, Site};
 
+use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
-use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, jobs, worker};
+use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -102,11 +103,11 @@ impl World {
         let stop = CancellationToken::new();
         let config = RunnerConfig {
             concurrency: [
-                (jobs::SCAN_PAGE, 4),
-                (jobs::SCAN_IMAGE, 4),
-                (jobs::DELIVER_WEBHOOK, worker::DELIVERY_PLACES),
+                (JobKind::ScanPage, 4),
+                (JobKind::ScanImage, 4),
+                (JobKind::DeliverWebhook, worker::DELIVERY_PLACES),
             ]
-            .map(|(kind, places)| (kind.to_owned(), places))
+            .map(|(kind, places)| (kind.into(), places))
             .into(),
             poll: Duration::from_millis(50),
             drain: Duration::from_secs(20),
@@ -134,7 +135,7 @@ impl World {
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
         let found = wait_for(async || {
             let crawl = self.store.crawl(id).await.unwrap();
-            (!matches!(crawl.state.as_str(), "running" | "paused")).then_some(crawl)
+            (!crawl.state.is_live()).then_some(crawl)
         });
         match found.await {
             Some(crawl) => crawl,
@@ -219,6 +220,6 @@ pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Op
 }
 
 /// Returns the counts that are not zero.
-pub(crate) fn counts(counts: &BTreeMap<String, i64>) -> BTreeMap<&str, i64> {
-    counts.iter().filter(|(_, n)| **n != 0).map(|(k, n)| (k.as_str(), *n)).collect()
+pub(crate) fn counts<S: Copy + Into<&'static str>>(counts: &BTreeMap<S, i64>) -> BTreeMap<&'static str, i64> {
+    counts.iter().filter(|(_, n)| **n != 0).map(|(state, n)| ((*state).into(), *n)).collect()
 }

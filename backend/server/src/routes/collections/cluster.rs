@@ -7,6 +7,7 @@ use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use domain::ClusteringState;
 use pipeline::Clusters;
 use pipeline::cluster::default_threshold;
 use serde::{Deserialize, Serialize};
@@ -41,9 +42,8 @@ pub(super) struct ClusteringView {
     /// The collection.
     #[schema(example = "default")]
     collection: String,
-    /// `queued`, `running`, `completed`, `failed`.
-    #[schema(example = "running")]
-    state: String,
+    /// Its state.
+    state: ClusteringState,
     /// Minimum mean similarity of the faces of two clusters that are merged.
     #[schema(example = 0.48)]
     threshold: f32,

@@ -54,7 +54,7 @@ pub(super) async fn delete_crawl(
 ) -> Result<Response, ApiError> {
     let store = caller.store();
     let crawl = store.crawl(id).await?;
-    if matches!(crawl.state.as_str(), "running" | "paused") {
+    if crawl.state.is_live() {
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
     }
     if crawl.next_run_at.is_some() {

@@ -5,6 +5,7 @@ use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
+use domain::CrawlState;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use store::crawls::CrawlFilter;
@@ -13,29 +14,6 @@ use uuid::Uuid;
 
 /// Number of crawls whose counts are loaded at a time.
 const CONCURRENT_COUNTS: usize = 4;
-
-/// State of a crawl.
-#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum CrawlState {
-    Running,
-    Paused,
-    Completed,
-    Cancelled,
-    Failed,
-}
-
-impl CrawlState {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Completed => "completed",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// Selects the crawls to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -86,7 +64,7 @@ pub(super) async fn list_crawls(
     let limit = params.limit.map_or(20, Bounded::get);
     let filter = CrawlFilter {
         collection: params.collection.as_deref(),
-        state: params.state.map(CrawlState::name),
+        state: params.state,
         series: params.series_id,
     };
     let mut rows = store.crawls(&filter, before, limit + 1).await?;

@@ -1,6 +1,7 @@
 //! Defines the crawl type of the API.
 use crate::ApiError;
 use crate::auth::Caller;
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::Store;
@@ -55,12 +56,10 @@ pub(super) struct Counts {
 pub(super) struct CrawlView {
     /// Its id.
     id: Uuid,
-    /// `running`, `paused`, `completed`, `cancelled`, `failed`.
-    #[schema(example = "running")]
-    state: String,
+    /// Its state.
+    state: CrawlState,
     /// `web` for a web crawl, `scan` for a scan of local files.
-    #[schema(example = "web")]
-    kind: String,
+    kind: CrawlKind,
     /// The seeds. Lists and events contain at most the first 100 seeds, and fewer if these exceed
     /// 16 KiB. `GET /crawls/{id}` returns all seeds.
     #[schema(example = json!(["https://example.org/"]))]
@@ -95,8 +94,8 @@ pub(super) struct CrawlView {
     error: Option<String>,
     counts: Counts,
     /// Numbers of pages and images that were not processed, by reason code.
-    #[schema(example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
-    reasons: BTreeMap<String, i64>,
+    #[schema(value_type = BTreeMap<String, i64>, example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
+    reasons: BTreeMap<Reason, i64>,
 }
 
 /// Holds a crawl and its counts as stored. Convert it with [`CrawlView::new`] before it is sent in
@@ -117,7 +116,7 @@ impl Snapshot {
 
     /// Returns whether the crawl has ended.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.crawl.state.as_str(), "completed" | "cancelled" | "failed")
+        !self.crawl.state.is_live()
     }
 }
 
@@ -129,8 +128,8 @@ impl CrawlView {
         if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
             mask_webhook(&mut crawl.options);
         }
-        let page = |state: &str| progress.pages.get(state).copied().unwrap_or_default();
-        let image = |state: &str| progress.images.get(state).copied().unwrap_or_default();
+        let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
+        let image = |state| progress.images.get(&state).copied().unwrap_or_default();
         Self {
             id: crawl.id,
             state: crawl.state,
@@ -146,18 +145,18 @@ impl CrawlView {
             error: crawl.error,
             counts: Counts {
                 pages: PageCounts {
-                    queued: page("queued"),
-                    fetched: page("fetched"),
-                    skipped: page("skipped"),
-                    failed: page("failed"),
+                    queued: page(PageState::Queued),
+                    fetched: page(PageState::Fetched),
+                    skipped: page(PageState::Skipped),
+                    failed: page(PageState::Failed),
                 },
                 images: ImageCounts {
-                    queued: image("queued"),
-                    processed: image("processed"),
-                    duplicate: image("duplicate"),
-                    skipped: image("skipped"),
-                    failed: image("failed"),
-                    suppressed: image("suppressed"),
+                    queued: image(ImageState::Queued),
+                    processed: image(ImageState::Processed),
+                    duplicate: image(ImageState::Duplicate),
+                    skipped: image(ImageState::Skipped),
+                    failed: image(ImageState::Failed),
+                    suppressed: image(ImageState::Suppressed),
                 },
                 faces: progress.faces,
             },

@@ -4,7 +4,7 @@ use crate::extract::values::Bounded;
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
-use queue::KindReport;
+use queue::{JobState, KindReport};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
@@ -74,12 +74,12 @@ pub(super) async fn get_job_stats(
     let report = state.services.queue.report(Duration::from_secs(seconds)).await?;
     let rate = |count: i64| count as f64 / seconds as f64;
     let kind = |(kind, report): (String, KindReport)| {
-        let count = |state: &str| report.counts.get(state).copied().unwrap_or(0);
+        let count = |state| report.counts.get(&state).copied().unwrap_or(0);
         KindStats {
-            available: count("available"),
-            running: count("running"),
-            retryable: count("retryable"),
-            discarded: count("discarded"),
+            available: count(JobState::Available),
+            running: count(JobState::Running),
+            retryable: count(JobState::Retryable),
+            discarded: count(JobState::Discarded),
             completed_per_second: rate(report.completed),
             discarded_per_second: rate(report.discarded),
             oldest_due_seconds: report.oldest_due_seconds,

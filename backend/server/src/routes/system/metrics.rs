@@ -3,7 +3,6 @@ use crate::{AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use queue::JobState;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 
@@ -39,7 +38,7 @@ async fn gather_queue(state: &AppState) {
         gauge(kind, name).set(0.0);
     }
     for (kind, job_state, count) in stats.counts {
-        let name = state_name(job_state);
+        let name = job_state.as_str();
         gauge(&kind, name).set(count as f64);
         seen.insert((kind, name));
     }
@@ -47,15 +46,4 @@ async fn gather_queue(state: &AppState) {
 
 fn gauge(kind: &str, state: &'static str) -> metrics::Gauge {
     metrics::gauge!("facecrawl_queue_jobs", "kind" => kind.to_owned(), "state" => state)
-}
-
-fn state_name(state: JobState) -> &'static str {
-    match state {
-        JobState::Available => "available",
-        JobState::Running => "running",
-        JobState::Retryable => "retryable",
-        JobState::Completed => "completed",
-        JobState::Discarded => "discarded",
-        JobState::Cancelled => "cancelled",
-    }
 }

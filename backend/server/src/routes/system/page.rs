@@ -5,7 +5,11 @@ use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use domain::Reason;
 use rust_embed::{EmbeddedFile, RustEmbed};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The files of the page, which are served without a build step. They are embedded in the binary;
 /// debug builds read the folder at each request.
@@ -13,9 +17,14 @@ use rust_embed::{EmbeddedFile, RustEmbed};
 #[folder = "assets/"]
 struct Assets;
 
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
 /// Returns the routes of the page and of the files that it loads.
 pub(crate) fn router() -> Router<AppState> {
-    Router::new().route("/", get(index)).route("/assets/{*path}", get(asset))
+    Router::new()
+        .route("/", get(index))
+        .route("/assets/js/reasons.js", get(reasons))
+        .route("/assets/{*path}", get(asset))
 }
 
 async fn index(headers: HeaderMap) -> Response {
@@ -29,19 +38,45 @@ async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Respon
     }
 }
 
+/// Returns a module with the explanation of each [`Reason`], so that the page has no table of its
+/// own.
+async fn reasons(headers: HeaderMap) -> Response {
+    static MODULE: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
+        let table: BTreeMap<_, _> = Reason::ALL.iter().map(|reason| (reason, reason.explanation())).collect();
+        let module = format!("export const REASONS = {};\n", serde_json::json!(table));
+        let tag = entity_tag(&Sha256::digest(&module).into());
+        (module, tag)
+    });
+    let (module, tag) = &*MODULE;
+    respond(module.as_str(), HeaderValue::from_static(JAVASCRIPT), tag.clone(), &headers)
+}
+
 /// Returns a file of the page. Browsers revalidate every file each time (`no-cache`, entity tag),
 /// so a new version of the service never uses files of an old one.
 fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     let content_type = HeaderValue::from_static(content_type(path)?);
     let EmbeddedFile { data, metadata } = Assets::get(path)?;
-    let tag = format!("\"{}\"", hex::encode(&metadata.sha256_hash()[..16]));
-    let known = request.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());
-    let headers = [(header::CONTENT_TYPE, content_type), (header::ETAG, HeaderValue::from_str(&tag).ok()?)];
-    Some(if known {
-        (StatusCode::NOT_MODIFIED, headers).into_response()
-    } else {
-        (headers, data).into_response()
-    })
+    Some(respond(data, content_type, entity_tag(&metadata.sha256_hash()), request))
+}
+
+fn entity_tag(sha256: &[u8; 32]) -> HeaderValue {
+    HeaderValue::from_str(&format!("\"{}\"", hex::encode(&sha256[..16])))
+        .expect("hexadecimal digits are visible")
+}
+
+/// Returns the content, or status 304 if the client has it.
+fn respond(
+    content: impl IntoResponse,
+    content_type: HeaderValue,
+    tag: HeaderValue,
+    request: &HeaderMap,
+) -> Response {
+    let known = request.get(header::IF_NONE_MATCH) == Some(&tag);
+    let headers = [(header::CONTENT_TYPE, content_type), (header::ETAG, tag)];
+    match known {
+        true => (StatusCode::NOT_MODIFIED, headers).into_response(),
+        false => (headers, content).into_response(),
+    }
 }
 
 /// Returns the content type of a file of the page. Other kinds of files are not served.
@@ -49,7 +84,7 @@ fn content_type(path: &str) -> Option<&'static str> {
     Some(match path.rsplit_once('.')?.1 {
         "html" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",
-        "js" => "text/javascript; charset=utf-8",
+        "js" => JAVASCRIPT,
         "svg" => "image/svg+xml",
         "jpg" => "image/jpeg",
         "png" => "image/png",

@@ -1,9 +1,10 @@
 //! Tests `GET /crawls/{id}/events`.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, problem};
+use domain::{ImageState, Reason};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
-use store::pages::NewImageUrl;
+use store::pages::{ImageUrlResult, NewImageUrl};
 
 /// Reads the events of a stream. It skips comments (keep-alive).
 struct Events {
@@ -97,7 +98,9 @@ async fn many_changes_are_told_in_order_without_repetition() {
     let settling = tokio::spawn(async move {
         for row in rows {
             let mut tx = store.begin().await.unwrap();
-            store.settle_image_url(tx.conn(), row.id, "failed", Some("http_404"), None, None).await.unwrap();
+            let (state, reason) = (ImageState::Failed, Some(Reason::Http(404)));
+            let result = ImageUrlResult { state, reason, detail: None, image: None };
+            store.settle_image_url(tx.conn(), row.id, result).await.unwrap();
             tx.commit().await.unwrap();
         }
     });

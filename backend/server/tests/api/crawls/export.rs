@@ -1,11 +1,12 @@
 //! Tests `GET /crawls/{id}/export`.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, problem};
+use domain::ImageState;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use store::images::NewImage;
-use store::pages::NewImageUrl;
+use store::pages::{ImageUrlResult, NewImageUrl};
 use uuid::Uuid;
 
 async fn text(app: &App, path: &str, content_type: &str) -> String {
@@ -116,8 +117,9 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
         store.insert_image(tx.conn(), collection, &image).await.unwrap().unwrap();
         expected.insert(image.id.to_string());
         for row in rows {
-            let settle = store.settle_image_url(tx.conn(), row.id, "processed", None, None, Some(image.id));
-            settle.await.unwrap();
+            let (state, image) = (ImageState::Processed, Some(image.id));
+            let result = ImageUrlResult { state, reason: None, detail: None, image };
+            store.settle_image_url(tx.conn(), row.id, result).await.unwrap();
         }
     }
     tx.commit().await.unwrap();

@@ -1,0 +1,227 @@
+//! Defines why a page or an image has the state that it has, and how this is explained to people.
+use crate::text_enum::column;
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $code:literal, $explanation:literal;)*) => {
+        /// Why a page or an image was not processed, or was processed only in part.
+        ///
+        /// Reasons are stored in the ledgers, counted in metrics and shown in responses by their
+        /// code.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $variant,)*
+            /// The server responded with this HTTP status. The code is `http_404`.
+            Http(u16),
+            /// A code that this version does not know. Another version of the service stored it.
+            Other(Box<str>),
+        }
+
+        impl Reason {
+            /// Every reason with a fixed code.
+            pub const ALL: [Self; [$($code,)*].len()] = [$(Self::$variant,)*];
+
+            /// Returns the code.
+            pub fn code(&self) -> Cow<'static, str> {
+                Cow::Borrowed(match self {
+                    $(Self::$variant => $code,)*
+                    Self::Http(status) => return Cow::Owned(format!("http_{status}")),
+                    Self::Other(code) => return Cow::Owned(code.to_string()),
+                })
+            }
+
+            /// Returns an explanation for people, without a full stop.
+            pub fn explanation(&self) -> Cow<'static, str> {
+                Cow::Borrowed(match self {
+                    $(Self::$variant => $explanation,)*
+                    Self::Http(status) => return Cow::Owned(format!("The server responded with HTTP {status}")),
+                    Self::Other(code) => return Cow::Owned(code.to_string()),
+                })
+            }
+        }
+
+        impl From<&str> for Reason {
+            fn from(code: &str) -> Self {
+                match code {
+                    $($code => Self::$variant,)*
+                    _ => match code.strip_prefix("http_").map(str::parse) {
+                        Some(Ok(status)) => Self::Http(status),
+                        _ => Self::Other(code.into()),
+                    },
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    // What the crawl must not or need not fetch.
+    /// The URL has a scheme, host or port that is not allowed.
+    ForbiddenUrl = "forbidden_url", "The URL is not allowed";
+    /// The host has an address that is not allowed.
+    ForbiddenAddress = "forbidden_address", "The network address is not allowed";
+    /// robots.txt disallows the URL.
+    RobotsDisallowed = "robots_disallowed", "robots.txt does not allow it";
+    /// The host's robots.txt could not be fetched, so nothing may be fetched from the host.
+    RobotsUnavailable = "robots_unavailable", "robots.txt could not be read";
+    /// A directive `noindex`.
+    Noindex = "noindex", "The page asks not to be indexed";
+    /// A directive `noimageindex`.
+    Noimageindex = "noimageindex", "The page asks not to index its images";
+    /// A directive `noai`.
+    Noai = "noai", "The page asks not to be used for AI";
+    /// A directive `noimageai`.
+    Noimageai = "noimageai", "The page asks not to use its images for AI";
+    /// A redirect left the crawl's scope.
+    OutOfScope = "out_of_scope", "Outside the crawl's scope";
+    /// The limit of pages in one directory is reached.
+    DirectoryFull = "directory_full", "Page limit of its directory reached";
+    /// The URL exceeds the limit of bytes.
+    UrlTooLong = "url_too_long", "The URL is too long";
+    /// The path has too many segments.
+    PathTooDeep = "path_too_deep", "The path has too many segments";
+    /// A sequence of segments repeats, as in a trap.
+    RepeatedSegments = "repeated_segments", "The path repeats the same segments";
+    /// The query has too many parameters.
+    TooManyParameters = "too_many_parameters", "The URL has too many parameters";
+    /// The crawl was cancelled.
+    Cancelled = "cancelled", "The crawl was cancelled";
+    /// The scan ended before the file was read.
+    NotScanned = "not_scanned", "The scan ended before this file";
+
+    // What the network did.
+    /// The crawl has to wait. Never stored.
+    Later = "later", "The crawl has to wait";
+    /// The host name has no address.
+    DnsFailure = "dns_failure", "The host is unknown";
+    /// No connection could be established, or it broke.
+    ConnectFailure = "connect_failure", "The host did not answer";
+    /// The connection, the response or the body took too long.
+    Timeout = "timeout", "The host took too long";
+    /// The body exceeds the limit of bytes.
+    TooManyBytes = "too_many_bytes", "Too many bytes";
+    /// More redirects than allowed, or a loop.
+    TooManyRedirects = "too_many_redirects", "Too many redirects";
+
+    // What the content is.
+    /// The content is not an HTML page, a sitemap, a feed or an image.
+    NotHtml = "not_html", "Not an HTML page";
+    /// The content is an image. It was added to the image ledger.
+    IsAnImage = "is_an_image", "An image, processed as one";
+    /// A sitemap that was only guessed or listed does not exist.
+    NoSitemap = "no_sitemap", "No sitemap found";
+    /// The server responded that the content has not changed.
+    NotModified = "not_modified", "Unchanged since the last visit";
+    /// The code that reads pages panicked.
+    ExtractPanicked = "extract_panicked", "The page could not be read";
+    /// The content is not an image of a known format.
+    NotAnImage = "not_an_image", "Not an image";
+    /// A known format that this program cannot decode.
+    UnsupportedFormat = "unsupported_format", "Unsupported image format";
+    /// The image exceeds the limit of pixels or of its side.
+    ImageTooLarge = "image_too_large", "Too many pixels";
+    /// The file is truncated or damaged.
+    CorruptImage = "corrupt_image", "Damaged image";
+    /// The code that decodes images panicked.
+    DecoderPanicked = "decoder_panicked", "The image could not be decoded";
+    /// The local file could not be read.
+    Unreadable = "unreadable", "The file could not be read";
+
+    // What is stored already.
+    /// A file with the same bytes is stored.
+    ExactDuplicate = "exact_duplicate", "The same file is stored";
+    /// Another file of the same image is stored.
+    NearDuplicate = "near_duplicate", "Another version of the image is stored";
+    /// A larger version of the image has replaced it.
+    Superseded = "superseded", "Replaced by a larger version";
+
+    // What was erased.
+    /// The URL was erased.
+    SuppressedUrl = "suppressed_url", "The URL was erased and is suppressed";
+    /// The image was erased.
+    SuppressedImage = "suppressed_image", "The image was erased and is suppressed";
+    /// All faces of the image were erased.
+    SuppressedFace = "suppressed_face", "Its faces were erased and are suppressed";
+    /// Every person in the image was erased.
+    SuppressedPerson = "suppressed_person", "Everyone in it is suppressed";
+    /// Stored, without the faces that were erased.
+    FacesSuppressed = "faces_suppressed", "Stored without suppressed faces";
+
+    // What failed inside the service.
+    /// An option of the analysis is out of range.
+    InvalidOption = "invalid_option", "An option of the analysis is invalid";
+    /// A model is overloaded, or the memory for pixels is used up.
+    Overloaded = "overloaded", "The service is overloaded";
+    /// The analysis did not finish before its deadline.
+    DeadlineExceeded = "deadline_exceeded", "The analysis took too long";
+    /// A model failed.
+    InferenceFailed = "inference_failed", "A model failed";
+    /// The service is shutting down.
+    Stopping = "stopping", "The service is shutting down";
+    /// The database failed.
+    StoreFailure = "store_failure", "The database failed";
+    /// The queue failed, or lost the job.
+    QueueFailure = "queue_failure", "The job was lost";
+    /// The job was discarded before it settled its row.
+    JobDiscarded = "job_discarded", "The job used all its attempts";
+    /// The stored options of the crawl cannot be read.
+    BadOptions = "bad_options", "The crawl's options cannot be read";
+    /// The service stopped while the sitemap waited to be read.
+    NoPlace = "no_place", "The sitemap could not be read";
+}
+
+impl FromStr for Reason {
+    type Err = std::convert::Infallible;
+
+    fn from_str(code: &str) -> Result<Self, Self::Err> {
+        Ok(code.into())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.code())
+    }
+}
+
+impl PartialOrd for Reason {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Orders reasons by code.
+impl Ord for Reason {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.code().cmp(&other.code())
+    }
+}
+
+impl serde::Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.code())
+    }
+}
+
+column!(Reason, Reason::code);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_read_from_its_code_and_no_code_is_lost() {
+        for reason in Reason::ALL {
+            assert_eq!(Reason::from(&*reason.code()), reason);
+            assert!(!reason.explanation().is_empty(), "{reason}");
+        }
+        assert_eq!(Reason::from("http_404"), Reason::Http(404));
+        assert_eq!(Reason::Http(404).to_string(), "http_404");
+        for code in ["http_", "http_x", "of_a_later_version"] {
+            let reason = Reason::from(code);
+            assert_eq!((&reason, &*reason.code()), (&Reason::Other(code.into()), code));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Defines the states of crawls, of the rows of their ledgers and of clusterings. The states of jobs
+//! are in the crate `queue`.
+use crate::text_enum::text_enum;
+
+text_enum! {
+    /// What a crawl reads.
+    pub enum CrawlKind: "kind of a crawl" {
+        /// Pages of the web.
+        Web = "web",
+        /// Local files.
+        Scan = "scan",
+    }
+}
+
+text_enum! {
+    /// State of a crawl.
+    pub enum CrawlState: "state of a crawl" {
+        /// Workers process it.
+        Running = "running",
+        /// Workers wait until it is resumed.
+        Paused = "paused",
+        /// Every row of its ledgers is settled, and something could be fetched.
+        Completed = "completed",
+        /// A caller ended it before all rows were processed.
+        Cancelled = "cancelled",
+        /// Every row of its ledgers is settled, and nothing could be fetched.
+        Failed = "failed",
+    }
+}
+
+impl CrawlState {
+    /// The states of a crawl that has not ended.
+    pub const LIVE: [Self; 2] = [Self::Running, Self::Paused];
+
+    /// Returns whether the crawl has not ended.
+    pub fn is_live(self) -> bool {
+        Self::LIVE.contains(&self)
+    }
+}
+
+text_enum! {
+    /// State of a row of the page ledger.
+    pub enum PageState: "state of a page" {
+        /// Waits for a worker.
+        Queued = "queued",
+        /// The page was read.
+        Fetched = "fetched",
+        /// The page must not be read, or is not needed.
+        Skipped = "skipped",
+        /// The page could not be read.
+        Failed = "failed",
+    }
+}
+
+text_enum! {
+    /// State of a row of the image ledger.
+    pub enum ImageState: "state of an image" {
+        /// Waits for a worker.
+        Queued = "queued",
+        /// The image was analysed and stored.
+        Processed = "processed",
+        /// The image was stored before.
+        Duplicate = "duplicate",
+        /// The image must not be processed, or is not a usable image.
+        Skipped = "skipped",
+        /// The image could not be fetched or analysed.
+        Failed = "failed",
+        /// The image, its address or a person in it was erased and must not be stored again.
+        Suppressed = "suppressed",
+    }
+}
+
+text_enum! {
+    /// State of a row of either ledger that was settled without a result.
+    pub enum Unprocessed: "state of an unprocessed row" {
+        /// The URL must not be processed, or is not needed. This is no failure.
+        Skipped = "skipped",
+        /// The URL could not be processed.
+        Failed = "failed",
+    }
+}
+
+impl From<Unprocessed> for PageState {
+    fn from(state: Unprocessed) -> Self {
+        match state {
+            Unprocessed::Skipped => Self::Skipped,
+            Unprocessed::Failed => Self::Failed,
+        }
+    }
+}
+
+impl From<Unprocessed> for ImageState {
+    fn from(state: Unprocessed) -> Self {
+        match state {
+            Unprocessed::Skipped => Self::Skipped,
+            Unprocessed::Failed => Self::Failed,
+        }
+    }
+}
+
+text_enum! {
+    /// State of a run that groups the faces of a collection by person.
+    pub enum ClusteringState: "state of a clustering" {
+        /// Waits for a worker.
+        Queued = "queued",
+        /// A worker computes it.
+        Running = "running",
+        /// The groups are stored.
+        Completed = "completed",
+        /// The run ended without groups.
+        Failed = "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_from_its_code_and_an_unknown_code_names_what_is_allowed() {
+        for state in CrawlState::ALL {
+            assert_eq!(state.as_str().parse(), Ok(state));
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+            assert_eq!(serde_json::from_value::<CrawlState>(state.as_str().into()).unwrap(), state);
+        }
+        let error = "done".parse::<CrawlState>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            r#""done" is not a state of a crawl; allowed are running, paused, completed, cancelled, failed"#
+        );
+        let error = serde_json::from_value::<PageState>("done".into()).unwrap_err().to_string();
+        assert_eq!(error, "unknown variant `done`, expected one of `queued`, `fetched`, `skipped`, `failed`");
+    }
+
+    #[test]
+    fn an_unprocessed_row_has_the_same_code_in_both_ledgers() {
+        for state in Unprocessed::ALL {
+            assert_eq!(PageState::from(state).as_str(), state.as_str());
+            assert_eq!(ImageState::from(state).as_str(), state.as_str());
+        }
+    }
+}
