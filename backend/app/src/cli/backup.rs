@@ -21,19 +21,19 @@ pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 
 /// Copy the database, the blobs and the deletion log into a folder
 ///
-/// Works beside a running service. A folder that has a backup already is brought up to date: blobs
-/// that are there are not copied again, and those that nothing names any more are removed. Write
-/// the deletion log often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes
-/// again what it says was deleted.
+/// The service may keep running. If the folder already contains a backup, the command updates it:
+/// it copies only new blobs, and deletes those that no row references any more. Write the deletion
+/// log often (--only-erasures) and keep a copy in a different place: `restore` repeats the
+/// deletions that it lists. The backup does not contain SUPPRESSION_SECRET.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Where to; made when it is not there, for its owner alone
+    /// Folder for the backup; created if it does not exist, accessible only to its owner
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Write only the deletion log
     #[arg(long)]
     only_erasures: bool,
-    /// Leave the database out: somebody else dumps it, before this runs
+    /// Do not dump the database, because another program dumps it before this command runs
     #[arg(long, conflicts_with = "only_erasures")]
     without_database: bool,
     /// Print one JSON document

@@ -12,12 +12,11 @@ use store::StoreError;
 use store::collections::Collection;
 use tokio_util::sync::CancellationToken;
 
-/// Compute the embeddings of faces of other models anew, from their stored chips, for the model in
-/// force
+/// Recompute embeddings of other models with the current model, from the stored chips
 ///
-/// A face is found by search while its embedding is of the model in force. The embeddings are
-/// replaced in place, batch by batch; an interrupted or killed run is taken up by the next one.
-/// Faces without a chip keep what they have and are named.
+/// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command
+/// replaces embeddings batch by batch. If it is interrupted, the next run processes the remaining
+/// faces. Faces without a chip keep their embedding and are listed.
 #[derive(Args, Debug)]
 pub struct ReembedArgs {
     /// Only the faces of this collection
@@ -99,12 +98,12 @@ async fn reembed(
 }
 
 fn show(report: &Report) -> anyhow::Result<()> {
-    output::line(format!("{} faces have embeddings of {} now", report.reembedded, report.model))?;
+    output::line(format!("{} faces were reembedded with {}", report.reembedded, report.model))?;
     for left in &report.left {
         output::line(format!("{} keeps its embedding of {}: {}", left.face_id, left.model, left.reason))?;
     }
     if report.interrupted {
-        output::line("stopped before the end; run it again for the rest")?;
+        output::line("interrupted; run the command again for the remaining faces")?;
     }
     Ok(())
 }
