@@ -115,10 +115,10 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
     match args.command {
         JobsCommand::List(args) => list(queue, args, json).await,
         JobsCommand::Show { id } => match queue.get(id).await {
-            Err(QueueError::NotFound(_)) => {
-                Err(UsageError(format!("there is no job {id}; `facecrawl jobs list --state any` lists all jobs"))
-                    .into())
-            }
+            Err(QueueError::NotFound(_)) => Err(UsageError(format!(
+                "there is no job {id}; `facecrawl jobs list --state any` lists all jobs"
+            ))
+            .into()),
             job => show(&job?, json),
         },
         JobsCommand::Retry(args) => {

@@ -208,7 +208,9 @@ async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyho
     let mut tx = store.begin().await?;
     let ended = match store.revoke_key(tx.conn(), id, descendants).await {
         Err(StoreError::NotFound { .. }) => {
-            return Err(UsageError(format!("there is no key {id}; `facecrawl keys list` lists all keys")).into());
+            return Err(
+                UsageError(format!("there is no key {id}; `facecrawl keys list` lists all keys")).into()
+            );
         }
         ended => ended?,
     };
