@@ -78,7 +78,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .with_context(|| format!("the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = Report::default();
     if !args.only_erasures && !args.without_database {
         report.database_bytes = Some(dump(settings, database, folder).await?);

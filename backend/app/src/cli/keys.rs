@@ -155,7 +155,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     // Only the key goes to stdout, so that a script can read it. The explanation goes to stderr.
     output::line(key)?;
     eprintln!(
-        "This is the only time that the key is shown. Key {} of {}: {}",
+        "This is the only time that the key is printed. Its id is {}. It gives access to {}, with these scopes: {}",
         made.id,
         made.collection.as_deref().map_or("all collections".into(), |name| format!("the collection {name}")),
         joined(&made.scopes)

@@ -87,7 +87,7 @@ async fn reembed(
                 bar.set_position(so_far.done + so_far.left.len() as u64);
             })
             .await
-            .with_context(|| format!("the collection {}", collection.name))?;
+            .with_context(|| format!("cannot reembed the collection {}", collection.name))?;
         bar.finish_and_clear();
         report.reembedded += done.done;
         report.left.extend(done.left);

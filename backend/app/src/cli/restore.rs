@@ -89,7 +89,7 @@ async fn restore(
     }
     database.migrate().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
-    let erased_again = reapply(store, &queue, deletion_log).await.context("the deletion log")?;
+    let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;
     let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
     let copied = store.copy_blobs(&copies, &blobs).await?;

@@ -105,7 +105,7 @@ pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
             if report.effective != "cpu" {
                 return None;
             }
-            let reason = report.reason.as_deref().unwrap_or("its variable keeps it on the CPU");
+            let reason = report.reason.as_deref().unwrap_or("its variable selects the CPU");
             let line = format!("{}: {reason}", report.operation);
             if !reasons.contains(&line) {
                 reasons.push(line);

@@ -81,7 +81,7 @@ fn accuracy(embedder: &ModelFile) -> String {
         || "not measured".to_owned(),
         |measured| {
             format!(
-                "rank 1: {:.1} % of faces; accepts {:.1} % of same-person pairs at a false-match rate of 1 %, {:.1} % at 0.1 %",
+                "rank-1 identification rate {:.1} %; true-accept rate {:.1} % at a false-match rate of 1 %, {:.1} % at 0.1 %",
                 measured.rank_1 * 100.0,
                 measured.tar_at_fmr_1_percent * 100.0,
                 measured.tar_at_fmr_0_1_percent * 100.0
