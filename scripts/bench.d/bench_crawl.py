@@ -42,7 +42,7 @@ def facecrawl(url, folder, release, pages, images):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=100)
-    parser.add_argument("--images", type=int, default=10, help="on each page")
+    parser.add_argument("--images", type=int, default=10, help="number of images on each page")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     peer = python("crawl", PACKAGES)
