@@ -77,7 +77,7 @@ pub enum Command {
     Detect(super::detect::DetectArgs),
     /// Measure the speed of operations and of the pipeline on CPU and GPU; needs no database
     Bench(super::bench::BenchArgs),
-    /// List, fetch and verify model packs
+    /// List, fetch and verify model packs; build TensorRT engines
     Models(super::models::ModelsArgs),
     /// Print the device of each operation and the reason
     Gpu(super::gpu::GpuArgs),
@@ -90,12 +90,26 @@ pub enum Command {
     /// Delete blobs that no row references, and report missing blobs
     Sweep(super::sweep::SweepArgs),
     /// Copy the database, the blobs and the deletion log into a folder
+    ///
+    /// The service may keep running. If the folder already contains a backup, the command updates
+    /// it: it copies only new blobs, and deletes those that no row references any more. Write the
+    /// deletion log often (--only-erasures) and keep a copy in a different place: `restore` repeats
+    /// the deletions that it lists. The backup does not contain SUPPRESSION_SECRET.
     Backup(super::backup::BackupArgs),
     /// Restore a backup into an empty database, and repeat the deletions that were made after it
+    ///
+    /// Stop every process of the service first. The command deletes the faces, images, people and
+    /// collections that the deletion logs list, before the service can serve them. Suppressions
+    /// remain in force, and revoked keys remain revoked. Only blobs that a row still references are
+    /// copied. If the command was interrupted, continue with --without-database.
     Restore(super::restore::RestoreArgs),
     /// Update the database schema
     Migrate(super::migrate::MigrateArgs),
-    /// Recompute embeddings of other models, from the stored chips
+    /// Recompute embeddings of other models with the current model, from the stored chips
+    ///
+    /// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command
+    /// replaces embeddings batch by batch. If it is interrupted, the next run processes the
+    /// remaining faces. Faces without a chip keep their embedding and are listed.
     Reembed(super::reembed::ReembedArgs),
     /// Print the OpenAPI document
     Openapi,

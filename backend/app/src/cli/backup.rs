@@ -19,12 +19,7 @@ pub(super) const BLOBS: &str = "blobs";
 /// Log of what was deleted and what is suppressed: one JSON document per line.
 pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 
-/// Copy the database, the blobs and the deletion log into a folder
-///
-/// The service may keep running. If the folder already contains a backup, the command updates it:
-/// it copies only new blobs, and deletes those that no row references any more. Write the deletion
-/// log often (--only-erasures) and keep a copy in a different place: `restore` repeats the
-/// deletions that it lists. The backup does not contain SUPPRESSION_SECRET.
+/// The arguments of `backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
     /// Folder for the backup; created if it does not exist, accessible only to its owner

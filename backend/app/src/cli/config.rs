@@ -4,7 +4,7 @@ use crate::config::{Loaded, env_example};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-/// Check the configuration
+/// The arguments of `config`.
 #[derive(Args, Debug)]
 pub struct ConfigArgs {
     #[command(subcommand)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
 
-/// Print the faces of files; needs no database
+/// The arguments of `detect`.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
     /// Image files

@@ -6,7 +6,7 @@ use clap::Args;
 use comfy_table::Table;
 use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
 
-/// Print the device of each operation and the reason
+/// The arguments of `gpu`.
 #[derive(Args, Debug)]
 pub struct GpuArgs {
     /// Load and run every model on every device, compare the results with the CPU, measure the time

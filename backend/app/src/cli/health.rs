@@ -6,7 +6,7 @@ use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// Check whether a running service is ready
+/// The arguments of `health`.
 #[derive(Args, Debug)]
 pub struct HealthArgs {
     /// Base URL of the service [default: the address of HOST and PORT]

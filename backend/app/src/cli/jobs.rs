@@ -12,7 +12,7 @@ use std::time::Duration;
 use store::StoreError;
 use uuid::Uuid;
 
-/// List, retry and cancel the jobs of the queue
+/// The arguments of `jobs`.
 #[derive(Args, Debug)]
 pub struct JobsArgs {
     #[command(subcommand)]

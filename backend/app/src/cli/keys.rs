@@ -13,7 +13,7 @@ use store::{Store, StoreError};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
-/// Create, list and revoke API keys
+/// The arguments of `keys`.
 #[derive(Args, Debug)]
 pub struct KeysArgs {
     #[command(subcommand)]

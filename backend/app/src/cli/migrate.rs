@@ -5,7 +5,7 @@ use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;
 
-/// Update the database schema
+/// The arguments of `migrate`.
 #[derive(Args, Debug)]
 pub struct MigrateArgs {
     /// Print one JSON document

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use inference::{GpuBackend, Manifest, Pack};
 use serde_json::{Value, json};
 
-/// List, fetch and verify model packs
+/// The arguments of `models`.
 #[derive(Args, Debug)]
 pub struct ModelsArgs {
     #[command(subcommand)]

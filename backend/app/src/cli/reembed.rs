@@ -12,11 +12,7 @@ use store::StoreError;
 use store::collections::Collection;
 use tokio_util::sync::CancellationToken;
 
-/// Recompute embeddings of other models with the current model, from the stored chips
-///
-/// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command
-/// replaces embeddings batch by batch. If it is interrupted, the next run processes the remaining
-/// faces. Faces without a chip keep their embedding and are listed.
+/// The arguments of `reembed`.
 #[derive(Args, Debug)]
 pub struct ReembedArgs {
     /// Only the faces of this collection

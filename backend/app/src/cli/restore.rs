@@ -15,12 +15,7 @@ use store::Blobs;
 use store::copies::Copied;
 use store::deletion_log::Entry;
 
-/// Restore a backup into an empty database, and repeat the deletions that were made after it
-///
-/// Stop every process of the service first. The command deletes the faces, images, people and
-/// collections that the deletion logs list, before the service can serve them. Suppressions remain
-/// in force, and revoked keys remain revoked. Only blobs that a row still references are copied. If
-/// the command was interrupted, continue with --without-database.
+/// The arguments of `restore`.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
     /// Folder of the backup

@@ -6,7 +6,7 @@ use clap::Args;
 use pipeline::Maintenance;
 use pipeline::maintenance::GRACE;
 
-/// Delete blobs that no row references, and report missing blobs
+/// The arguments of `sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArgs {
     /// Report only, without deleting anything

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use inference::Operation;
 use std::path::{Path, PathBuf};
 
-/// Measure the speed of operations and of the pipeline on CPU and GPU; needs no database
+/// The arguments of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// Operation to measure

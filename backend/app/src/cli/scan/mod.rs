@@ -16,7 +16,7 @@ use std::time::Instant;
 use summary::Summary;
 use tokio_util::sync::CancellationToken;
 
-/// Find and store the faces of folders, files and web pages
+/// The arguments of `scan`.
 #[derive(Args, Debug)]
 pub struct ScanArgs {
     /// Folders (including all subfolders), image files, or http(s) URLs to crawl
