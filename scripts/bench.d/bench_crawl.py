@@ -8,7 +8,8 @@ site with each of:
   crawler    the example `download` of the crawler: the same work, also 32 requests, through the
              URL guard
   facecrawl  `facecrawl scan`: the same, and hashes, face detection and a database row per image
-The report has medians over the rounds, and the median of the ratios to Scrapy within each round.
+The report contains medians over the rounds, and the median of the ratios to Scrapy within each
+round.
 """
 import argparse
 import json

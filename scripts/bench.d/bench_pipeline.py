@@ -15,7 +15,7 @@ clock starts:
   research         `facecrawl bench` with the models of insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the models of opencv, DETECTION_PASSES=single
   research-int8, compact-int8
-                   the same with the packs of scripts/quantize, if MODELS has them
+                   the same with the packs of scripts/quantize, if MODELS contains them
   research-bf16, compact-bf16, opencv pack-bf16
                    the FP32 packs with CPU_BACKEND=openvino-bf16, if ./scripts/openvino installed
                    the library

@@ -70,7 +70,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     reasons.print()?;
     let mut models = output::whole(
         &[0],
-        ["model", "device", "provider", "precision", "sessions", "seconds", "GPU memory before", "after"],
+        ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
     );
     for model in &report.models {
         models.add_row([
