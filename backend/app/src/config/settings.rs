@@ -120,7 +120,7 @@ settings! {
             /// them. Each connection uses an open file (ulimit -n).
             max_connections: usize = MAX_CONNECTIONS, "512", number(1..=100_000);
             /// `WRITE_STALL_SECONDS`: How long a connection may wait for a caller to read a
-            /// response, in seconds. Each 16 KiB that the caller reads extend the time by one
+            /// response, in seconds. Every 16 KiB that the caller reads extends the time by one
             /// second, up to this limit.
             write_stall_seconds: u64 = WRITE_STALL_SECONDS, "60", number(1..=3600);
             /// `MAX_EVENT_STREAMS`: Maximum number of open streams of crawl progress per key, or
