@@ -23,5 +23,5 @@ def url_of(data):
     """
     sockets = data / "postgres.run"
     if not sockets.is_dir():
-        sys.exit(f"bench: {sockets} is missing: the path of the scratch folder is too long for a socket, set TMPDIR to a shorter one")
+        sys.exit(f"bench: {sockets} does not exist, because the path of the scratch folder is too long for a socket; set TMPDIR to a shorter path")
     return f"postgres://postgres@localhost:5432/facecrawl?host={urllib.parse.quote(str(sockets), safe='')}"

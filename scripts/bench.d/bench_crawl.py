@@ -8,7 +8,8 @@ site with each of:
   crawler    the example `download` of the crawler: the same work, also 32 requests, through the
              URL guard
   facecrawl  `facecrawl scan`: the same, and hashes, face detection and a database row per image
-The report has medians over the rounds, and the median of the ratios to Scrapy within each round.
+The report contains medians over the rounds, and the median of the ratios to Scrapy within each
+round.
 """
 import argparse
 import json
@@ -42,7 +43,7 @@ def facecrawl(url, folder, release, pages, images):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=100)
-    parser.add_argument("--images", type=int, default=10, help="on each page")
+    parser.add_argument("--images", type=int, default=10, help="number of images on each page")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     peer = python("crawl", PACKAGES)

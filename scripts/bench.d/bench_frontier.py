@@ -18,7 +18,7 @@ from _run import last_json
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
-    parser.add_argument("--hosts", nargs="+", default=["1000", "10000", "1000000:50000"], help="each 100 or more; HOSTS:REQUESTS ends after so many requests")
+    parser.add_argument("--hosts", nargs="+", default=["1000", "10000", "1000000:50000"], help="numbers of hosts, each at least 100; HOSTS:REQUESTS ends after that number of requests")
     arguments = parser.parse_args()
     release = build_release()
     with private_postgres(release, arguments.models) as url:

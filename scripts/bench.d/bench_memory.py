@@ -24,7 +24,7 @@ def main():
     parser.add_argument("--images-from", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--longest", type=int, default=1600, help="pixels of the longest side")
+    parser.add_argument("--longest", type=int, default=1600, help="longest side of the images, in pixels")
     parser.add_argument("--connections", type=int, default=16)
     arguments = parser.parse_args()
     peer = python("pipeline", PIPELINE_PACKAGES)

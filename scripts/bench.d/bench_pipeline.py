@@ -15,7 +15,7 @@ clock starts:
   research         `facecrawl bench` with the models of insightface, DETECTION_PASSES=single
   compact          `facecrawl bench` with the models of opencv, DETECTION_PASSES=single
   research-int8, compact-int8
-                   the same with the packs of scripts/quantize, if MODELS has them
+                   the same with the packs of scripts/quantize, if MODELS contains them
   research-bf16, compact-bf16, opencv pack-bf16
                    the FP32 packs with CPU_BACKEND=openvino-bf16, if ./scripts/openvino installed
                    the library
@@ -58,12 +58,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="scrfd_2.5g_bnkps, face_detection_yunet_2023mar, mobilefacenet and the int8bq files of the opencv pack")
-    parser.add_argument("--web-like", type=int, default=0, metavar="N", help="measure with N pictures made from them, 200 to 4,000 pixels")
-    parser.add_argument("--passes", type=int, default=2, help="over the folder, per round")
+    parser.add_argument("--web-like", type=int, default=0, metavar="N", help="measure with N images made from them, 200 to 4,000 pixels")
+    parser.add_argument("--passes", type=int, default=2, help="number of passes over the folder per round")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if not arguments.images.is_dir() or not arguments.models.is_dir():
-        sys.exit("bench: --images and --models have to be folders")
+        sys.exit("bench: --images and --models must be folders")
     peer = python("pipeline", PIPELINE_PACKAGES)
     opencv = python("opencv", OPENCV_PACKAGES)
     release = build_release()

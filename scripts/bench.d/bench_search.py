@@ -21,7 +21,7 @@ def main():
     sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--index", help="other storage parameters of the index than the product's, like 'm = 16, ef_construction = 64'")
+    parser.add_argument("--index", help="storage parameters of the index instead of the default ones, such as 'm = 16, ef_construction = 64'")
     arguments = parser.parse_args()
     release = build_release()
     with private_postgres(release, arguments.models) as url:

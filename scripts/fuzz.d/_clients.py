@@ -27,7 +27,7 @@ def clients(base, secret, folder, address, pictures):
     for name, program in programs.items():
         command = program(base, folder, address)
         if command is None:
-            print(f"fuzz-api: no Node 20 with npm and what it fetches: the {name} of {PAGE.name} is not run", file=sys.stderr)
+            print(f"fuzz-api: skipped the {name} of {PAGE.name}: Node 20 with npm or a package is missing", file=sys.stderr)
         elif not runs(command, cwd=folder, env=environment):
             print(f"fuzz-api: the {name} of {PAGE.name} fails", file=sys.stderr)
             good = False
@@ -66,7 +66,7 @@ def typescript(base, folder, address):
     generate = [binaries / "openapi-typescript", f"{base}/openapi.json", "--output", "facecrawl.d.ts"]
     check = [binaries / "tsc", *OPTIONS, "clients.ts"]
     if not all(runs(command, cwd=folder) for command in (generate, check)):
-        sys.exit(f"fuzz-api: the types of {PAGE.name} do not fit the document")
+        sys.exit(f"fuzz-api: the types of {PAGE.name} do not match the document")
     return ["node", "clients.js"]
 
 

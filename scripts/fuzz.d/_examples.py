@@ -1,12 +1,12 @@
 """Checks every example of the document strictly against its schema: a field that the schema does
-not know is also a mistake."""
+not know is also an error."""
 import copy
 
 import jsonschema_rs
 
 
 def mistakes(document):
-    """Returns the mistakes as sentences, and the number of examples checked."""
+    """Returns the errors as sentences, and the number of examples checked."""
     strict = closed(copy.deepcopy(document))
     known = {"components": strict["components"], "open": document["components"]}
     found, seen = [], 0

@@ -34,12 +34,12 @@ ENOUGH = 20
 def main():
     parser = argparse.ArgumentParser(prog="fuzz-api", description=__doc__)
     parser.add_argument("target", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--auth", choices=["none", "keys", "both"], default="both", help="how the service asks for keys")
-    parser.add_argument("--seed", type=int, default=1, help="another one asks other questions; the same one asks the same")
-    parser.add_argument("--examples", type=int, default=ENOUGH, help="random requests to each operation, in each phase that makes them up")
-    parser.add_argument("--seconds", type=int, default=600, help="a run that takes longer is a failure")
+    parser.add_argument("--auth", choices=["none", "keys", "both"], default="both", help="values of AUTH to test")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random requests; the same seed sends the same requests")
+    parser.add_argument("--examples", type=int, default=ENOUGH, help="number of random requests to each operation, in each phase that generates them")
+    parser.add_argument("--seconds", type=int, default=600, help="maximum duration; a longer run is a failure")
     parser.add_argument("--phases", default="examples,coverage,fuzzing,stateful")
-    parser.add_argument("--reports", type=pathlib.Path, help="where reports and the service's log stay; without it they are thrown away")
+    parser.add_argument("--reports", type=pathlib.Path, help="folder for the reports and the service's log; by default they are deleted")
     arguments, further = parser.parse_known_args()
     modes = ["none", "keys"] if arguments.auth == "both" else [arguments.auth]
     failed = [mode for mode in modes if not run(arguments, mode, further)]
@@ -85,7 +85,7 @@ def examples_are_true(base):
     """Checks the examples before any other request, because schemathesis takes its first cases from
     them."""
     found, seen = mistakes(requests.get(f"{base}/openapi.json", timeout=30).json())
-    print(f"fuzz-api: {seen} examples, {len(found)} mistakes", *found, sep="\n    ", file=sys.stderr)
+    print(f"fuzz-api: {seen} examples, {len(found)} errors", *found, sep="\n    ", file=sys.stderr)
     return not found
 
 
@@ -110,7 +110,7 @@ def schemathesis(arguments, base, secret, scratch, further):
     try:
         return subprocess.run([*command, *further], env=environment, cwd=scratch, timeout=arguments.seconds).returncode
     except subprocess.TimeoutExpired:
-        print(f"fuzz-api: schemathesis did not end within {arguments.seconds} seconds", file=sys.stderr)
+        print(f"fuzz-api: schemathesis did not finish within {arguments.seconds} seconds", file=sys.stderr)
         return 1
 
 

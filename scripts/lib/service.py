@@ -46,7 +46,7 @@ def running(binary, environment, folder):
                     break
             else:
                 sink.flush()
-                sys.exit(f"service: it ended before it was ready:\n{log.read_text(encoding='utf-8')}")
+                sys.exit(f"service: facecrawl exited before it was ready:\n{log.read_text(encoding='utf-8')}")
             seconds = time.monotonic() - started
             # This thread empties the pipe. A full pipe would block the service.
             copy.start()
@@ -57,4 +57,4 @@ def running(binary, environment, folder):
             if copy.ident:
                 copy.join()
     if status != 0:
-        sys.exit(f"service: it ended with {status}; see {log}")
+        sys.exit(f"service: facecrawl exited with status {status}; see {log}")

@@ -32,7 +32,7 @@ impl Traces {
             .with_http()
             .with_protocol(Protocol::HttpBinary)
             .build()
-            .context("the OTEL_EXPORTER_OTLP_ variables")?;
+            .context("cannot start the trace exporter; check the OTEL_EXPORTER_OTLP_ variables")?;
         let mut resource = Resource::builder();
         if !otlp.named {
             resource = resource.with_service_name(SERVICE);

@@ -99,7 +99,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     }
     let broken = pictures(&[b"no picture"]);
     let refused = measure(&plan(&operations), sides, &[broken], &Counters::default(), |_| ()).await;
-    assert!(refused.unwrap_err().to_string().contains("none of the pictures can be used"));
+    assert!(refused.unwrap_err().to_string().contains("none of the images can be used"));
 }
 
 /// Returns a side's report with the given time and the effective device of detection.
@@ -186,8 +186,8 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
         (&["--iterations", "0"], "1..=1000000"),
         (&["--plot", "plot.png"], ".svg"),
         (&["--json", "nowhere/report.json"], "folder does not exist"),
-        (&["--no-gpu", "--images", "nowhere"], "no folder"),
-        (&["--no-gpu", "--images", "empty"], "no pictures"),
+        (&["--no-gpu", "--images", "nowhere"], "not a folder"),
+        (&["--no-gpu", "--images", "empty"], "contains no images"),
     ] {
         let refused = place.run(&[&["bench"], args].concat()).expect(2);
         assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
@@ -317,7 +317,7 @@ fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
         "--warmup",
         "0",
     ];
-    let cpu_library = "was built for the CPU alone";
+    let cpu_library = "was built for the CPU only";
     let both = place.run(&[&["bench", "--json", "report.json"], &common[..]].concat()).expect(0);
     let report: Value =
         serde_json::from_slice(&std::fs::read(place.path().join("report.json")).unwrap()).unwrap();

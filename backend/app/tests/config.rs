@@ -179,7 +179,7 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
 fn every_mistake_is_reported_at_once() {
     let errors = Layers::new().env("PORT", "x").file("gpu_batch_size = 0").load().err().unwrap();
     assert_eq!(errors.0.len(), 2);
-    assert_says(&errors.to_string(), &["2 mistakes", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
+    assert_says(&errors.to_string(), &["2 errors", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn contradictions_name_both_sides_and_the_way_out() {
     assert_says(&text, &["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
 
     let text = Layers::new().env("GPU_DEVICE_IDS", "0,1,0").mistake();
-    assert_says(&text, &["GPU_DEVICE_IDS=0,1,0", "names 0 twice", "allowed:"]);
+    assert_says(&text, &["GPU_DEVICE_IDS=0,1,0", "lists 0 twice", "allowed:"]);
     let text = Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").mistake();
     assert_says(&text, &["GPU_DEVICE_IDS=0,1", "GPU_BACKEND=mps", "one device"]);
 

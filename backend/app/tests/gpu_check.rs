@@ -222,7 +222,7 @@ fn a_wrong_command_line_says_what_is_there() {
     let refused =
         Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
             .expect(2);
-    assert!(refused.stderr.contains("name the facecrawl program"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("specify the facecrawl program"), "{}", refused.stderr);
     let binary = env!("CARGO_BIN_EXE_facecrawl");
     let refused =
         Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))

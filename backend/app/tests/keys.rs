@@ -46,7 +46,7 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     assert_eq!(make.json(&body).send().await.unwrap().status(), 201);
     let id = maker["id"].as_str().unwrap();
     let alone = keys(&["revoke", id]);
-    assert!(alone.stderr.contains("work on: 1") && alone.stderr.contains("--descendants"), "{alone:?}");
+    assert!(alone.stderr.contains("still work: 1") && alone.stderr.contains("--descendants"), "{alone:?}");
     let both = keys(&["revoke", id, "--descendants", "--json"]).json();
     assert_eq!([&both["descendants_revoked"], &both["descendants_working"]], [1, 0]);
     assert_eq!(keys(&["list", "--json"]).json()["keys"][0]["made_by"], id);

@@ -260,6 +260,6 @@ async fn a_sweep_says_what_it_finds_and_how_it_went() {
     let chip = files_below(&folder.join("chips")).remove(0);
     std::fs::remove_file(&chip).unwrap();
     let said = sweep(3, &[]).stdout;
-    assert!(said.contains("3 blobs; 0 that nothing names for an hour, 0 removed; 1 missing"), "{said}");
+    assert!(said.contains("3 blobs; 0 unreferenced for an hour, 0 deleted; 1 missing"), "{said}");
     assert!(said.contains("missing: chips/"), "{said}");
 }

@@ -158,7 +158,7 @@ async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
         let reason = format!("  {}\n      cannot connect: Connection refused", url(name));
         assert!(text.contains(&format!("\n{name}\n")) && text.contains(&reason), "{text}");
     }
-    assert_eq!(text.matches("the folder does not have the file").count(), 2, "{text}");
+    assert_eq!(text.matches("the folder does not contain the file").count(), 2, "{text}");
     assert!(text.contains(&mirror.display().to_string()) && text.contains("FACE_MODEL_MIRROR"), "{text}");
     assert!(text.contains(&store.directory.display().to_string()), "{text}");
     assert!(text.lines().count() <= 24, "the message must fit on a screen: {text}");
@@ -233,7 +233,7 @@ async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
     for (archive_sha256, name, reason) in [
         (sha256(b"another archive"), "a.onnx", "sha256"),
         (sha256(&archive), "a.onnx", "sha256"),
-        (sha256(&archive), "c.onnx", "the archive has no c.onnx"),
+        (sha256(&archive), "c.onnx", "the archive does not contain c.onnx"),
     ] {
         let error = store.prepare(&pack(vec![member(archive_sha256, name)])).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");

@@ -35,7 +35,8 @@ impl Identity {
         if let Some(path) = &closed
             && which("setpriv").is_none()
         {
-            let reason = "the folder is closed to it, and `setpriv` (util-linux) is not installed".into();
+            let reason =
+                "the user may not enter the folder, and `setpriv` (util-linux) is not installed".into();
             return Err(Error::Unreachable { uid, path: path.clone(), reason });
         }
         Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })

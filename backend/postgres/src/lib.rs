@@ -72,18 +72,18 @@ pub enum Error {
     NoBinaries(PathBuf),
     /// Another process uses the data.
     #[error(
-        "the database in {0} is in use by another facecrawl process; stop it, or give this one another DATA_DIR"
+        "the database in {0} is in use by another facecrawl process; stop that process, or set a different DATA_DIR"
     )]
     InUse(PathBuf),
     /// The folder contains something other than a cluster.
-    #[error("{0} is not empty and holds no Postgres data; choose another DATA_DIR")]
+    #[error("{0} is not empty and contains no Postgres data; set a different DATA_DIR")]
     NotACluster(PathBuf),
     /// A link or a file exists where a folder is required.
     #[error("{0} is not a folder; remove it")]
     NotAFolder(PathBuf),
     /// The data was written by a different major version.
     #[error(
-        "the data in {path} was written by Postgres {found}, and this is Postgres {have}; dump it with the old version and restore it, or set DATABASE_URL"
+        "the data in {path} was written by Postgres {found}, but this is Postgres {have}; dump the data with the old version and restore it with the new one, or set DATABASE_URL"
     )]
     Version {
         /// The data folder.
@@ -95,7 +95,7 @@ pub enum Error {
     },
     /// The unprivileged user cannot access a folder, and root cannot change that.
     #[error(
-        "Postgres does not run as root, and the user that would run it (uid {uid}) cannot reach {path}: {reason}. Start facecrawl as an ordinary user, or choose a DATA_DIR that every user can enter"
+        "Postgres does not run as root, and the unprivileged user that would run it (uid {uid}) cannot access {path}: {reason}. Start facecrawl as an ordinary user, or set a DATA_DIR that every user can enter"
     )]
     Unreachable {
         /// The uid that would run the server.

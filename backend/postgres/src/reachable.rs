@@ -28,7 +28,7 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
     }
     tracing::info!(
         from = %source.display(), to = %target.display(),
-        "copying Postgres to a folder that its unprivileged user can reach"
+        "copying Postgres to a folder that its unprivileged user can access"
     );
     static COPIES: AtomicU32 = AtomicU32::new(0);
     let fresh =

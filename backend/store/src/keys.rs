@@ -55,23 +55,23 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Detect, compare, judge and enhance pictures that are sent along; nothing is stored.
+    /// Detect, compare, assess and enhance images in requests; nothing is stored.
     Analyze = "analyze";
-    /// See collections, crawls, images, faces and their pictures.
+    /// Read collections, crawls, images and faces, including crops and thumbnails.
     Read = "read";
     /// Search a collection for a face.
     Search = "search";
     /// Create, pause, resume and cancel crawls.
     Crawl = "crawl";
-    /// Enrol people and change what is enrolled.
+    /// Enrol people and change enrolled people.
     Write = "write";
-    /// Delete faces, images and crawls; erasures.
+    /// Delete faces, images and crawls; create erasures.
     Erase = "erase";
-    /// Devices, metrics and jobs: the whole service, so only for keys to all collections.
+    /// Devices, metrics and jobs of the whole service; only for keys to all collections.
     System = "system";
-    /// Make, change and delete collections; lift suppressions; read the audit log.
+    /// Create, change and delete collections; lift suppressions; read the audit log.
     Admin = "admin";
-    /// Make, list and revoke keys, none of which may do more than the key that makes it.
+    /// Create, list and revoke keys that allow at most what the key itself allows.
     Keys = "keys";
 }
 
@@ -125,7 +125,7 @@ impl NewKey {
             return refuse(
                 "scopes",
                 format!(
-                    "the scope {scope} speaks of the whole service, and a key to one collection cannot have it; allowed is a key to all collections"
+                    "the scope {scope} applies to the whole service, so a key to one collection cannot have it; allowed: a key to all collections"
                 ),
             );
         }

@@ -26,7 +26,7 @@ def one(arguments):
     app = FaceAnalysis(name=models, allowed_modules=["detection", "recognition"], providers=["CPUExecutionProvider"], sess_options=options)
     app.prepare(ctx_id=-1, det_size=(640, 640))
     if set(app.models) != {"detection", "recognition"}:
-        sys.exit(f"the folder gives {sorted(app.models)}")
+        sys.exit(f"the folder must contain a detector and an embedder, but contains {sorted(app.models)}")
 
     def work(data):
         image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)

@@ -16,22 +16,22 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
         .iter()
         .filter(|(_, device)| device.fell_back)
         .map(|(operation, device)| {
-            let reason = device.reason.as_deref().unwrap_or("no reason was given");
+            let reason = device.reason.as_deref().unwrap_or("unknown reason");
             format!("{operation} fell back to the CPU: {reason}")
         })
         .collect();
     if gpu.on_gpu == "none" {
-        let why = if fallen.is_empty() { "no GPU was asked for".to_owned() } else { fallen.join("; ") };
-        return none(format!("the GPU side ran on the CPU ({why})"));
+        let why = if fallen.is_empty() { "no GPU was requested".to_owned() } else { fallen.join("; ") };
+        return none(format!("the GPU run used only the CPU ({why})"));
     }
     if gpu.runtime_fallbacks > 0 {
         return none(format!(
-            "runs on the GPU failed, and the CPU answered {} requests",
+            "runs on the GPU failed, and {} requests ran on the CPU",
             gpu.runtime_fallbacks
         ));
     }
     let (Some(cpu_time), Some(gpu_time)) = (cpu.mean_time_ms, gpu.mean_time_ms) else {
-        return none("one side has no successful picture".to_owned());
+        return none("one side processed no image without an error".to_owned());
     };
     Gain {
         time_improvement_percent: Some((cpu_time - gpu_time) / cpu_time * 100.0),

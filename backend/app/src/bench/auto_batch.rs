@@ -63,11 +63,11 @@ pub fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatc
     let why = match chosen {
         None => "no step could be measured".to_owned(),
         Some((batch, speed)) if gpu => {
-            format!("batch {batch} gives {speed:.1} images/s; the best of all steps is {best:.1}")
+            format!("a batch of {batch} reaches {speed:.1} images/s; the best of all steps is {best:.1}")
         }
         Some((batch, speed)) => format!(
-            "{batch} in flight give {speed:.1} images/s, the best of all is {best:.1}; a run on the CPU is always one picture, so \
-             GPU_BATCH_SIZE does not matter there"
+            "{batch} images in flight reach {speed:.1} images/s; the best of all steps is {best:.1}; a run on the CPU always processes \
+             one image, so GPU_BATCH_SIZE has no effect there"
         ),
     };
     let recommended_batch = chosen.map(|(batch, _)| batch);

@@ -57,7 +57,7 @@ pub fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
     let crowded = waiting > WAITING * (work + waiting);
 
     let (resource, why) = if let Some(place) = place.filter(|_| !saturated) {
-        let more = if crowded { "" } else { "; more pictures in flight may fill larger batches" };
+        let more = if crowded { "" } else { "; more images in flight may fill larger batches" };
         ("gpu", format!("{percent}, on {place}, while {of_cores} are busy{more}"))
     } else if saturated {
         ("cpu", format!("{of_cores} are busy; {percent}"))
@@ -65,7 +65,7 @@ pub fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
         (
             "cpu",
             format!(
-                "pictures wait for a thread or session, and {of_cores} were to be had (other processes take the rest); {percent}"
+                "images wait for a thread or a session, but only {of_cores} are available (other processes use the rest); {percent}"
             ),
         )
     } else {

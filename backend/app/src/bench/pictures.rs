@@ -107,12 +107,12 @@ pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Bytes>> {
 /// Returns a sentence that describes the problem with the folder.
 pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
-        return Err(format!("--images {}: it is no folder", path.display()));
+        return Err(format!("--images {}: not a folder", path.display()));
     }
     let found =
         crate::cli::find_images(path).map_err(|error| format!("--images {}: {error}", path.display()))?;
     if found.is_empty() {
-        return Err(format!("--images {}: the folder holds no pictures", path.display()));
+        return Err(format!("--images {}: the folder contains no images", path.display()));
     }
     Ok(found)
 }

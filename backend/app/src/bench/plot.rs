@@ -21,7 +21,7 @@ pub fn svg(results: &Results, title: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"20\" y=\"28\" font-size=\"16\" font-weight=\"bold\">{}</text>\n\
-         <text x=\"20\" y=\"46\" fill=\"#555\">images per second (faces per second for face_embedding); bars compare within an operation</text>\n",
+         <text x=\"20\" y=\"46\" fill=\"#555\">images per second (faces per second for face_embedding); compare bars only within one operation</text>\n",
         escape(title)
     );
     let mut y = TOP;

@@ -61,14 +61,14 @@ pub fn text(report: &Report) -> String {
         }
         let _ = writeln!(
             out,
-            "Batch sizes, {} on {} pictures:\n{steps}\n{}",
+            "Batch sizes for {} on {} images:\n{steps}\n{}",
             auto.operation, auto.image_size, auto.found.why
         );
     }
     if let Some(summary) = &report.summary {
         let _ = writeln!(
             out,
-            "{}, {} pictures, {}: {:.1} images/s, {:.1} faces/s",
+            "{}, {} images, {}: {:.1} images/s, {:.1} faces/s",
             summary.operation,
             summary.image_size,
             if summary.side == "gpu_true" { "GPU" } else { "CPU" },

@@ -76,7 +76,7 @@ impl Work {
     ) -> anyhow::Result<Self> {
         if pictures.frames.iter().all(Result::is_err) {
             let reason = pictures.frames.iter().find_map(|frame| frame.as_ref().err());
-            bail!("none of the pictures can be used: {}", reason.map_or("there are none", String::as_str));
+            bail!("none of the images can be used: {}", reason.map_or("there are none", String::as_str));
         }
         let operation = match subject {
             Subject::Pipeline => return Ok(Self::Pipeline(pictures.files.clone())),

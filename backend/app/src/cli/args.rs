@@ -9,27 +9,28 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 Service:
-  up           API, crawler and workers in one process (the default)
-  serve        The API alone
-  worker       Crawler and workers alone; start as many as you like on one database
+  up           Run the API, the crawler and workers in one process (the default)
+  serve        Run only the API
+  worker       Run only the crawler and workers; any number of them can share a database
 
-Pictures:
+Images:
   scan         Find and store the faces of folders, files and web pages
   detect       Print the faces of files; needs no database
-  bench        Measure operations and the pipeline on CPU and GPU
+  bench        Measure the speed of operations and of the pipeline on CPU and GPU
 
-Set-up:
+Setup and maintenance:
   models       List, fetch and verify model packs; build TensorRT engines
-  gpu          What runs on which device, and why; --test tries every device
+  gpu          Print the device of each operation and the reason; --test tests every device
   config       Check the configuration
-  keys         Make, list and revoke the keys of the API
-  jobs         Look at the queue; retry and cancel jobs
-  sweep        Remove blobs that nothing names, and report missing ones
-  backup       Copy database, blobs and the deletion log into a folder
-  restore      Bring a backup back, and delete again what was deleted since
-  migrate      Bring the database schema up to date
+  keys         Create, list and revoke API keys
+  jobs         List, retry and cancel the jobs of the queue
+  sweep        Delete blobs that no row references, and report missing blobs
+  backup       Copy the database, the blobs and the deletion log into a folder
+  restore      Restore a backup, and repeat the deletions that were made after it
+  migrate      Update the database schema
+  reembed      Recompute embeddings of other models, from the stored chips
   openapi      Print the OpenAPI document
-  health       Ask a running service whether it is ready
+  health       Check whether a running service is ready
   help         Explain a command
 
 {options}{after-help}";
@@ -40,20 +41,20 @@ Examples:
   facecrawl scan ~/Pictures                     Store the faces of a folder
   facecrawl scan https://example.org --max-pages 50
   facecrawl detect --json portrait.jpg          Faces of a file as JSON
-  facecrawl detect --draw faces.png group.jpg   Draw what was found
+  facecrawl detect --draw faces.png group.jpg   Draw the faces of a file
   facecrawl bench --operation pipeline --json - Images and faces per second on this machine
   facecrawl models fetch buffalo_l --accept-license
   facecrawl keys create --collection default --scope analyze,read,search --expires 90d
   facecrawl jobs retry --all --kind scan_image
 
-Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 3 some inputs failed.
-Configuration: defaults < facecrawl.toml < .env < environment < flags; `facecrawl config check` shows what is in force.";
+Exit status: 0 success, 1 failure, 2 invalid arguments or configuration, 3 some inputs failed.
+Configuration: defaults < facecrawl.toml < .env < environment < flags; `facecrawl config check` prints the values in use.";
 
 /// Crawls pages and folders, finds faces, stores and searches them
 #[derive(Debug, Parser)]
 #[command(name = "facecrawl", version, help_template = HELP, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// What to do; `up` when nothing is said.
+    /// The command to run. `None` means `up`.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Values of variables.
@@ -64,49 +65,63 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// API, crawler and workers in one process (the default)
+    /// Run the API, the crawler and workers in one process (the default)
     Up,
-    /// The API alone
+    /// Run only the API
     Serve,
-    /// Crawler and workers alone; start as many as you like on one database
+    /// Run only the crawler and workers; any number of them can share a database
     Worker,
     /// Find and store the faces of folders, files and web pages
     Scan(super::scan::ScanArgs),
     /// Print the faces of files; needs no database
     Detect(super::detect::DetectArgs),
-    /// Measure operations and the whole pipeline on the CPU and on a GPU; needs no database
+    /// Measure the speed of operations and of the pipeline on CPU and GPU; needs no database
     Bench(super::bench::BenchArgs),
-    /// List, fetch and verify model packs
+    /// List, fetch and verify model packs; build TensorRT engines
     Models(super::models::ModelsArgs),
-    /// What runs on which device, and why
+    /// Print the device of each operation and the reason
     Gpu(super::gpu::GpuArgs),
     /// Check the configuration
     Config(super::config::ConfigArgs),
-    /// Make, list and revoke the keys of the API
+    /// Create, list and revoke API keys
     Keys(super::keys::KeysArgs),
-    /// Look at the queue; retry and cancel jobs
+    /// List, retry and cancel the jobs of the queue
     Jobs(super::jobs::JobsArgs),
-    /// Remove blobs that nothing names, and say which blobs are missing
+    /// Delete blobs that no row references, and report missing blobs
     Sweep(super::sweep::SweepArgs),
     /// Copy the database, the blobs and the deletion log into a folder
+    ///
+    /// The service may keep running. If the folder already contains a backup, the command updates
+    /// it: it copies only new blobs, and deletes those that no row references any more. Write the
+    /// deletion log often (--only-erasures) and keep a copy in a different place: `restore` repeats
+    /// the deletions that it lists. The backup does not contain SUPPRESSION_SECRET.
     Backup(super::backup::BackupArgs),
-    /// Bring a backup back into an empty database, and delete again what was deleted since
+    /// Restore a backup into an empty database, and repeat the deletions that were made after it
+    ///
+    /// Stop every process of the service first. The command deletes the faces, images, people and
+    /// collections that the deletion logs list, before the service can serve them. Suppressions
+    /// remain in force, and revoked keys remain revoked. Only blobs that a row still references are
+    /// copied. If the command was interrupted, continue with --without-database.
     Restore(super::restore::RestoreArgs),
-    /// Bring the database schema up to date
+    /// Update the database schema
     Migrate(super::migrate::MigrateArgs),
-    /// Compute embeddings of other models anew, from the stored chips
+    /// Recompute embeddings of other models with the current model, from the stored chips
+    ///
+    /// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command
+    /// replaces embeddings batch by batch. If it is interrupted, the next run processes the
+    /// remaining faces. Faces without a chip keep their embedding and are listed.
     Reembed(super::reembed::ReembedArgs),
     /// Print the OpenAPI document
     Openapi,
-    /// Ask a running service whether it is ready
+    /// Check whether a running service is ready
     Health(super::health::HealthArgs),
 }
 
-/// Flags that set variables; every command takes them.
+/// Flags that set variables. Every command accepts them.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Configuration")]
 pub struct GlobalArgs {
-    /// Print what scripts/gpu-runtime has to bring for this command, and end
+    /// Print the GPU runtime that this command needs, and exit
     #[arg(long, hide = true)]
     pub(super) gpu_runtime: bool,
     /// Configuration file instead of facecrawl.toml
@@ -121,34 +136,34 @@ pub struct GlobalArgs {
     /// Port to listen on [PORT]
     #[arg(long, global = true, value_name = "PORT")]
     port: Option<String>,
-    /// Postgres to use instead of the private one [DATABASE_URL]
+    /// URL of a Postgres database to use instead of the private one [DATABASE_URL]
     #[arg(long, global = true, value_name = "URL")]
     database_url: Option<String>,
-    /// Folder of the private database and the blobs [DATA_DIR]
+    /// Folder of the private Postgres and of the blobs [DATA_DIR]
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<String>,
     /// Folder of the model files [MODELS_DIR]
     #[arg(long, global = true, value_name = "DIR")]
     models_dir: Option<String>,
-    /// Models to use [MODEL_PACK]
+    /// Model pack to use [MODEL_PACK]
     #[arg(long, global = true, value_name = "PACK")]
     model_pack: Option<String>,
     /// Accept the licence of a restricted pack [ACCEPT_LICENSE]
     #[arg(long, global = true)]
     accept_license: bool,
-    /// Jobs in work at once [WORKERS]
+    /// Maximum number of concurrent pages, and of concurrent images [WORKERS]
     #[arg(long, global = true, value_name = "N")]
     workers: Option<String>,
-    /// error, warn, info, debug, trace or a filter [LOG_LEVEL]
+    /// Log level: error, warn, info, debug, trace, or a filter [LOG_LEVEL]
     #[arg(long, global = true, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// text or json [LOG_FORMAT]
+    /// Log format: text or json [LOG_FORMAT]
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<String>,
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("it must have the form NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.to_owned()))
 }
 

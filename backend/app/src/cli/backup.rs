@@ -19,21 +19,16 @@ pub(super) const BLOBS: &str = "blobs";
 /// Log of what was deleted and what is suppressed: one JSON document per line.
 pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 
-/// Copy the database, the blobs and the deletion log into a folder
-///
-/// Works beside a running service. A folder that has a backup already is brought up to date: blobs
-/// that are there are not copied again, and those that nothing names any more are removed. Write
-/// the deletion log often (--only-erasures) and keep a copy of it elsewhere: `restore` deletes
-/// again what it says was deleted.
+/// The arguments of `backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Where to; made when it is not there, for its owner alone
+    /// Folder for the backup; created if it does not exist, accessible only to its owner
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Write only the deletion log
     #[arg(long)]
     only_erasures: bool,
-    /// Leave the database out: somebody else dumps it, before this runs
+    /// Do not dump the database, because another program dumps it before this command runs
     #[arg(long, conflicts_with = "only_erasures")]
     without_database: bool,
     /// Print one JSON document
@@ -78,7 +73,7 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .with_context(|| format!("the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = Report::default();
     if !args.only_erasures && !args.without_database {
         report.database_bytes = Some(dump(settings, database, folder).await?);

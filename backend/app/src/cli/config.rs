@@ -4,7 +4,7 @@ use crate::config::{Loaded, env_example};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-/// Check the configuration
+/// The arguments of `config`.
 #[derive(Args, Debug)]
 pub struct ConfigArgs {
     #[command(subcommand)]
@@ -13,13 +13,13 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print every value and where it came from; secrets are masked
+    /// Print every value and its source; secrets are masked
     Check {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Print .env.example: every variable with its meaning and default
+    /// Print .env.example: every variable with its description and default
     Example,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn run(loaded: &Loaded, args: ConfigArgs) -> anyhow::Result<Exit> {
     if json {
         output::json(&json!({ "variables": loaded.resolved }))?;
     } else {
-        let mut table = output::whole(&[0], ["variable", "value", "from"]);
+        let mut table = output::whole(&[0], ["variable", "value", "source"]);
         for resolved in &loaded.resolved {
             table.add_row([resolved.name, resolved.value.as_deref().unwrap_or("(unset)"), &resolved.source]);
         }

@@ -12,34 +12,35 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
 
-/// Print the faces of files; needs no database
+/// The arguments of `detect`.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
     /// Image files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print one JSON document: per file the answer of POST /faces/detect, or an error
+    /// Print one JSON document: for each file the response of POST /faces/detect, or an error
     #[arg(long)]
     json: bool,
-    /// Leave embeddings out of the JSON
+    /// Omit embeddings from the JSON
     #[arg(long)]
     no_embeddings: bool,
-    /// Lowest det_score, 0 to 1 [default: the detector's own]
+    /// Minimum det_score of a face, from 0.1 to 1 [default: that of the detector]
     #[arg(long, value_name = "SCORE", value_parser = fraction)]
     min_score: Option<f32>,
-    /// Keep only the best so many faces of a file
+    /// Maximum number of faces per file; the best ones are kept
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_faces: Option<u32>,
-    /// When nothing is found upright, look for turned faces
+    /// If no reliable upright face is found, also search the rotated image
     #[arg(long)]
     rotate: bool,
-    /// When a small picture shows nothing or only weak faces, look again at it enhanced
+    /// If no reliable face is found in a small image, also search the enhanced image
     #[arg(long)]
     enhance: bool,
-    /// How often the detector looks [DETECTION_PASSES] [possible values: single, auto, thorough]
+    /// Views of an image that the detector processes [DETECTION_PASSES] [possible values: single,
+    /// auto, thorough]
     #[arg(long, value_name = "PASSES", value_parser = passes)]
     passes: Option<Passes>,
-    /// Draw boxes and landmarks of a single file into a PNG
+    /// Draw the boxes and landmarks of a single file, and write the result as PNG
     #[arg(long, value_name = "OUT.png")]
     draw: Option<PathBuf>,
 }
@@ -87,7 +88,7 @@ struct Found {
 
 pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result<Exit> {
     if args.draw.is_some() && args.files.len() > 1 {
-        return Err(UsageError("--draw takes a single file".into()).into());
+        return Err(UsageError("--draw accepts only a single file".into()).into());
     }
     let options = args.options();
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());

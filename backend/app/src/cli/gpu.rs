@@ -6,16 +6,16 @@ use clap::Args;
 use comfy_table::Table;
 use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
 
-/// What runs on which device, and why
+/// The arguments of `gpu`.
 #[derive(Args, Debug)]
 pub struct GpuArgs {
-    /// Load and run every model on every provider and device, compare with the CPU, and time it
+    /// Load and run every model on every device, compare the results with the CPU, measure the time
     ///
-    /// Status 0: everything that is there passed. 1: nothing passed, or the GPU_BACKEND that was
-    /// asked for is not there. 3: some devices failed.
+    /// Exit status 0: all available devices passed. 1: no device passed, or no device of the
+    /// requested GPU_BACKEND did. 3: some devices failed.
     #[arg(long)]
     test: bool,
-    /// Print one JSON document; without --test, the answer of GET /gpu
+    /// Print one JSON document; without --test, the response of GET /gpu
     #[arg(long)]
     json: bool,
 }
@@ -60,7 +60,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     }
     output::line(providers)?;
     print_devices(&report.devices)?;
-    let mut operations = output::table(["operation", "asked for", "runs on"]);
+    let mut operations = output::table(["operation", "requested", "runs on"]);
     let mut reasons = Reasons::default();
     for operation in &report.operations {
         operations.add_row([operation.operation, &operation.requested, &operation.effective]);
@@ -70,7 +70,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     reasons.print()?;
     let mut models = output::whole(
         &[0],
-        ["model", "device", "computed by", "in", "sessions", "seconds", "GPU memory before", "after"],
+        ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
     );
     for model in &report.models {
         models.add_row([
@@ -108,7 +108,7 @@ impl Reasons {
 
 fn print_devices(found: &[GpuDevice]) -> anyhow::Result<()> {
     if found.is_empty() {
-        return output::line("No GPU was found.");
+        return output::line("no GPU found");
     }
     let mut devices =
         output::table(["GPU", "name", "backend", "capability", "memory used", "memory", "busy", "driver"]);
@@ -157,7 +157,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             "batch",
             "first ms",
             "steady ms",
-            "apart from CPU",
+            "CPU difference",
             "GPU memory",
         ],
     );

@@ -6,13 +6,13 @@ use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// Ask a running service whether it is ready
+/// The arguments of `health`.
 #[derive(Args, Debug)]
 pub struct HealthArgs {
-    /// Base URL of the service instead of the one that HOST and PORT name
+    /// Base URL of the service [default: the address of HOST and PORT]
     #[arg(long, value_name = "URL")]
     url: Option<url::Url>,
-    /// Seconds to wait for the answer
+    /// Maximum time to wait for a response, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     timeout: u64,
 }
@@ -23,14 +23,14 @@ pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result
     // A health check connects to this machine. A proxy from the environment would connect to a
     // different one.
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(args.timeout)).build()?;
-    let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
+    let response = client.get(&url).send().await.with_context(|| format!("no response from {url}"))?;
     let status = response.status();
     let body = response.text().await?;
     output::line(body.trim_end())?;
     if status.is_success() {
         return Ok(Exit::Success);
     }
-    eprintln!("error: {url} answered {status}");
+    eprintln!("error: {url} responded with {status}");
     Ok(Exit::Failure)
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use store::StoreError;
 use uuid::Uuid;
 
-/// Look at the queue; retry and cancel jobs
+/// The arguments of `jobs`.
 #[derive(Args, Debug)]
 pub struct JobsArgs {
     #[command(subcommand)]
@@ -26,23 +26,23 @@ pub struct JobsArgs {
 enum JobsCommand {
     /// List jobs, newest first
     List(ListArgs),
-    /// Show everything about a job
+    /// Show all fields of a job
     Show {
-        /// Its id
+        /// Id of the job
         id: Uuid,
     },
-    /// Give discarded or cancelled jobs a new life with fresh attempts; status 3 if some cannot
-    /// have one
+    /// Return discarded or cancelled jobs to the queue, with all their attempts; exit status 3 if
+    /// this is not possible for some of them
     Retry(RetryArgs),
-    /// End jobs that have not ended; their pages and images are skipped
+    /// Cancel jobs that have not ended; their pages and images are skipped
     Cancel {
-        /// Their ids
+        /// Ids of the jobs
         #[arg(required = true)]
         ids: Vec<Uuid>,
     },
-    /// What waits, runs and failed, and how fast it goes
+    /// Print the number of waiting, running and failed jobs by kind, and their rates
     Stats {
-        /// Seconds up to now over which ended jobs are counted
+        /// Period, in seconds up to now, for the rates of completed and discarded jobs
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         window: u64,
     },
@@ -50,7 +50,7 @@ enum JobsCommand {
 
 #[derive(Args, Debug)]
 struct ListArgs {
-    /// available, running, retryable, completed, discarded, cancelled, or any
+    /// State: available, running, retryable, completed, discarded, cancelled, or any
     #[arg(long, default_value = "discarded", value_parser = wanted)]
     state: Wanted,
     /// Only jobs of this kind, such as scan_image
@@ -59,20 +59,20 @@ struct ListArgs {
     /// Only jobs of this crawl
     #[arg(long, value_name = "ID")]
     crawl: Option<Uuid>,
-    /// Only jobs older than this one: the last that the list before showed
+    /// Only jobs older than this one; for the next page, the last job of the previous one
     #[arg(long, value_name = "ID")]
     before: Option<Uuid>,
-    /// Most jobs to list
+    /// Maximum number of jobs to list
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
 }
 
 #[derive(Args, Debug)]
 struct RetryArgs {
-    /// Their ids
+    /// Ids of the jobs
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<Uuid>,
-    /// Every discarded job, or those of --kind and --crawl
+    /// All discarded jobs; --kind and --crawl select some of them
     #[arg(long)]
     all: bool,
     /// With --all: only jobs of this kind, such as scan_image
@@ -115,10 +115,10 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
     match args.command {
         JobsCommand::List(args) => list(queue, args, json).await,
         JobsCommand::Show { id } => match queue.get(id).await {
-            Err(QueueError::NotFound(_)) => {
-                Err(UsageError(format!("there is no job {id}; `facecrawl jobs list --state any` shows them"))
-                    .into())
-            }
+            Err(QueueError::NotFound(_)) => Err(UsageError(format!(
+                "there is no job {id}; `facecrawl jobs list --state any` lists all jobs"
+            ))
+            .into()),
             job => show(&job?, json),
         },
         JobsCommand::Retry(args) => {

@@ -13,7 +13,7 @@ use store::{Store, StoreError};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
-/// Make, list and revoke the keys of the API
+/// The arguments of `keys`.
 #[derive(Args, Debug)]
 pub struct KeysArgs {
     #[command(subcommand)]
@@ -22,19 +22,19 @@ pub struct KeysArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a key; it is printed once and cannot be shown again
+    /// Create a key; it is printed once and cannot be shown again
     Create(CreateArgs),
-    /// List the keys, those that work no more included
+    /// List all keys, including expired and revoked ones
     List {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// End a key for good; running services notice within seconds
+    /// Revoke a key permanently; running services reject it within seconds
     Revoke {
-        /// Its id, as `keys list` shows it
+        /// Id of the key, as printed by `keys list`
         id: Uuid,
-        /// Also the keys that it made over HTTP, and those that these made
+        /// Also revoke the keys that were created with it over HTTP, directly or through other keys
         #[arg(long)]
         descendants: bool,
         /// Print one JSON document
@@ -46,22 +46,22 @@ enum KeysCommand {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("reach").required(true))]
 struct CreateArgs {
-    /// The collection that the key is bound to: for its holder there is no other
+    /// Collection of the key; the key gives no access to any other collection
     #[arg(long, short, group = "reach", value_name = "NAME")]
     collection: Option<String>,
-    /// Every collection: for those who run the service
+    /// All collections, for a key of an operator
     #[arg(long, group = "reach")]
     all: bool,
-    /// What the key may do; several are separated by commas
+    /// What the key may do; separate several scopes by commas
     #[arg(long, required = true, value_delimiter = ',', value_enum, value_name = "SCOPE")]
     scope: Vec<ScopeArg>,
-    /// Who holds it, for people
+    /// Name of the key, such as that of its holder
     #[arg(long, default_value = "unnamed")]
     name: String,
-    /// When it stops working: 12h, 90d, 52w [default: never]
+    /// Time after which the key expires: 12h, 90d, 52w [default: never]
     #[arg(long, value_name = "TIME", value_parser = span)]
     expires: Option<Duration>,
-    /// Most requests a minute [default: no limit]
+    /// Maximum number of requests per minute [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     requests_per_minute: Option<i32>,
     /// Print one JSON document
@@ -155,7 +155,7 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     // Only the key goes to stdout, so that a script can read it. The explanation goes to stderr.
     output::line(key)?;
     eprintln!(
-        "This is the only time that the key is shown. Key {} of {}: {}",
+        "This is the only time that the key is printed. Its id is {}. It gives access to {}, with these scopes: {}",
         made.id,
         made.collection.as_deref().map_or("all collections".into(), |name| format!("the collection {name}")),
         joined(&made.scopes)
@@ -169,7 +169,7 @@ async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
         Err(StoreError::NotFound { .. }) => {
             let names: Vec<String> = store.collections().await?.into_iter().map(|one| one.name).collect();
             let sentence = format!(
-                "there is no collection {name:?}; allowed: {} (POST /collections makes another)",
+                "there is no collection {name:?}; allowed: {} (POST /collections creates another)",
                 names.join(", ")
             );
             Err(UsageError(sentence).into())
@@ -208,7 +208,9 @@ async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyho
     let mut tx = store.begin().await?;
     let ended = match store.revoke_key(tx.conn(), id, descendants).await {
         Err(StoreError::NotFound { .. }) => {
-            return Err(UsageError(format!("there is no key {id}; `facecrawl keys list` shows them")).into());
+            return Err(
+                UsageError(format!("there is no key {id}; `facecrawl keys list` lists all keys")).into()
+            );
         }
         ended => ended?,
     };
@@ -228,7 +230,7 @@ async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyho
     }
     if ended.working > 0 {
         let working = ended.working;
-        eprintln!("Keys that come from it and work on: {working}. --descendants revokes them too.");
+        eprintln!("Keys created with this key that still work: {working}. --descendants revokes them too.");
     }
     Ok(Exit::Success)
 }
@@ -252,7 +254,7 @@ fn state(key: &ApiKey) -> String {
         (Some(time), _) => format!("revoked {}", at(time)),
         (None, Some(time)) if time <= OffsetDateTime::now_utc() => format!("expired {}", at(time)),
         (None, Some(time)) => format!("until {}", at(time)),
-        (None, None) => "works".into(),
+        (None, None) => "active".into(),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;
 
-/// Bring the database schema up to date
+/// The arguments of `migrate`.
 #[derive(Args, Debug)]
 pub struct MigrateArgs {
     /// Print one JSON document

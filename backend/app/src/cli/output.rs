@@ -49,7 +49,7 @@ pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// Prints the result of copying blobs.
 pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
     line(format!(
-        "blobs: {} copied, {} there already, {} removed, {} missing",
+        "blobs: {} copied, {} already present, {} deleted, {} missing",
         blobs.copied, blobs.there, blobs.removed, blobs.missing
     ))?;
     blobs.missing_keys.iter().try_for_each(|key| line(format!("missing: {key}")))

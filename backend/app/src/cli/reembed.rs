@@ -12,12 +12,7 @@ use store::StoreError;
 use store::collections::Collection;
 use tokio_util::sync::CancellationToken;
 
-/// Compute the embeddings of faces of other models anew, from their stored chips, for the model in
-/// force
-///
-/// A face is found by search while its embedding is of the model in force. The embeddings are
-/// replaced in place, batch by batch; an interrupted or killed run is taken up by the next one.
-/// Faces without a chip keep what they have and are named.
+/// The arguments of `reembed`.
 #[derive(Args, Debug)]
 pub struct ReembedArgs {
     /// Only the faces of this collection
@@ -88,7 +83,7 @@ async fn reembed(
                 bar.set_position(so_far.done + so_far.left.len() as u64);
             })
             .await
-            .with_context(|| format!("the collection {}", collection.name))?;
+            .with_context(|| format!("cannot reembed the collection {}", collection.name))?;
         bar.finish_and_clear();
         report.reembedded += done.done;
         report.left.extend(done.left);
@@ -99,12 +94,12 @@ async fn reembed(
 }
 
 fn show(report: &Report) -> anyhow::Result<()> {
-    output::line(format!("{} faces have embeddings of {} now", report.reembedded, report.model))?;
+    output::line(format!("{} faces were reembedded with {}", report.reembedded, report.model))?;
     for left in &report.left {
         output::line(format!("{} keeps its embedding of {}: {}", left.face_id, left.model, left.reason))?;
     }
     if report.interrupted {
-        output::line("stopped before the end; run it again for the rest")?;
+        output::line("interrupted; run the command again for the remaining faces")?;
     }
     Ok(())
 }

@@ -15,21 +15,16 @@ use store::Blobs;
 use store::copies::Copied;
 use store::deletion_log::Entry;
 
-/// Bring a backup back into an empty database, and delete again what was deleted since
-///
-/// Stop every process of the service first. Faces, images, people and collections that the deletion
-/// logs say were deleted go before anything is served; suppressions and revoked keys
-/// stay in force. Only blobs that a row still names are copied. If the command was interrupted,
-/// continue with --without-database.
+/// The arguments of `restore`.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
-    /// What `backup` wrote
+    /// Folder of the backup
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// A newer deletion log than the folder's own
+    /// Additional deletion log, newer than that of the backup; can be repeated
     #[arg(long, value_name = "FILE")]
     erasures: Vec<PathBuf>,
-    /// The database is there already: somebody else restored it
+    /// Do not restore the database, because it is already restored
     #[arg(long)]
     without_database: bool,
     /// Print one JSON document
@@ -78,7 +73,7 @@ async fn restore(
             "the database is not empty: restore into a new one (DATABASE_URL, or an empty DATA_DIR)"
         );
         let dump = args.folder.join(DUMP);
-        ensure!(dump.is_file(), "{} is not there", dump.display());
+        ensure!(dump.is_file(), "{} does not exist", dump.display());
         // A single transaction restores all or nothing. The restoring user becomes the owner, and
         // privileges are not restored.
         let how =
@@ -89,7 +84,7 @@ async fn restore(
     }
     database.migrate().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
-    let erased_again = reapply(store, &queue, deletion_log).await.context("the deletion log")?;
+    let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;
     let copies = Blobs::open(&args.folder.join(BLOBS).to_string_lossy())?;
     let copied = store.copy_blobs(&copies, &blobs).await?;
@@ -102,7 +97,7 @@ fn deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
     let own = args.folder.join(DELETION_LOG);
     if !own.is_file() && args.erasures.is_empty() {
         let text = format!(
-            "{} is not there, and --erasures names no other: what was deleted would come back",
+            "{} does not exist, and --erasures is not given; without a deletion log, deleted data would be restored",
             own.display()
         );
         return Err(UsageError(text).into());

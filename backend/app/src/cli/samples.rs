@@ -11,17 +11,19 @@ use pipeline::{AnalyzeOptions, Analyzer};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Write what detector and embedder are shown of a folder of pictures: to calibrate an INT8 version
-/// of them, or to look at it
+/// Write the inputs of the detector and the embedder for a folder of images, for example to
+/// calibrate INT8 models
 #[derive(Args, Debug)]
 pub(super) struct SamplesArgs {
-    /// A folder of pictures with faces
+    /// Folder of images with faces
     #[arg(long, value_name = "FOLDER")]
     images: PathBuf,
-    /// A new or empty folder. It gets chips.rgb, every face's aligned chip, 112x112 RGB bytes one
-    /// after the other; canvas_N.rgb, each picture on the detector's canvas, RGB bytes;
-    /// detector.onnx and embedder.onnx, both models in FP32; and samples.json with the canvases'
-    /// sizes and numbers of faces, and what the manifest says of both models
+    /// New or empty folder for the files
+    ///
+    /// chips.rgb contains the aligned chips of all faces: 112x112 RGB pixels each, without a
+    /// header. canvas_N.rgb contains one image on the detector's canvas, as RGB pixels.
+    /// detector.onnx and embedder.onnx are the models in FP32. samples.json contains the size and
+    /// the number of faces of each canvas, and the manifest's entries of both models.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
 }
@@ -76,7 +78,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
         "canvases": canvases,
     });
     put("samples.json", serde_json::to_string_pretty(&samples)?.as_bytes())?;
-    output::line(format!("{faces} faces of {pictures} pictures are in {}", to.display()))?;
+    output::line(format!("wrote {faces} faces of {pictures} images to {}", to.display()))?;
     Ok(match (pictures, failed) {
         (0, _) => Exit::Failure,
         (_, 0) => Exit::Success,

@@ -6,10 +6,10 @@ use clap::Args;
 use pipeline::Maintenance;
 use pipeline::maintenance::GRACE;
 
-/// Remove blobs that nothing names, and say which blobs are missing
+/// The arguments of `sweep`.
 #[derive(Args, Debug)]
 pub struct SweepArgs {
-    /// Only look
+    /// Report only, without deleting anything
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON document
@@ -34,7 +34,7 @@ pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<
     } else {
         let missing = swept.missing.unwrap_or_default();
         output::line(format!(
-            "{} blobs; {} that nothing names for an hour, {} removed; {missing} missing",
+            "{} blobs; {} unreferenced for an hour, {} deleted; {missing} missing",
             swept.blobs, swept.orphans, swept.removed
         ))?;
         for key in &swept.missing_keys {

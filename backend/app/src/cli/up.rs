@@ -103,12 +103,12 @@ async fn fail_together(
 ) -> anyhow::Result<()> {
     let result = tokio::select! {
         result = serving => result,
-        () = lost => Err(anyhow::anyhow!("the private database has gone")),
+        () = lost => Err(anyhow::anyhow!("the private Postgres exited unexpectedly")),
     };
     if !shutdown.is_cancelled() {
         shutdown.cancel();
         if result.is_ok() {
-            bail!("the HTTP server ended by itself");
+            bail!("the HTTP server stopped unexpectedly");
         }
     }
     result

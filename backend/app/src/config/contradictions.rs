@@ -11,14 +11,14 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
 
     if gpu.force_gpu_only && gpu.backend == GpuBackend::Cpu {
         say(format!(
-            "FORCE_GPU_ONLY=true ({}) contradicts GPU_BACKEND=cpu ({}); allowed: another GPU_BACKEND, or FORCE_GPU_ONLY=false",
+            "FORCE_GPU_ONLY=true ({}) contradicts GPU_BACKEND=cpu ({}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false",
             loaded.source("FORCE_GPU_ONLY"),
             loaded.source("GPU_BACKEND"),
         ));
     }
     if gpu.force_gpu_only && settings.gpu_operations().is_empty() {
         say(format!(
-            "FORCE_GPU_ONLY=true ({}) but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
+            "FORCE_GPU_ONLY=true ({}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
             loaded.source("FORCE_GPU_ONLY"),
             Operation::ALL.map(|operation| format!("{}_GPU", operation.name().to_uppercase())).join(", "),
         ));
@@ -56,8 +56,8 @@ fn memory(loaded: &Loaded) -> Option<ConfigError> {
     let (all, largest) = (service.max_decoded_megapixels?, service.max_image_megapixels);
     (all < largest).then(|| {
         ConfigError::Contradiction(format!(
-            "MAX_DECODED_MEGAPIXELS={all} ({}) has no room for an image of MAX_IMAGE_MEGAPIXELS={largest} ({}); allowed: {largest} or more, or a \
-             smaller MAX_IMAGE_MEGAPIXELS",
+            "MAX_DECODED_MEGAPIXELS={all} ({}) is less than MAX_IMAGE_MEGAPIXELS={largest} ({}), so an image of that size could never be decoded; \
+             allowed: {largest} or more, or a smaller MAX_IMAGE_MEGAPIXELS",
             loaded.source("MAX_DECODED_MEGAPIXELS"),
             loaded.source("MAX_IMAGE_MEGAPIXELS"),
         ))
@@ -73,11 +73,11 @@ fn devices(loaded: &Loaded) -> Vec<ConfigError> {
     };
     let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
     if let Some((_, id)) = twice {
-        found.push(format!("{} names {id} twice; allowed: each device once", listed()));
+        found.push(format!("{} lists {id} twice; allowed: each device once", listed()));
     }
     if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
         found.push(format!(
-            "{} names several devices, and GPU_BACKEND=mps ({}) has one; allowed: one device, or another GPU_BACKEND",
+            "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
             listed(),
             loaded.source("GPU_BACKEND"),
         ));
@@ -92,7 +92,7 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
         let set = loaded.resolved.iter().filter(|r| r.name.starts_with("TENSORRT_") && r.source != "default");
         found.extend(set.map(|r| {
             format!(
-                "{}={} ({}) has no meaning with GPU_BACKEND={} ({}); allowed: GPU_BACKEND=tensorrt, or leave it unset",
+                "{}={} ({}) has no effect with GPU_BACKEND={} ({}); allowed: GPU_BACKEND=tensorrt, or leave it unset",
                 r.name,
                 r.value.as_deref().unwrap_or_default(),
                 r.source,
@@ -109,12 +109,12 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
             "{int8} needs a calibration table; allowed: TENSORRT_CALIBRATION_TABLE=FILE, or TENSORRT_INT8=false"
         )),
         (Some(table), true) if !table.exists() => found.push(format!(
-            "TENSORRT_CALIBRATION_TABLE={} ({}) does not exist; allowed: a file or folder that is there",
+            "TENSORRT_CALIBRATION_TABLE={} ({}) does not exist; allowed: an existing file or folder",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
         (Some(table), false) => found.push(format!(
-            "TENSORRT_CALIBRATION_TABLE={} ({}) has no meaning with {int8}; allowed: TENSORRT_INT8=true, or leave it unset",
+            "TENSORRT_CALIBRATION_TABLE={} ({}) has no effect with {int8}; allowed: TENSORRT_INT8=true, or leave it unset",
             table.display(),
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
@@ -132,8 +132,8 @@ impl Settings {
             return Ok(());
         }
         Err(ConfigError::Contradiction(format!(
-            "HOST={host} can be reached from the network, and nothing would ask callers for a key; \
-             allowed: a loopback address (127.0.0.1, ::1), AUTH=keys, or AUTH=none when something else guards the port"
+            "HOST={host} can be reached from the network, and AUTH is not set; \
+             allowed: a loopback address (127.0.0.1, ::1), AUTH=keys, or AUTH=none if another program controls access to the port"
         )))
     }
 }

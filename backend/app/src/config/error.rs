@@ -46,9 +46,9 @@ pub struct ConfigErrors(pub Vec<ConfigError>);
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
-            [one] => write!(f, "the configuration has a mistake: {one}"),
+            [one] => write!(f, "the configuration has an error: {one}"),
             many => {
-                write!(f, "the configuration has {} mistakes:", many.len())?;
+                write!(f, "the configuration has {} errors:", many.len())?;
                 many.iter().try_for_each(|error| write!(f, "\n  - {error}"))
             }
         }

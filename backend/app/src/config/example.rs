@@ -6,28 +6,28 @@ const WIDTH: usize = 110;
 /// Variables that only docker-compose.yml reads: name, default, meaning. The program does not use
 /// them.
 const CONTAINERS: &[(&str, &str, &str)] = &[
-    ("POSTGRES_PASSWORD", "facecrawl", "Password of the database, which only the containers can reach."),
+    ("POSTGRES_PASSWORD", "facecrawl", "Password of the database. Only the containers can connect to it."),
     (
         "POSTGRES_SHARED_BUFFERS",
         "1GB",
-        "What the database keeps in memory of its own; an eighth to a quarter of the machine's.",
+        "Memory for the database's own cache: an eighth to a quarter of the machine's memory.",
     ),
     ("GPU_PORT", "8081", "Port of backend-gpu on this machine's loopback address."),
     ("ROCM_PORT", "8082", "Port of backend-rocm on this machine's loopback address."),
-    ("VIDEO_GID", "44", "Number of the host's group video, for AMD GPUs."),
-    ("RENDER_GID", "109", "Number of the host's group render, for AMD GPUs."),
+    ("VIDEO_GID", "44", "Numeric id of the host's group video, for AMD GPUs."),
+    ("RENDER_GID", "109", "Numeric id of the host's group render, for AMD GPUs."),
     ("PROMETHEUS_PORT", "9090", "Port of Prometheus on this machine's loopback address."),
     ("GRAFANA_PORT", "3000", "Port of Grafana on this machine's loopback address."),
-    ("GRAFANA_PASSWORD", "facecrawl", "Password of Grafana's user admin, at its first start."),
+    ("GRAFANA_PASSWORD", "facecrawl", "Initial password of Grafana's user admin."),
 ];
 
 /// Returns the text of `.env.example`: each variable with its meaning, its allowed values and its
 /// default.
 pub fn env_example() -> String {
     let mut text = String::from(
-        "# Configuration of facecrawl. Copy to .env and change what you need; every line is optional.\n\
-         # Order, lowest first: defaults, facecrawl.toml (the same names in lower case), .env, environment, flags.\n\
-         # `facecrawl config check` prints every value and where it came from.\n",
+        "# Configuration of facecrawl. Copy this file to .env and change what you need. Every line is optional.\n\
+         # Later sources override earlier ones: defaults, facecrawl.toml (the same names in lower case), .env,\n\
+         # the environment, flags. `facecrawl config check` prints every value and its source.\n",
     );
     let mut group = "";
     for variable in variables() {
@@ -41,7 +41,7 @@ pub fn env_example() -> String {
         }
         text.push_str(&format!("#{}={}\n", variable.name, variable.default));
     }
-    text.push_str("\n# ---- Containers (docker-compose.yml alone reads these) ----\n");
+    text.push_str("\n# ---- Containers (only docker-compose.yml reads these) ----\n");
     for (name, default, meaning) in CONTAINERS {
         text.push_str(&format!("\n# {meaning}\n#{name}={default}\n"));
     }

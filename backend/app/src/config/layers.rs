@@ -166,7 +166,9 @@ fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Conf
     // The line may contain a secret, so the error does not repeat it.
     let wrong = |error: dotenvy::Error| {
         let reason = match error {
-            dotenvy::Error::LineParse(_, at) => format!("a line is not NAME=value (at character {at} of it)"),
+            dotenvy::Error::LineParse(_, at) => {
+                format!("a line does not have the form NAME=value (at character {at})")
+            }
             other => other.to_string(),
         };
         ConfigError::File { file: name.clone(), reason }

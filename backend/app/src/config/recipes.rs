@@ -21,7 +21,7 @@ pub(super) fn read(sources: &Sources) -> Result<Recipes, ConfigErrors> {
         ConfigErrors::from(ConfigError::File { file: sources.file.display().to_string(), reason })
     };
     let recipes: Vec<Recipe> = file.extract_inner(KEY).map_err(|error| {
-        let form = "each is a [[recipe]] table with hosts and any of images, links and drop, which are lists of text";
+        let form = "each is a [[recipe]] table with hosts and any of images, links and drop, which are lists of strings";
         wrong(format!("{error}; {form}"))
     })?;
     Recipes::new(&recipes).map_err(|error| wrong(error.to_string()))

@@ -66,265 +66,282 @@ settings! {
     pub struct Settings {
         /// The address and the limits of the API.
         service: Service("Service") {
-            /// `HOST`: Address to listen on. Other addresses than loopback need `AUTH`, said
-            /// explicitly.
+            /// `HOST`: Address to listen on. An address other than loopback requires that `AUTH` is
+            /// set.
             host: IpAddr = HOST, "127.0.0.1", typed("an IP address");
-            /// `PORT`: Port to listen on; 0 takes any free one.
+            /// `PORT`: Port to listen on. 0 selects any free port.
             port: u16 = PORT, "8080", number(0..=65535);
-            /// `AUTH`: Who may call the API. keys: holders of a key (`facecrawl keys create`), as
-            /// far as its scopes and collection go. none: everyone who can reach it. Unset: as
-            /// none, on loopback only.
+            /// `AUTH`: Who may call the API. keys: callers with an API key (`facecrawl keys
+            /// create`), within the scopes and the collection of the key. none: everyone who can
+            /// reach the port. Unset: like none, but `HOST` must be a loopback address.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
-            /// `PUBLIC_HOSTS`: Names, with or without a port, by which callers reach the service
-            /// where `AUTH` is none, comma-separated: faces.example.org. Loopback names and the
-            /// address of `HOST` are always allowed. A request with another host gets 421, which
-            /// stops DNS rebinding. * allows any name. If a proxy replaces Host, list the public
-            /// name here.
+            /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,
+            /// comma-separated: faces.example.org. They apply only without API keys. Loopback names
+            /// and the address of `HOST` are always allowed. A request with any other host in its
+            /// Host header is rejected with 421, which prevents DNS rebinding. * allows every name.
+            /// If a proxy replaces the Host header, list the public name here.
             public_hosts: Vec<PublicHost> = PUBLIC_HOSTS, "", list(typed("a host"), "host names like faces.example.org or faces.example.org:8443, comma-separated, or *");
-            /// `MAX_IMAGE_MB`: Longest image file that is accepted, uploaded or fetched, in MiB.
+            /// `MAX_IMAGE_MB`: Maximum size of an image file, uploaded or fetched, in MiB.
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);
-            /// `MAX_IMAGE_MEGAPIXELS`: Largest image that is decoded, in millions of pixels.
+            /// `MAX_IMAGE_MEGAPIXELS`: Maximum size of an image in millions of pixels. Larger
+            /// images are not decoded.
             max_image_megapixels: u32 = MAX_IMAGE_MEGAPIXELS, "50", number(1..=1000);
-            /// `MAX_DECODED_MEGAPIXELS`: Millions of pixels of decoded images, those of callers and
-            /// of crawls together, that are in memory at once, at 3 MB each; other images wait, and
-            /// of crawls those that would make theirs more than three quarters. An eighth more is
-            /// for small images of callers. Unset: five times `MAX_IMAGE_MEGAPIXELS`, or 40 for
-            /// each core where that is more.
+            /// `MAX_DECODED_MEGAPIXELS`: Maximum size of all decoded images in memory together, in
+            /// millions of pixels. Each million uses 3 MB. The limit includes images of callers and
+            /// of crawls; further images wait. Images of crawls use at most three quarters of it.
+            /// An additional eighth is reserved for small images of callers. Unset: five times
+            /// `MAX_IMAGE_MEGAPIXELS`, or 40 per core if that is more.
             max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
-            /// `MAX_PENDING_BODY_MB`: Limits three things separately, in MiB: bodies of requests,
-            /// images that are fetched for callers, and enhanced pictures that have not been read.
-            /// Other requests wait or are answered 429. Bodies are counted as they arrive. One
-            /// caller (all keys to a collection, or without keys an address) may hold three
-            /// quarters of the bodies and of the enhanced pictures. A body that is larger comes in
-            /// alone.
+            /// `MAX_PENDING_BODY_MB`: Three separate limits of this size, in MiB: for request
+            /// bodies, for images that are fetched for callers, and for enhanced images that
+            /// callers have not read yet. At the limit, further requests wait or fail with 429. A
+            /// body counts as it arrives. One caller uses at most three quarters of each limit. A
+            /// caller is all keys to one collection, or one address if there are no keys. A larger
+            /// body is accepted if no other body of its caller is pending.
             max_pending_body_mb: u64 = MAX_PENDING_BODY_MB, "512", number(16..=1_048_576);
-            /// `MAX_PENDING_IMAGES`: Images of callers that are analysed or wait for it at a time;
-            /// one more is answered 429.
+            /// `MAX_PENDING_IMAGES`: Maximum number of images of callers that are analysed or wait
+            /// for analysis. Further requests fail with 429.
             max_pending_images: usize = MAX_PENDING_IMAGES, "256", number(1..=100_000);
-            /// `REQUEST_TIMEOUT_SECONDS`: Longest time from a request to its answer.
+            /// `REQUEST_TIMEOUT_SECONDS`: Maximum time from a request to its response, in seconds.
             request_timeout_seconds: u64 = REQUEST_TIMEOUT_SECONDS, "60", number(1..=3600);
-            /// `MATCH_THRESHOLD`: Similarity from which two faces count as one person. Unset: the
-            /// one that comes with the embedding model.
+            /// `MATCH_THRESHOLD`: Minimum similarity of two faces that are treated as the same
+            /// person. Collections and requests can override it. Unset: the threshold of the
+            /// embedding model.
             match_threshold: Option<f32> = MATCH_THRESHOLD, "", optional(number(-1.0..=1.0));
             /// `ALLOW_ORIGINS`: Web origins whose pages may call the API from a browser,
             /// comma-separated: https://app.example.org. Unset: none.
             allow_origins: Vec<String> = ALLOW_ORIGINS, "", list(origin(), "origins like https://app.example.org, comma-separated");
-            /// `CONNECTION_IDLE_SECONDS`: How long a connection may take to send the head of a
-            /// request, and may stay open between two. A proxy in front should close its idle
-            /// connections sooner.
+            /// `CONNECTION_IDLE_SECONDS`: Maximum time, in seconds, in which a connection must send
+            /// the head of its first or next request. A proxy in front should close its idle
+            /// connections earlier.
             connection_idle_seconds: u64 = CONNECTION_IDLE_SECONDS, "75", number(1..=3600);
-            /// `MAX_CONNECTIONS`: Connections of callers open at once; one more waits until another
-            /// is closed. One address has at most three quarters of them. Each is an open file
-            /// (ulimit -n).
+            /// `MAX_CONNECTIONS`: Maximum number of open connections of callers. A further
+            /// connection waits until another one closes. One address has at most three quarters of
+            /// them. Each connection uses an open file (ulimit -n).
             max_connections: usize = MAX_CONNECTIONS, "512", number(1..=100_000);
-            /// `WRITE_STALL_SECONDS`: Seconds that a connection may wait for a caller to read an
-            /// answer. Each 16 KiB that are read give one second back, up to this limit.
+            /// `WRITE_STALL_SECONDS`: How long a connection may wait for a caller to read a
+            /// response, in seconds. Every 16 KiB that the caller reads extends the time by one
+            /// second, up to this limit.
             write_stall_seconds: u64 = WRITE_STALL_SECONDS, "60", number(1..=3600);
-            /// `MAX_EVENT_STREAMS`: Streams of a crawl's progress that one key, or without keys one
-            /// address, may have open.
+            /// `MAX_EVENT_STREAMS`: Maximum number of open streams of crawl progress per key, or
+            /// per address if there are no keys.
             max_event_streams: usize = MAX_EVENT_STREAMS, "32", number(1..=100_000);
-            /// `CONFIRM_ABOVE`: Most rows that one call may delete without the token of a dry run.
-            /// Images and faces count. Of an erasure people and clusters count too, and of a
-            /// collection also suppressions.
+            /// `CONFIRM_ABOVE`: Maximum number of rows that one call may delete without the token
+            /// of a dry run. The number includes images and faces. For an erasure it also includes
+            /// people and clusters, and for a collection people, clusters and suppressions.
             confirm_above: u64 = CONFIRM_ABOVE, "100", number(0..=1_000_000_000);
-            /// `WORKER_PORT`: Port, at `HOST`, on which `facecrawl worker` answers `/health/live`,
-            /// `/health/ready` and `/metrics`. Unset: none.
+            /// `WORKER_PORT`: Port on which `facecrawl worker` serves `/health/live`,
+            /// `/health/ready` and `/metrics`, at the address of `HOST`. Unset: the worker serves
+            /// nothing.
             worker_port: Option<u16> = WORKER_PORT, "", optional(number(1..=65535));
-            /// `DRAIN_SECONDS`: How long a stop waits for requests and jobs that are under way.
+            /// `DRAIN_SECONDS`: How long a shutdown waits for running requests and jobs, in
+            /// seconds.
             drain_seconds: u64 = DRAIN_SECONDS, "8", number(0..=3600);
         }
         /// Database, blobs and files.
         storage: Storage("Storage") {
-            /// `DATABASE_URL`: Postgres 15 or later with pgvector 0.8.4 or later. Unset: a private
-            /// Postgres under `DATA_DIR`, started and stopped with the service.
+            /// `DATABASE_URL`: URL of a Postgres database: Postgres 15 or later with pgvector 0.8.4
+            /// or later. Unset: a private Postgres under `DATA_DIR`, which starts and stops with
+            /// the service.
             database_url: Option<String> = DATABASE_URL, "", optional(url(&["postgres", "postgresql"], "postgres://user:password@host:port/database"));
-            /// `DATABASE_CONNECTIONS`: Most connections open at once, per process.
+            /// `DATABASE_CONNECTIONS`: Maximum number of open database connections per process.
             database_connections: u32 = DATABASE_CONNECTIONS, "16", number(2..=1000);
-            /// `POSTGRES_BIN_DIR`: Folder of the programs of the private Postgres. Unset:
-            /// `.runtime/postgres/bin`, where `./scripts/setup` puts them.
+            /// `POSTGRES_BIN_DIR`: Folder that contains the programs of the private Postgres.
+            /// Unset: `.runtime/postgres/bin`, where `./scripts/setup` installs them.
             postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
             /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
             data_dir: PathBuf = DATA_DIR, "data", path();
-            /// `SUPPRESSION_SECRET`: Keys the sketches that keep erased people out; the same in
-            /// every process of the service, and kept: with another one the old sketches say
-            /// nothing. Unset: made once and kept in `DATA_DIR` with a private database; with
-            /// `DATABASE_URL` people cannot be suppressed.
+            /// `SUPPRESSION_SECRET`: Secret key of the sketches that identify suppressed people. It
+            /// must be the same in every process of the service. Keep a copy: `facecrawl backup`
+            /// does not include it, and with a different secret, existing sketches match nothing.
+            /// Unset: with a private database, the service creates a secret and stores it in
+            /// `DATA_DIR`; with `DATABASE_URL`, people cannot be suppressed.
             suppression_secret: Option<String> = SUPPRESSION_SECRET, "", optional(checked("a secret of 32 characters or more", |text| text.chars().count() >= 32));
-            /// `BLOB_STORE_URL`: Where crops, chips and thumbnails go: a folder or
-            /// `s3://bucket/prefix`. Unset: `blobs` in `DATA_DIR`.
+            /// `BLOB_STORE_URL`: Where crops, chips and thumbnails are stored: a folder or
+            /// `s3://bucket/prefix`. Unset: the folder `blobs` in `DATA_DIR`.
             blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
-            /// `AWS_ACCESS_KEY_ID`: Key of an S3 `BLOB_STORE_URL`. Unset: the credentials of the
-            /// machine (instance or container role).
+            /// `AWS_ACCESS_KEY_ID`: Access key for the S3 bucket of `BLOB_STORE_URL`. Unset: the
+            /// credentials of the machine (instance or container role).
             aws_access_key_id: Option<String> = AWS_ACCESS_KEY_ID, "", optional(text("a key"));
-            /// `AWS_SECRET_ACCESS_KEY`: Its secret.
+            /// `AWS_SECRET_ACCESS_KEY`: Secret of the access key.
             aws_secret_access_key: Option<String> = AWS_SECRET_ACCESS_KEY, "", optional(text("a secret"));
-            /// `AWS_SESSION_TOKEN`: The token of temporary credentials.
+            /// `AWS_SESSION_TOKEN`: Session token of temporary credentials.
             aws_session_token: Option<String> = AWS_SESSION_TOKEN, "", optional(text("a token"));
             /// `AWS_REGION`: Region of the bucket.
             aws_region: Option<String> = AWS_REGION, "", optional(text("a region like eu-central-1"));
-            /// `AWS_ENDPOINT_URL`: Another S3 service than that of AWS.
+            /// `AWS_ENDPOINT_URL`: Endpoint of an S3 service other than that of AWS.
             aws_endpoint_url: Option<String> = AWS_ENDPOINT_URL, "", optional(url(&["http", "https"], "an http(s) URL"));
             /// `AWS_ALLOW_HTTP`: Allow an endpoint without TLS.
             aws_allow_http: bool = AWS_ALLOW_HTTP, "false", flag();
         }
         /// Model files and the library that runs them.
         models: Models("Models") {
-            /// `MODEL_PACK`: Which models to use; `facecrawl models list` describes them.
+            /// `MODEL_PACK`: Model pack to use. `facecrawl models list` describes the packs.
             pack: String = MODEL_PACK, "opencv", text("the name of a pack");
             /// `MODELS_DIR`: Folder of the model files.
             dir: PathBuf = MODELS_DIR, "models", path();
             /// `FACE_MODEL_MIRROR`: Folder that is searched for model files before they are
-            /// downloaded. Unset: `../shared/models`, where it exists.
+            /// downloaded. Unset: `../shared/models`, if it exists.
             mirror: Option<PathBuf> = FACE_MODEL_MIRROR, "", optional(path());
             /// `ACCEPT_LICENSE`: Accept the licence of a restricted pack (the InsightFace models
             /// are for non-commercial research only).
             accept_license: bool = ACCEPT_LICENSE, "false", flag();
-            /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. Unset: where an operation asks for
-            /// a GPU, the one in `.runtime/cuda` that `./scripts/gpu-runtime` brings; else the one
-            /// in `.runtime/onnxruntime`, or the system's.
+            /// `ORT_DYLIB_PATH`: Path of ONNX Runtime's shared library. Unset: if an operation
+            /// requests a GPU, the library in `.runtime/cuda`, which `./scripts/gpu-runtime`
+            /// installs; otherwise the one in `.runtime/onnxruntime`, or the system's.
             ort_dylib_path: Option<PathBuf> = ORT_DYLIB_PATH, "", optional(path());
         }
         /// Detection and quality of faces.
         detection: Detection("Detection") {
-            /// `DETECTION_SIZE`: Side in pixels of the square canvas on which the detector sees a
-            /// picture.
+            /// `DETECTION_SIZE`: Side, in pixels, of the square canvas onto which an image is
+            /// scaled for the detector.
             size: u32 = DETECTION_SIZE, "640", multiple(64..=2048, 32);
-            /// `DETECTION_CANVAS`: auto: on the CPU without the black beside a picture that is not
-            /// square, which saves a quarter of the detector's time; square on GPUs. square:
-            /// always, so that CPUs and GPUs see the same.
+            /// `DETECTION_CANVAS`: Shape of the detector's canvas. auto: on the CPU, without the
+            /// black border of an image that is not square, which saves a quarter of the detector's
+            /// time; on GPUs, square. square: always square, so that CPUs and GPUs process the same
+            /// input.
             canvas: DetectionCanvas = DETECTION_CANVAS, "auto", choice(CANVASES);
-            /// `DETECTION_PASSES`: How often the detector looks at a picture. single: once, at
-            /// `DETECTION_SIZE`. auto: also small, for faces that fill the frame, and in tiles
-            /// where the faces are tiny or a large picture shows no sure one. thorough: always
-            /// small and in tiles, down to the picture's own resolution.
+            /// `DETECTION_PASSES`: Which views of an image the detector processes. single: the
+            /// whole image, scaled to `DETECTION_SIZE`. auto: also a smaller copy, for faces that
+            /// fill the frame, and enlarged tiles, for images that contain tiny faces and for large
+            /// images without a reliable face. thorough: always the smaller copy and the tiles, up
+            /// to the full resolution of the image.
             passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
-            /// `QUALITY_PROFILE`: What a face has to meet to pass: nothing (off), enough for search
-            /// (standard), enough for enrolment (strict).
+            /// `QUALITY_PROFILE`: Requirements that a face must meet to pass: none (off), good
+            /// enough for search (standard), good enough for enrolment (strict).
             quality_profile: Profile = QUALITY_PROFILE, "standard", choice(PROFILES);
-            /// `STORED_FACES`: Which faces of the pictures that crawls and scans find are embedded
-            /// and stored. all: every one. passed: those that meet the quality profile (the
-            /// collection's, else `QUALITY_PROFILE`), which in crowds is a small part of them and
-            /// of the work; that somebody is suppressed is then not seen in the others.
+            /// `STORED_FACES`: Which faces are embedded and stored from the images of crawls and
+            /// scans. all: every face. passed: faces that meet the quality profile of the
+            /// collection, or `QUALITY_PROFILE` if it has none. In images of crowds only few faces
+            /// pass, which saves most of the work. Suppressed people are not recognised among faces
+            /// that do not pass.
             stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
         }
         /// Jobs and politeness.
         crawl: Crawl("Crawling") {
-            /// `WORKERS`: Pages, and images, that this process fetches and processes at once; 0 is
-            /// four per core.
+            /// `WORKERS`: Maximum number of pages, and of images, that this process fetches and
+            /// processes concurrently. 0 means four per core, from 4 to 64.
             workers: usize = WORKERS, "0", number(0..=4096);
-            /// `PAGE_WORKERS`: Pages alone, where they differ from `WORKERS`; 0 leaves pages to
-            /// other processes.
+            /// `PAGE_WORKERS`: Maximum number of concurrent pages. 0 leaves pages to other
+            /// processes. Unset: the value of `WORKERS`.
             page_workers: Option<usize> = PAGE_WORKERS, "", optional(number(0..=4096));
-            /// `IMAGE_WORKERS`: Images alone, where they differ from `WORKERS`; 0 leaves images to
-            /// other processes.
+            /// `IMAGE_WORKERS`: Maximum number of concurrent images. 0 leaves images to other
+            /// processes. Unset: the value of `WORKERS`.
             image_workers: Option<usize> = IMAGE_WORKERS, "", optional(number(0..=4096));
-            /// `MEMORY_FLOOR_MB`: No new image is taken in work while less memory than this is
-            /// available, in MiB, and fewer when it is near; 0 never looks. Unset: 128, or a
-            /// sixteenth of all memory where that is less.
+            /// `MEMORY_FLOOR_MB`: Available memory, in MiB, below which no new image is started.
+            /// When the available memory approaches this value, fewer images are processed
+            /// concurrently. 0 disables the check. Unset: 128, or a sixteenth of the total memory
+            /// if that is less.
             memory_floor_mb: Option<u64> = MEMORY_FLOOR_MB, "", optional(number(0..=1_048_576));
-            /// `CRAWL_USER_AGENT`: User-Agent of the crawler: a product token first, then a URL or
-            /// address where its operator can be reached. Unset: facecrawl's own.
+            /// `CRAWL_USER_AGENT`: User-Agent of the crawler: a product token, followed by a URL or
+            /// an address where its operator can be reached. Unset: facecrawl's own.
             user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", header));
-            /// `CRAWL_DELAY_MS`: Least time between two requests to a host, in milliseconds, for
-            /// crawls that do not set their own; robots.txt and a slow host can make it longer.
+            /// `CRAWL_DELAY_MS`: Minimum time between two requests to a host, in milliseconds, for
+            /// crawls that do not set their own. robots.txt and a slow host can increase it.
             delay_ms: u64 = CRAWL_DELAY_MS, "500", number(0..=300_000);
-            /// `WEBHOOK_SECRET`: Signs the messages to the webhooks of crawls (HMAC-SHA256). Unset:
-            /// crawls with a webhook are refused.
+            /// `WEBHOOK_SECRET`: Secret that signs webhook messages (HMAC-SHA256), and from which
+            /// the secrets of collections are derived. Unset: crawls with a webhook are rejected.
             webhook_secret: Option<String> = WEBHOOK_SECRET, "", optional(checked("a secret of 16 characters or more", |text| text.chars().count() >= 16));
-            /// `CRAWL_ALLOW_PRIVATE`: Private address ranges that may be reached all the same, on
-            /// any port, comma-separated (for tests and intranets): 127.0.0.0/8.
+            /// `CRAWL_ALLOW_PRIVATE`: Private address ranges that the service may fetch from, on
+            /// any port, comma-separated: 127.0.0.0/8. Intended for tests and intranets. Unset:
+            /// none.
             allow_private: Vec<IpNet> = CRAWL_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
-            /// `CRAWL_EXTRA_CA`: File with certificates (PEM) of authorities that are trusted
-            /// besides the system's, for https sites of an intranet. Read at start.
+            /// `CRAWL_EXTRA_CA`: File of PEM certificates of authorities that are trusted in
+            /// addition to the system's, for https sites of an intranet. It is read at start.
             extra_ca: Option<crawler::Roots> = CRAWL_EXTRA_CA, "", optional(certificates());
-            /// `CRAWL_PORTS`: Ports that may be reached, comma-separated.
+            /// `CRAWL_PORTS`: Ports that the service may fetch from, comma-separated.
             ports: Vec<u16> = CRAWL_PORTS, "80,443", list(number(1..=65535), "ports from 1 to 65535, comma-separated");
-            /// `CRAWL_TRAILING_SLASH`: What links to pages do with a last slash in the path. keep:
-            /// /a and /a/ are two pages; remove or add: one, spelled without or with it.
+            /// `CRAWL_TRAILING_SLASH`: How a trailing slash in a link to a page is treated. keep:
+            /// /a and /a/ are different pages. remove: /a/ becomes /a. add: /a becomes /a/, but
+            /// /a.html stays as it is.
             trailing_slash: TrailingSlash = CRAWL_TRAILING_SLASH, "keep", choice(SLASHES);
-            /// `CRAWL_DROP_PARAMETERS`: Query parameters that make no other page, comma-separated,
-            /// besides the usual ones of trackers and sessions: sort,view.
+            /// `CRAWL_DROP_PARAMETERS`: Query parameters that do not select a different page,
+            /// comma-separated: sort,view. They are removed from links to pages. Common parameters
+            /// of trackers and sessions are always removed.
             drop_parameters: Vec<String> = CRAWL_DROP_PARAMETERS, "", list(text("a name"), "names of query parameters, comma-separated");
         }
         /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {
-            /// `ALL_GPU`: Run every operation on the GPU whose own variable is unset.
+            /// `ALL_GPU`: Run on the GPU every operation whose own variable is unset.
             all: bool = ALL_GPU, "false", flag();
-            /// `FACE_DETECTION_GPU`: Find faces on the GPU. Unset: as `ALL_GPU` says.
+            /// `FACE_DETECTION_GPU`: Detect faces on the GPU. Unset: the value of `ALL_GPU`.
             face_detection: Option<bool> = FACE_DETECTION_GPU, "", optional(flag());
-            /// `FACE_EMBEDDING_GPU`: Compute embeddings on the GPU. Unset: as `ALL_GPU` says.
+            /// `FACE_EMBEDDING_GPU`: Compute embeddings on the GPU. Unset: the value of `ALL_GPU`.
             face_embedding: Option<bool> = FACE_EMBEDDING_GPU, "", optional(flag());
-            /// `IMAGE_PROCESSING_GPU`: Resize and normalise on the GPU. Unset: as `ALL_GPU` says.
+            /// `IMAGE_PROCESSING_GPU`: Resize and normalise images on the GPU. Unset: the value of
+            /// `ALL_GPU`.
             image_processing: Option<bool> = IMAGE_PROCESSING_GPU, "", optional(flag());
-            /// `IMAGE_ENHANCEMENT_GPU`: Enhance poor images on the GPU (the CPU is often faster for
-            /// small ones). Unset: as `ALL_GPU` says.
+            /// `IMAGE_ENHANCEMENT_GPU`: Enhance poor images on the GPU. For small images, the CPU
+            /// is often faster. Unset: the value of `ALL_GPU`.
             image_enhancement: Option<bool> = IMAGE_ENHANCEMENT_GPU, "", optional(flag());
             /// `QUALITY_CHECKS_GPU`: Measure blur, brightness, contrast and sharpness on the GPU.
-            /// Unset: as `ALL_GPU` says.
+            /// Unset: the value of `ALL_GPU`.
             quality_checks: Option<bool> = QUALITY_CHECKS_GPU, "", optional(flag());
-            /// `GPU_BACKEND`: auto takes the first that works; rocm is MIGraphX, mps is CoreML; cpu
-            /// uses no GPU whatever the variables above say.
+            /// `GPU_BACKEND`: Software that runs operations on the GPU. auto: the first backend
+            /// that works. rocm: MIGraphX. mps: CoreML. cpu: none; all operations run on the CPU,
+            /// regardless of the variables above.
             backend: GpuBackend = GPU_BACKEND, "auto", choice(BACKENDS);
-            /// `GPU_DEVICE_ID`: Number of the GPU, as the driver counts.
+            /// `GPU_DEVICE_ID`: Number of the GPU, as assigned by the driver.
             device_id: u32 = GPU_DEVICE_ID, "0", number(0..=255);
-            /// `GPU_DEVICE_IDS`: Several GPUs, comma-separated, one copy of the models on each.
-            /// Unset: the one of `GPU_DEVICE_ID`.
+            /// `GPU_DEVICE_IDS`: Numbers of several GPUs, comma-separated. Each loads its own copy
+            /// of the models. Unset: the GPU of `GPU_DEVICE_ID`.
             device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
-            /// `GPU_MEMORY_LIMIT_GB`: Most GPU memory to use per device, in GiB.
+            /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB.
             memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
-            /// `GPU_BATCH_SIZE`: Most images or faces in one run on the GPU. Unset: 32 with
-            /// `PERFORMANCE_MODE=throughput`, 4 with latency.
+            /// `GPU_BATCH_SIZE`: Maximum number of images or faces in one run on the GPU. Unset: 32
+            /// with `PERFORMANCE_MODE=throughput`, 4 with latency.
             batch_size: Option<usize> = GPU_BATCH_SIZE, "", optional(number(1..=1024));
-            /// `BATCH_MAX_DELAY_MS`: How long a GPU batch waits for more, in milliseconds. Unset: 2
-            /// with `PERFORMANCE_MODE=throughput`, 0 with latency.
+            /// `BATCH_MAX_DELAY_MS`: How long a GPU batch waits for more images or faces, in
+            /// milliseconds. Unset: 2 with `PERFORMANCE_MODE=throughput`, 0 with latency.
             batch_max_delay_ms: Option<f64> = BATCH_MAX_DELAY_MS, "", optional(number(0.0..=1000.0));
-            /// `FORCE_GPU_ONLY`: Fail instead of falling back to the CPU when a GPU that was asked
-            /// for cannot be used.
+            /// `FORCE_GPU_ONLY`: If a requested GPU cannot be used, fail instead of falling back to
+            /// the CPU.
             force_gpu_only: bool = FORCE_GPU_ONLY, "false", flag();
-            /// `PERFORMANCE_MODE`: latency answers one request soonest (no delay, batches of 4, up
-            /// to 4 threads per CPU session), throughput finishes the most images (2 ms, batches of
-            /// 32, 1 thread per CPU session); values set explicitly win.
+            /// `PERFORMANCE_MODE`: Defaults of batches and CPU sessions. latency: the lowest
+            /// latency for one request (no delay, batches of 4, up to 4 threads per CPU session).
+            /// throughput: the most images per second (2 ms delay, batches of 32, 1 thread per CPU
+            /// session). Variables that are set explicitly take precedence.
             performance_mode: PerformanceMode = PERFORMANCE_MODE, "throughput", choice(MODES);
-            /// `CPU_SESSIONS`: Sessions per model on the CPU; 0 is as many as fill the cores: cores
+            /// `CPU_SESSIONS`: Number of sessions per model on the CPU. 0 means the number of cores
             /// divided by `CPU_SESSION_THREADS`.
             cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
-            /// `CPU_SESSION_THREADS`: Threads that one CPU session computes with; sessions times
-            /// threads are busy at full load. Unset: 1 with `PERFORMANCE_MODE=throughput`; with
-            /// latency the cores, up to 4.
+            /// `CPU_SESSION_THREADS`: Number of threads of one CPU session. At full load, the
+            /// number of busy cores is sessions times threads. Unset: 1 with
+            /// `PERFORMANCE_MODE=throughput`; the number of cores, up to 4, with latency.
             cpu_session_threads: Option<usize> = CPU_SESSION_THREADS, "", optional(number(1..=256));
-            /// `CPU_BACKEND`: What computes models on the CPU. auto: ONNX Runtime, with embedders
-            /// in 8 bits where that was measured and the processor multiplies bytes fast (AVX-512
-            /// VNNI, AVX-VNNI, dot product). onnxruntime: always in FP32. onnxruntime-int8: any
-            /// embedder in 8 bits on such processors. openvino: OpenVINO, with the library that
-            /// `./scripts/openvino` brings at `ORT_DYLIB_PATH`. openvino-bf16: the same in 16 bits,
-            /// faster on processors with AVX-512 BF16 or AMX.
+            /// `CPU_BACKEND`: Library and precision of models on the CPU. auto: ONNX Runtime;
+            /// embedders whose INT8 accuracy was measured run in INT8 if the processor has fast
+            /// 8-bit products (AVX-512 VNNI, AVX-VNNI, Arm dot product), all other models in FP32.
+            /// onnxruntime: always FP32. onnxruntime-int8: every embedder in INT8 on such
+            /// processors. openvino: OpenVINO; `ORT_DYLIB_PATH` must be the library that
+            /// `./scripts/openvino` installs. openvino-bf16: the same in BF16, which is faster on
+            /// processors with AVX-512 BF16 or AMX.
             cpu_backend: CpuBackend = CPU_BACKEND, "auto", choice(&CpuBackend::NAMES);
         }
         /// Options of `GPU_BACKEND=tensorrt`.
         tensorrt: Tensorrt("TensorRT") {
-            /// `TENSORRT_FP16`: Compute in half precision where TensorRT finds it faster. Unset:
-            /// true.
+            /// `TENSORRT_FP16`: Compute in FP16 where TensorRT finds it faster. Unset: true.
             fp16: Option<bool> = TENSORRT_FP16, "", optional(flag());
-            /// `TENSORRT_INT8`: Compute in 8 bits; needs `TENSORRT_CALIBRATION_TABLE`. Unset:
+            /// `TENSORRT_INT8`: Compute in INT8. Requires `TENSORRT_CALIBRATION_TABLE`. Unset:
             /// false.
             int8: Option<bool> = TENSORRT_INT8, "", optional(flag());
-            /// `TENSORRT_CALIBRATION_TABLE`: Ranges for 8-bit computation, of TensorRT or of ONNX
-            /// Runtime: one file for all models, or a folder with MODEL.table for each, as in
-            /// mobilefacenet.table.
+            /// `TENSORRT_CALIBRATION_TABLE`: Calibration table for INT8, written by TensorRT or
+            /// ONNX Runtime: one file for all models, or a folder that contains MODEL.table for
+            /// each model, such as mobilefacenet.table.
             calibration_table: Option<PathBuf> = TENSORRT_CALIBRATION_TABLE, "", optional(path());
-            /// `TENSORRT_WORKSPACE_GB`: Most GPU memory that building an engine may use, in GiB.
-            /// Unset: 2.
+            /// `TENSORRT_WORKSPACE_GB`: Maximum GPU memory for building an engine, in GiB. Unset:
+            /// 2.
             workspace_gb: Option<f64> = TENSORRT_WORKSPACE_GB, "", optional(number(0.0625..=1024.0));
-            /// `TENSORRT_CACHE_DIR`: Folder of the engines that were built; `facecrawl models
+            /// `TENSORRT_CACHE_DIR`: Folder in which built engines are stored. `facecrawl models
             /// build` fills it. Unset: `tensorrt` in `DATA_DIR`.
             cache_dir: Option<PathBuf> = TENSORRT_CACHE_DIR, "", optional(path());
         }
         /// Logging.
         log: Log("Logging") {
-            /// `LOG_LEVEL`: error, warn, info, debug or trace; or a filter per module like
-            /// info,crawler=debug.
+            /// `LOG_LEVEL`: Level of the log: error, warn, info, debug or trace, or a filter per
+            /// module such as info,crawler=debug.
             level: String = LOG_LEVEL, "info", checked("error, warn, info, debug, trace, or a filter like info,crawler=debug", filter);
-            /// `LOG_FORMAT`: text for people, json for machines.
+            /// `LOG_FORMAT`: Format of the log: text for people, json for programs.
             format: LogFormat = LOG_FORMAT, "text", choice(FORMATS);
             /// `DEBUG`: Raise `LOG_LEVEL` to debug.
             debug: bool = DEBUG, "false", flag();

@@ -19,7 +19,7 @@ pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelF
     let inside = |name: &&String| name.as_str() == member;
     let anywhere = |name: &&String| name.rsplit('/').next() == Some(member);
     let name = names.iter().find(inside).or_else(|| names.iter().find(anywhere));
-    let name = name.ok_or_else(|| format!("the archive has no {member}"))?;
+    let name = name.ok_or_else(|| format!("the archive does not contain {member}"))?;
     let limit = file.bytes.unwrap_or(LARGEST);
     let part = part_path(target, &file.sha256);
     let entry = zip.by_name(name).map_err(|error| say(&error))?;

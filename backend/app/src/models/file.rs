@@ -74,7 +74,7 @@ pub(super) fn copy_from(
 ) -> Result<Result<(), String>, ModelError> {
     let source = mirror.join(&file.file);
     if !source.is_file() {
-        return Ok(Err("the folder does not have the file".to_owned()));
+        return Ok(Err("the folder does not contain the file".to_owned()));
     }
     let target = directory.join(&file.file);
     let part = part_path(&target, &file.sha256);

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub enum ModelError {
     /// A restricted pack without the operator's consent.
     #[error(
-        "the pack {pack} is restricted:\n\n{licence}\n\nUse it only if you accept that: pass --accept-license or set ACCEPT_LICENSE=true"
+        "the pack {pack} is restricted:\n\n{licence}\n\nTo accept these terms, pass --accept-license or set ACCEPT_LICENSE=true"
     )]
     Licence {
         /// The pack.

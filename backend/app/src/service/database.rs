@@ -48,7 +48,7 @@ impl Database {
         let shown = mask_url(&url);
         let store = Store::connect(&settings.store(url.clone()))
             .await
-            .with_context(|| format!("the database {shown}"))?;
+            .with_context(|| format!("cannot connect to the database {shown}"))?;
         tracing::info!(
             database = if cluster.is_some() { "private" } else { shown.as_str() },
             seconds = started.elapsed().as_secs_f64(),
@@ -90,7 +90,7 @@ impl Database {
 fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
     let Some(bin_dir) = settings.postgres_bin_dir() else {
         bail!(
-            "there is no database: set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
+            "there is no database; set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
         );
     };
     let mut config = embedded_postgres::Config::new(bin_dir, settings.postgres_data_dir());

@@ -22,7 +22,9 @@ pub enum Surface {
 /// immediately. A socket that a service manager has opened for this process (systemd's
 /// `LISTEN_FDS`) takes precedence over `HOST` and the port.
 pub async fn bind(settings: &Settings, port: u16, mut inherited: ListenFd) -> anyhow::Result<TcpListener> {
-    if let Some(listener) = inherited.take_tcp_listener(0).context("the socket of the service manager")? {
+    if let Some(listener) =
+        inherited.take_tcp_listener(0).context("cannot use the socket of the service manager")?
+    {
         if inherited.len() > 1 {
             bail!("the service manager passes {} sockets; allowed: one", inherited.len());
         }

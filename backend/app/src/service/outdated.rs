@@ -18,8 +18,8 @@ impl Foundation {
         if settings.log.format == LogFormat::Text {
             eprintln!(
                 "{faces} stored faces have embeddings of another model ({models}); search does not find them.\n\
-                 Run `facecrawl reembed` (./scripts/run reembed) to compute them anew for {model},\n\
-                 or set MODEL_PACK to the pack that was used before."
+                 Run `facecrawl reembed` (./scripts/run reembed) to recompute their embeddings with {model},\n\
+                 or set MODEL_PACK to the previous pack."
             );
         }
         Ok(())

@@ -19,7 +19,7 @@ pub async fn run<S: AsRef<OsStr>>(
     let beside = settings.postgres_bin_dir().map(|folder| folder.join(program)).filter(|path| path.is_file());
     let mut command = Command::new(beside.unwrap_or_else(|| program.into()));
     // Every user of the machine can read a command line; only the owner can read the environment.
-    let mut url = Url::parse(database).context("the database URL")?;
+    let mut url = Url::parse(database).context("the database URL is invalid")?;
     if let Some(password) = url.password() {
         let password = percent_decode(password);
         command.env("PGPASSWORD", password);
@@ -34,10 +34,10 @@ pub async fn run<S: AsRef<OsStr>>(
         .status()
         .await
         .with_context(|| {
-            format!("{program} cannot be run: ./scripts/setup brings it, or set POSTGRES_BIN_DIR to the folder of Postgres's programs")
+            format!("{program} cannot be run; run ./scripts/setup, or set POSTGRES_BIN_DIR to the folder of Postgres's programs")
         })?;
     if !status.success() {
-        bail!("{program} ended with {status}; it said why above");
+        bail!("{program} failed with {status}; its messages are above");
     }
     Ok(())
 }

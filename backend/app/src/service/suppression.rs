@@ -8,7 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use store::Store;
 
-/// File in `DATA_DIR`. It must be part of every backup of that folder.
+/// File in `DATA_DIR`. `facecrawl backup` does not copy it, because without the secret a sketch
+/// reveals nothing about a face. The operator keeps a separate copy.
 const FILE: &str = "suppression.secret";
 const LEAST_CHARACTERS: usize = 32;
 
@@ -29,7 +30,7 @@ pub(super) async fn with_secret(
     if foreign > 0 {
         tracing::warn!(
             sketches = foreign,
-            "people were suppressed with another SUPPRESSION_SECRET; this process cannot recognise them"
+            "people were suppressed with a different SUPPRESSION_SECRET; this process cannot recognise them"
         );
     }
     Ok(match sketcher {
@@ -47,7 +48,7 @@ fn kept(folder: &Path) -> anyhow::Result<String> {
             let secret = secret.trim().to_owned();
             ensure!(
                 secret.chars().count() >= LEAST_CHARACTERS,
-                "{} is shorter than {LEAST_CHARACTERS} characters; restore it from a backup",
+                "{} is shorter than {LEAST_CHARACTERS} characters; restore your copy of the file",
                 place()
             );
             return Ok(secret);

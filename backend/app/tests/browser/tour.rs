@@ -16,7 +16,7 @@ struct Watch {
 
 impl Watch {
     fn start() -> Self {
-        println!("{:>8} {:>8}  step", "seconds", "in all");
+        println!("{:>8} {:>8}  step", "seconds", "total");
         Self { begun: Instant::now(), last: Instant::now() }
     }
 

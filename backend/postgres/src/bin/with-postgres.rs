@@ -23,7 +23,7 @@ async fn run() -> Result<ExitCode, String> {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let mut data = None;
     if arguments.next_if(|a| a == "--data").is_some() {
-        data = Some(PathBuf::from(arguments.next().ok_or("--data wants a folder")?));
+        data = Some(PathBuf::from(arguments.next().ok_or("--data requires a folder")?));
     }
     arguments.next_if(|a| a == "--");
     let program = arguments.next().ok_or("usage: with-postgres [--data DIR] -- COMMAND [ARG...]")?;

@@ -20,7 +20,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
     }
     if settings.gpu.backend == GpuBackend::Cpu {
         if args.gpu {
-            bail!("--gpu asks for a GPU, and GPU_BACKEND is cpu");
+            bail!("--gpu requires a GPU, but GPU_BACKEND is cpu");
         }
         notes.push("no GPU was measured: GPU_BACKEND is cpu".to_owned());
         return Ok((sides, notes));
@@ -30,7 +30,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
         let report = cpu.analyzer.engine().report();
         if report.is_of_the_cpu_alone() {
             notes.push(format!(
-                "no GPU was measured: ONNX Runtime {} was built for the CPU alone",
+                "no GPU was measured: ONNX Runtime {} was built for the CPU only",
                 report.runtime_version
             ));
             return Ok((sides, notes));
@@ -105,7 +105,7 @@ pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
             if report.effective != "cpu" {
                 return None;
             }
-            let reason = report.reason.as_deref().unwrap_or("its variable keeps it on the CPU");
+            let reason = report.reason.as_deref().unwrap_or("its variable selects the CPU");
             let line = format!("{}: {reason}", report.operation);
             if !reasons.contains(&line) {
                 reasons.push(line);

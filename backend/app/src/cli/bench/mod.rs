@@ -14,45 +14,44 @@ use clap::{Args, ValueEnum};
 use inference::Operation;
 use std::path::{Path, PathBuf};
 
-/// Measure operations and the whole pipeline on the CPU and on a GPU; needs no database
+/// The arguments of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// What to measure
+    /// Operation to measure
     #[arg(long, value_enum, default_value = "all", value_name = "OPERATION", rename_all = "snake_case")]
     operation: What,
-    /// Size of the pictures: small (320x240), medium (1280x720), large (3840x2160) or all [default:
-    /// all; with --images, their own]
+    /// Size of the images: small (320x240), medium (1280x720), large (3840x2160) or all [default:
+    /// all; with --images, their original size]
     #[arg(long, value_enum, value_name = "SIZE")]
     image_size: Option<Sizes>,
-    /// Measure the GPU alone; it is an error if there is none [default: CPU and GPU, where there is
-    /// one]
+    /// Measure only the GPU; fails if there is none [default: the CPU, and the GPU if there is one]
     #[arg(long, conflicts_with = "no_gpu")]
     gpu: bool,
-    /// Measure the CPU alone
+    /// Measure only the CPU
     #[arg(long)]
     no_gpu: bool,
-    /// Pictures in flight at once
+    /// Number of images that are processed concurrently
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch_size: u32,
-    /// How many times so many pictures are measured
+    /// Number of measured iterations; each processes --batch-size images
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     iterations: u32,
-    /// Iterations before the measurement
+    /// Number of iterations before the measurement
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     warmup: u32,
-    /// Measure with the pictures of a folder instead of drawn ones
+    /// Folder of images to use instead of drawn ones
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
-    /// Look for the best GPU_BATCH_SIZE as well: 1, 2, 4, … up to the one that is set
+    /// Also determine the best GPU_BATCH_SIZE: 1, 2, 4, … up to the configured one
     #[arg(long)]
     auto_batch: bool,
     /// Write a trace of stages and device runs for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE.json")]
     profile: Option<PathBuf>,
-    /// Draw the throughput
+    /// Write a chart of the throughput
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Write the report as JSON; `-` prints it in place of the table
+    /// Write the report as JSON; - prints it instead of the table
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
 }
@@ -119,7 +118,10 @@ impl BenchArgs {
         if let Some(plot) = &self.plot
             && plot.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("svg"))
         {
-            return Err(UsageError(format!("--plot {}: the file's name must end in .svg", plot.display())));
+            return Err(UsageError(format!(
+                "--plot {}: the name of the file must end in .svg",
+                plot.display()
+            )));
         }
         let folder =
             |path: &Path| path.parent().filter(|p| !p.as_os_str().is_empty()).is_none_or(Path::is_dir);
@@ -168,7 +170,7 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
         None
     };
     if cfg!(debug_assertions) {
-        notes.push("this is a debug build: its figures say little about a release build".to_owned());
+        notes.push("this is a debug build; its figures are not representative of a release build".to_owned());
     }
     let report = assemble(settings, &args, &sides, &pictures, results, auto_batch, notes);
     write(&args, &report)?;
@@ -225,7 +227,7 @@ fn system(settings: &Settings, sides: &[Side]) -> System {
 
 fn write(args: &BenchArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
-        let title = format!("facecrawl bench, {} in flight", args.batch_size);
+        let title = format!("facecrawl bench, {} images in flight", args.batch_size);
         std::fs::write(path, svg(&report.benchmark_results, &title))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }

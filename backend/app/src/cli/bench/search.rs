@@ -77,7 +77,7 @@ async fn one(
     let result = results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values()).next();
     let devices = side.analyzer.engine().report().devices;
     let reason = result.filter(|result| result.runtime_fallbacks > 0).map(|result| {
-        format!("runs on the device failed, and the CPU answered {} requests", result.runtime_fallbacks)
+        format!("runs on the device failed, and {} requests ran on the CPU", result.runtime_fallbacks)
     });
     Ok(Step {
         batch,

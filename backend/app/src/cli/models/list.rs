@@ -46,9 +46,9 @@ pub(super) fn run(
 /// Returns the description of a pack: rows of a label and a text.
 fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     let mut rows = vec![
-        ("what", pack.description.clone()),
+        ("description", pack.description.clone()),
         ("licence", licences(pack).join(", ")),
-        ("size", size(pack).map_or_else(|| "not known".to_owned(), output::megabytes)),
+        ("size", size(pack).map_or_else(|| "unknown".to_owned(), output::megabytes)),
     ];
     if let Some(embedder) = pack.file(ModelKind::Embedder) {
         rows.push(("embedding", embedding(embedder)));
@@ -58,7 +58,7 @@ fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     if let Some(cost) = cost(pack) {
         rows.push(("CPU", cost));
     }
-    rows.push(("from", sources(pack, store).join(", ")));
+    rows.push(("sources", sources(pack, store).join(", ")));
     rows
 }
 
@@ -81,7 +81,7 @@ fn accuracy(embedder: &ModelFile) -> String {
         || "not measured".to_owned(),
         |measured| {
             format!(
-                "rank 1: {:.1} % of faces; accepts {:.1} % of same-person pairs at a false-match rate of 1 %, {:.1} % at 0.1 %",
+                "rank-1 identification rate {:.1} %; true-accept rate {:.1} % at a false-match rate of 1 %, {:.1} % at 0.1 %",
                 measured.rank_1 * 100.0,
                 measured.tar_at_fmr_1_percent * 100.0,
                 measured.tar_at_fmr_0_1_percent * 100.0
@@ -109,7 +109,7 @@ fn matching(embedder: &ModelFile) -> String {
 fn cost(pack: &Pack) -> Option<String> {
     let embedder = pack.file(ModelKind::Embedder)?.cpu_ms?;
     let detector = pack.file(ModelKind::Detector)?.cpu_ms?;
-    Some(format!("{embedder} ms of one core per face, {detector} ms per picture of 640x640 (FP32)"))
+    Some(format!("{embedder} ms of one core per face, {detector} ms per image of 640x640 (FP32)"))
 }
 
 /// Returns the sources of all files without duplicates. URLs are shortened to their host.

@@ -66,7 +66,7 @@ async fn feed(
     // further file is read.
     let concurrency = cores() + 2;
     let mut outcomes = stream::iter(found.images.chunks(CHUNK))
-        .then(|chunk| async move { scan.add(chunk).await.context("cannot enter files into the ledger") })
+        .then(|chunk| async move { scan.add(chunk).await.context("cannot add files to the ledger") })
         .map_ok(|rows| stream::iter(rows.into_iter().map(anyhow::Ok)))
         .try_flatten()
         // After a stop signal no new file starts. Files in progress are finished and counted.
@@ -85,7 +85,7 @@ async fn feed(
 /// Processes one file and settles its row. Errors are those that affect all files (the database).
 async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
     let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
-    let path = path.with_context(|| format!("the ledger has {}, which is no file", row.url))?;
+    let path = path.with_context(|| format!("the ledger contains {}, which is not a file", row.url))?;
     let bytes = match read(path.clone(), limit).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(too_long)) => {

@@ -16,16 +16,17 @@ use std::time::Instant;
 use summary::Summary;
 use tokio_util::sync::CancellationToken;
 
-/// Find and store the faces of folders, files and web pages
+/// The arguments of `scan`.
 #[derive(Args, Debug)]
 pub struct ScanArgs {
-    /// Folders (with everything below), image files, or http(s) URLs to crawl
+    /// Folders (including all subfolders), image files, or http(s) URLs to crawl
     #[arg(required = true, value_name = "PATH|URL")]
     inputs: Vec<String>,
-    /// Collection to store in; made when it is not there
+    /// Collection that stores the faces; created if it does not exist
     #[arg(long, short, default_value = "default", value_name = "NAME")]
     collection: String,
-    /// What counts as a duplicate: same bytes, also the same picture, or nothing
+    /// Which images are duplicates: exact (identical files), near (also near-identical images), or
+    /// off (none)
     #[arg(long, value_enum, default_value = "near")]
     dedupe: DedupeArg,
     /// Print one JSON document instead of the table
@@ -38,26 +39,26 @@ pub struct ScanArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Crawling (URLs only)")]
 struct CrawlArgs {
-    /// Which pages belong to the crawl: those of the same host, the same registrable domain, below
-    /// the URL's folder, or of --allow
+    /// Which pages belong to the crawl: those on the same host, on the same registrable domain,
+    /// below the folder of the URL, or on the hosts of --allow
     #[arg(long, value_enum, default_value = "host")]
     scope: ScopeArg,
-    /// A host that belongs to the crawl with --scope list (a leading *. covers subdomains)
+    /// Host that belongs to the crawl with --scope list; *.HOST covers its subdomains; repeatable
     #[arg(long, value_name = "HOST")]
     allow: Vec<String>,
-    /// Links to follow from a URL [default: 3]
+    /// Maximum number of links from a given URL to a page [default: 3]
     #[arg(long, value_name = "N")]
     max_depth: Option<i32>,
-    /// Pages in all [default: 1000]
+    /// Maximum number of pages [default: 1000]
     #[arg(long, value_name = "N")]
     max_pages: Option<i64>,
-    /// Images in all [default: 5000]
+    /// Maximum number of images [default: 5000]
     #[arg(long, value_name = "N")]
     max_images: Option<i64>,
-    /// Least time between two requests to a host [default: CRAWL_DELAY_MS]
+    /// Minimum time between two requests to a host, in milliseconds [default: CRAWL_DELAY_MS]
     #[arg(long, value_name = "MS")]
     delay_ms: Option<u64>,
-    /// Do not ask robots.txt (your own sites only)
+    /// Ignore robots.txt (for your own sites only)
     #[arg(long)]
     ignore_robots: bool,
 }
