@@ -126,7 +126,7 @@ pub(super) async fn list_audit(
 
 fn action(name: &str) -> Result<Action, ApiError> {
     Action::parse(name).ok_or_else(|| {
-        ApiError::new(Code::BadQuery, "action: not one that is recorded")
+        ApiError::new(Code::BadQuery, "action: the value is not an action of the audit log")
             .field("action")
             .value(name)
             .allowed(Action::ALL.iter().map(|action| action.as_str()))
