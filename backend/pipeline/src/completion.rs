@@ -118,8 +118,8 @@ fn verdict(outcomes: &[store::ledger::Outcomes]) -> Option<String> {
 /// Sentences for the reasons for which the service itself rejects a fetch. They describe what its
 /// operator can change.
 const REMEDIES: [(&str, &str); 2] = [
-    ("forbidden_address", "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
-    ("forbidden_url", "a port is reached only where CRAWL_PORTS has it"),
+    ("forbidden_address", "add the range of the private address to CRAWL_ALLOW_PRIVATE to allow it"),
+    ("forbidden_url", "add the port of the URL to CRAWL_PORTS to allow it"),
 ];
 
 #[cfg(test)]

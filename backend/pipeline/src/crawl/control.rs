@@ -37,7 +37,7 @@ impl Crawls {
             self.queue().hold_group(tx.conn(), id).await?;
             let crawl = self.store().set_crawl_state(tx.conn(), id, &["running"], "paused", None).await?;
             if crawl.kind != "web" {
-                let reason = "a scan of local files runs with its command and cannot be paused";
+                let reason = "a scan of local files cannot be paused; stop its command instead";
                 return Err(StoreError::Conflict(reason.into()).into());
             }
             tx.commit().await?;
@@ -92,7 +92,7 @@ impl Crawls {
                 return Ok(self.store().crawl(id).await?);
             }
         }
-        let reason = format!("the crawl is {}, and there is no further run of it", crawl.state);
+        let reason = format!("the crawl is {}, and no further run is scheduled", crawl.state);
         Err(StoreError::Conflict(reason).into())
     }
 

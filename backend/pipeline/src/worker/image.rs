@@ -35,8 +35,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
     let view = context.running(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
     if context.ingest.refuses_address(collection, job.image_url_id).await? {
-        let (code, detail) =
-            (suppress::URL.to_owned(), "what is found at this address was erased".to_owned());
+        let (code, detail) = (suppress::URL.to_owned(), "the image at this address was erased".to_owned());
         return Err(JobError::Final { state: "suppressed", code, detail, status: None });
     }
     let mut known = match view.options.revalidate {
@@ -52,7 +51,10 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
             if let Some(code) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
-                return Err(JobError::skipped(code, "its X-Robots-Tag asks not to take it"));
+                return Err(JobError::skipped(
+                    code,
+                    "its X-Robots-Tag does not allow the image to be indexed",
+                ));
             }
         }
         let visit = http_cache::visit(&fetched);

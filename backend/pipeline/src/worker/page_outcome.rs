@@ -163,7 +163,7 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
         state: "skipped".into(),
         reason: Some(IS_AN_IMAGE.into()),
-        detail: Some("the address is that of an image; it was entered as one".into()),
+        detail: Some("the URL is an image; it was added to the images of the crawl".into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),
         ..PageResult::default()
@@ -262,7 +262,7 @@ fn result(
     left_out: BTreeMap<&'static str, u64>,
     title: Option<String>,
 ) -> PageResult {
-    let detail = denied.map(|code| format!("its images were not taken: {code}"));
+    let detail = denied.map(|code| format!("its images were not processed: {code}"));
     let mut result = PageResult {
         state: "fetched".into(),
         reason: denied.map(Into::into),

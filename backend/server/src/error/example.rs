@@ -20,9 +20,9 @@ fn example(code: Code) -> ApiError {
     match code {
         Code::NotAnImage => DecodeError::NotAnImage.into(),
         Code::UnsupportedFormat => {
-            DecodeError::Unsupported { format: "tiff", reason: "no decoder is built in".into() }.into()
+            DecodeError::Unsupported { format: "tiff", reason: "this program has no decoder for this format".into() }.into()
         }
-        Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "it breaks off".into() }.into(),
+        Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "the file ends early".into() }.into(),
         Code::ImageTooLarge => {
             let (width, height, max_pixels, max_side) = (60_000, 60_000, 50_000_000, 16_384);
             DecodeError::TooLarge { width, height, max_pixels, max_side }.into()
