@@ -30,7 +30,7 @@ pub(super) async fn run(settings: &Settings, args: HealthArgs) -> anyhow::Result
     if status.is_success() {
         return Ok(Exit::Success);
     }
-    eprintln!("error: {url} responded with status {status}");
+    eprintln!("error: {url} answered {status}");
     Ok(Exit::Failure)
 }
 

@@ -117,9 +117,9 @@ impl Downloader {
                 };
             }
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Attempt::Broken(format!("the server responded with status {status}"));
+                return Attempt::Broken(format!("the server answered {status}"));
             }
-            status => return Attempt::Hopeless(format!("the server responded with status {status}")),
+            status => return Attempt::Hopeless(format!("the server answered {status}")),
         };
         let already = if resumes { continued } else { 0 };
         if let Some(length) = response.content_length() {
@@ -147,10 +147,7 @@ impl Downloader {
             if bytes.is_some_and(|bytes| written > bytes) {
                 drop(file);
                 let _gone = tokio::fs::remove_file(part).await;
-                return Attempt::Hopeless(format!(
-                    "the response is longer than {} bytes",
-                    bytes.unwrap_or(0)
-                ));
+                return Attempt::Hopeless(format!("the answer is longer than {} bytes", bytes.unwrap_or(0)));
             }
             if let Err(error) = file.write_all(&chunk).await {
                 return Attempt::Hopeless(format!("{}: {error}", part.display()));

@@ -34,7 +34,7 @@ pub async fn run<S: AsRef<OsStr>>(
         .status()
         .await
         .with_context(|| {
-            format!("{program} cannot be run: run ./scripts/setup to install it, or set POSTGRES_BIN_DIR to the folder of the Postgres programs")
+            format!("{program} cannot be run: ./scripts/setup brings it, or set POSTGRES_BIN_DIR to the folder of Postgres's programs")
         })?;
     if !status.success() {
         bail!("{program} ended with {status}; it said why above");

@@ -10,7 +10,7 @@ use axum::response::Response;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// Return a small version of a stored image. Originals are not kept.
+/// Return a small version of a stored image. The original file is not stored.
 #[utoipa::path(
     get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
     params(("id" = Uuid, Path, description = "Id of the image")),
