@@ -101,7 +101,7 @@ fn example(code: Code) -> ApiError {
                 .field("origin")
                 .value("https://elsewhere.example.org")
         }
-        Code::ConfirmationNeeded => of("5130 rows would be deleted permanently, which is more than CONFIRM_ABOVE (1000), and the call has no `confirm`; repeat the call with dry_run=true, then send it with the `confirm` of that response")
+        Code::ConfirmationNeeded => of("5130 rows would be deleted permanently, which is more than CONFIRM_ABOVE (100), and the call has no `confirm`; repeat the call with dry_run=true, then send it with the `confirm` of that response")
             .field("confirm")
             .allowed(["`confirm` of the same call with dry_run=true"])
             .reason("missing"),
