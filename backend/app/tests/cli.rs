@@ -129,7 +129,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     place.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
     let wrong = run(&["config", "check"]).expect(2);
     assert!(
-        wrong.stderr.contains("packs.toml: fixture_embedder.onnx: an embedder needs match_threshold"),
+        wrong.stderr.contains("packs.toml: fixture_embedder.onnx: an embedder requires match_threshold"),
         "{wrong:?}"
     );
     place.put("models/packs.toml", "");

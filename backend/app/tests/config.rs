@@ -325,7 +325,7 @@ fn recipes_come_from_the_file() {
     for (text, parts) in [
         (
             "[[recipe]]\nhosts = [\"a.test\"]\ndrop = [\"div >\"]",
-            &["facecrawl.toml", "recipe 1, drop: \"div >\" is not a selector"][..],
+            &["facecrawl.toml", "recipe 1, drop: \"div >\" is not a valid CSS selector"][..],
         ),
         (
             "[[recipe]]\nimages = [\"img\"]",

@@ -41,7 +41,7 @@ impl Resolve for VettedResolver {
         Box::pin(async move {
             let name = name.as_str();
             let answer = match lookup.lookup(name).await {
-                Ok(answer) if answer.is_empty() => Err(NoAddress(format!("{name} has no address"))),
+                Ok(answer) if answer.is_empty() => Err(NoAddress(format!("{name} has no IP address"))),
                 Ok(answer) => Ok(answer),
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;

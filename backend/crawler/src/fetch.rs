@@ -107,7 +107,7 @@ pub enum FetchError {
     #[error("not allowed: {0}")]
     Refused(Reason),
     /// The policy postpones the hop (politeness).
-    #[error("not now")]
+    #[error("the request was postponed by the rate limit of the host")]
     Later(time::OffsetDateTime),
     /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
@@ -119,7 +119,7 @@ pub enum FetchError {
     #[error("timed out: {0}")]
     Timeout(&'static str),
     /// The body is longer than the limit.
-    #[error("the answer is longer than {limit} bytes")]
+    #[error("the response is longer than {limit} bytes")]
     TooLarge {
         /// The limit in decoded bytes.
         limit: usize,
@@ -128,7 +128,7 @@ pub enum FetchError {
     #[error("too many redirects")]
     TooManyRedirects,
     /// An HTTP error status.
-    #[error("the server answered {status}")]
+    #[error("the server responded with status {status}")]
     Status {
         /// The status.
         status: u16,

@@ -23,7 +23,7 @@ pub enum GuardError {
     ///
     /// The message omits the address and its range, so that callers receive no information about
     /// the operator's network. [`Self::secret`] returns both.
-    #[error("the URL leads to an address that is not allowed")]
+    #[error("the host of the URL has an IP address that is not allowed")]
     Address {
         /// The address.
         address: IpAddr,
@@ -93,7 +93,7 @@ impl Guard {
             return refuse(format!("the scheme is {:?}; only http and https are allowed", url.scheme()));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return refuse("it carries a user name or a password".into());
+            return refuse("it contains a user name or a password".into());
         }
         let Some(port) = url.port_or_known_default() else {
             return refuse("it has no port".into());

@@ -86,13 +86,13 @@ impl SiteRecipe {
             return Err(wrong(
                 "hosts",
                 "",
-                "names no host; write for example hosts = [\"example.org\"]".into(),
+                "is empty; at least one host is required, for example hosts = [\"example.org\"]".into(),
             ));
         }
         for host in &recipe.hosts {
             let name = host.strip_prefix("*.").unwrap_or(host);
             if name.trim().is_empty() || name.contains(['/', '*', '@', ' ', '?', '#']) {
-                let allowed = "is not a host; allowed are example.org, *.example.org and example.org:8080";
+                let allowed = "is not a valid host; allowed are names like example.org, *.example.org and example.org:8080";
                 return Err(wrong("hosts", host, allowed.into()));
             }
         }
@@ -129,7 +129,7 @@ impl Pick {
 /// Returns why a selector cannot be used. A comma-separated list is rejected, because the appended
 /// ` *` would apply only to the last selector of the list.
 fn check(text: &str) -> Result<(), String> {
-    Selector::from_str(text).map_err(|error| format!("is not a selector that can be used: {error}"))?;
+    Selector::from_str(text).map_err(|error| format!("is not a valid CSS selector: {error}"))?;
     let mut inside: Vec<char> = Vec::new();
     for c in text.chars() {
         match (c, inside.last()) {
@@ -137,7 +137,9 @@ fn check(text: &str) -> Result<(), String> {
             (_, Some('"' | '\'')) => {}
             ('"' | '\'' | '(' | '[', _) => inside.push(c),
             (')' | ']', _) => drop(inside.pop()),
-            (',', None) => return Err("holds several selectors; write each as an entry of its own".into()),
+            (',', None) => {
+                return Err("contains several selectors; write each one as a separate entry".into());
+            }
             _ => {}
         }
     }
@@ -217,14 +219,16 @@ mod tests {
         let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)"], &[]);
         assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());
         let none = Recipe::default();
-        assert!(error(&[good.clone(), none]).starts_with("recipe 2, hosts: \"\" names no host"));
+        assert!(
+            error(&[good.clone(), none]).starts_with("recipe 2, hosts: \"\" is empty; at least one host")
+        );
         let bad = Recipe { hosts: vec!["http://x/".into()], ..Recipe::default() };
-        assert!(error(&[bad]).contains("is not a host; allowed are"));
+        assert!(error(&[bad]).contains("is not a valid host; allowed are"));
         for (text, part) in [
-            ("div >", "not a selector"),
-            ("", "not a selector"),
-            ("a + b", "not a selector"),
-            ("a:hover", "not a selector"),
+            ("div >", "not a valid CSS selector"),
+            ("", "not a valid CSS selector"),
+            ("a + b", "not a valid CSS selector"),
+            ("a:hover", "not a valid CSS selector"),
             ("a, b", "several selectors"),
         ] {
             let said = error(&[recipe(&[], &[], &[text])]);

@@ -60,7 +60,7 @@ const TRACKING: &[&str] = &[
 pub fn parse(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if text.is_empty() {
-        return Err("the URL is empty; an absolute http:// or https:// URL is needed".into());
+        return Err("the URL is empty; an absolute http:// or https:// URL is required".into());
     }
     let too_long = |bytes| format!("the URL is {bytes} bytes long; at most {MAX_PARSED_LENGTH} are allowed");
     if text.len() > MAX_PARSED_LENGTH {
@@ -68,7 +68,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
     }
     let url = Url::parse(text).map_err(|error| match error {
         url::ParseError::RelativeUrlWithoutBase => {
-            format!("the URL {text:?} has no scheme; write http:// or https:// before it")
+            format!("the URL {text:?} has no scheme; it must begin with http:// or https://")
         }
         other => format!("the URL {text:?} is not valid: {other}"),
     })?;
@@ -138,7 +138,7 @@ pub fn address(text: &str) -> Result<Url, String> {
     // segments, which the second parse removes.
     let spelled = url.to_file_path().ok().and_then(|path| Url::from_file_path(path).ok());
     let spelled = spelled.and_then(|url| Url::parse(url.as_str()).ok());
-    spelled.ok_or_else(|| format!("the URL {text:?} does not name a file of this machine"))
+    spelled.ok_or_else(|| format!("the URL {text:?} is not the address of a local file"))
 }
 
 /// Normalises an absolute URL (see [`parse`]). The remaining parameters keep their order and their

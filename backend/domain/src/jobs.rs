@@ -34,8 +34,8 @@ impl JobKind {
         let (max_attempts, priority) = match self {
             // A crawl sets the priority of each URL. See `crawler::frontier`.
             Self::ScanPage | Self::ScanImage => (5, 0),
-            // Practically unlimited: a schedule must survive every failure of the database, and every
-            // deleted collection must eventually be erased.
+            // Practically unlimited: a schedule must survive every failure of the database, and
+            // every deleted collection must eventually be erased.
             Self::StartCrawl | Self::EraseCollection => (i16::MAX, 0),
             // With the waits between them, twelve deliveries take about five hours.
             Self::DeliverWebhook => (12, 0),

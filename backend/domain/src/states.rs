@@ -1,5 +1,5 @@
-//! Defines the states of crawls, of the rows of their ledgers and of clusterings. The states of jobs
-//! are in the crate `queue`.
+//! Defines the states of crawls, of the rows of their ledgers and of clusterings. The states of
+//! jobs are in the crate `queue`.
 use crate::text_enum::text_enum;
 
 text_enum! {

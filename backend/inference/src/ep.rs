@@ -134,9 +134,9 @@ impl Provider {
         let reason = match self {
             Self::Cpu | Self::Cuda => return Ok(self),
             Self::Tensorrt => return Ok(Self::Cuda),
-            Self::OpenVino => "it is for models; operations on pictures are this program's own on the CPU",
+            Self::OpenVino => "OpenVINO runs only models; image operations run on the CPU without it",
             Self::Migraphx | Self::CoreMl => {
-                "it compiles a graph anew for every size of picture; operations on pictures stay on the CPU"
+                "it compiles a new graph for every image size, so image operations run on the CPU"
             }
         };
         Err(Unavailable::new(self, UnavailableKind::Unsuited, reason))

@@ -62,7 +62,7 @@ pub enum RunError {
         reason: String,
     },
     /// The deadline passed before the run was completed.
-    #[error("{operation} did not answer before the request's deadline")]
+    #[error("{operation} did not finish before the deadline of the request")]
     DeadlineExceeded {
         /// The operation.
         operation: &'static str,

@@ -89,17 +89,17 @@ impl Manifest {
         for file in document.file {
             file.check()?;
             if self.files.iter().any(|known| known.file == file.file) {
-                return Err(format!("the file {} is described twice", file.file));
+                return Err(format!("the file {} is listed twice", file.file));
             }
             self.files.push(file);
         }
         for entry in document.pack {
             if self.pack(&entry.name).is_some() {
-                return Err(format!("there are two packs {}", entry.name));
+                return Err(format!("the pack {} is listed twice", entry.name));
             }
             let file = |name: &String| {
                 self.files.iter().find(|f| f.file == *name).cloned().ok_or_else(|| {
-                    format!("the pack {} names {name}, which no [[file]] describes", entry.name)
+                    format!("the pack {} contains {name}, but no [[file]] describes it", entry.name)
                 })
             };
             let files = entry.files.iter().map(file).collect::<Result<Vec<_>, _>>()?;
@@ -196,7 +196,7 @@ mod tests {
         let outside = Manifest::builtin().and(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
         assert!(outside.contains("../own.onnx") && outside.contains("folder"), "{outside}");
         let again = Manifest::builtin().and(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
-        assert!(again.contains("mobilefacenet.onnx is described twice"), "{again}");
+        assert!(again.contains("mobilefacenet.onnx is listed twice"), "{again}");
 
         let folder = std::env::temp_dir().join(format!("facecrawl-own-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

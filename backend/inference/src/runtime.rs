@@ -46,7 +46,10 @@ impl Runtime {
                 return Err(failed(reason));
             }
             Slot::Broken(path, reason) => {
-                return Err(failed(format!("{} was loaded before and failed: {reason}", path.display())));
+                return Err(failed(format!(
+                    "an earlier attempt to load {} failed: {reason}",
+                    path.display()
+                )));
             }
             Slot::Empty => {}
         }
@@ -55,7 +58,7 @@ impl Runtime {
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&wanted))) {
             Ok(Ok(builder)) => builder,
             Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
-            Err(_) => return Err(failed("the library does not hand out its interface".to_owned())),
+            Err(_) => return Err(failed("the library does not provide its API".to_owned())),
         };
         let start = || {
             let environment = builder.with_name("facecrawl").with_telemetry(false).build()?;
@@ -68,7 +71,7 @@ impl Runtime {
                 let reason = match failure {
                     Ok(Err(error)) => error.to_string(),
                     _ => {
-                        format!("the library does not offer version {} of the interface", ort::MINOR_VERSION)
+                        format!("the library does not support version {} of the API", ort::MINOR_VERSION)
                     }
                 };
                 *slot = Slot::Broken(wanted.clone(), reason.clone());
@@ -124,7 +127,7 @@ fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
     let failed = |reason: String| StartError::Library { path: path.display().to_string(), reason };
     let real = path.canonicalize().map_err(|e| failed(e.to_string()))?;
     if !real.is_file() {
-        return Err(failed("it is not a file; the path must name the shared library itself".to_owned()));
+        return Err(failed("the path is not a file; it must be the path of the shared library".to_owned()));
     }
     Ok(real)
 }
@@ -145,7 +148,9 @@ fn out_of_date(text: &str) -> String {
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
     match (quoted("but got '"), quoted("expected version >= '")) {
         (Some(found), Some(needed)) => {
-            format!("it is version {found}, and {needed} or newer is needed; `./scripts/setup` brings one")
+            format!(
+                "the library has version {found}, but {needed} or newer is required; `./scripts/setup` installs it"
+            )
         }
         _ => text.to_owned(),
     }

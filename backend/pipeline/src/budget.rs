@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The budget had no free memory before the caller's deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too much memory is held by {what}; there was no room in time")]
+#[error("the memory budget for {what} is exhausted; try again later")]
 pub struct Exhausted {
     /// Name of the budget.
     pub what: &'static str,
@@ -59,12 +59,12 @@ impl Budget {
     /// the gauges `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and
     /// `facecrawl_held_waiting`.
     pub fn new(what: &'static str, bytes: u64) -> Self {
-        describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Bytes held of a memory budget, by budget");
+        describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Bytes of a memory budget in use, by budget");
         describe_gauge!("facecrawl_held_limit_bytes", Unit::Bytes, "Size of a memory budget, by budget");
         describe_gauge!(
             "facecrawl_held_waiting",
             Unit::Count,
-            "Callers that wait for a share of a memory budget, by budget"
+            "Callers that wait for memory of a budget, by budget"
         );
         gauge!("facecrawl_held_limit_bytes", "what" => what).set(bytes as f64);
         let units = units(bytes).max(1);

@@ -116,8 +116,8 @@ fn verdict(outcomes: &[Outcomes]) -> Option<String> {
 /// Sentences for the reasons for which the service itself rejects a fetch. They describe what its
 /// operator can change.
 const REMEDIES: [(Reason, &str); 2] = [
-    (Reason::ForbiddenAddress, "a private address is reached only where CRAWL_ALLOW_PRIVATE has its range"),
-    (Reason::ForbiddenUrl, "a port is reached only where CRAWL_PORTS has it"),
+    (Reason::ForbiddenAddress, "add the range of the private address to CRAWL_ALLOW_PRIVATE to allow it"),
+    (Reason::ForbiddenUrl, "add the port of the URL to CRAWL_PORTS to allow it"),
 ];
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl Crawls {
         if options.webhook.is_some() && self.config.webhook_secret.is_none() {
             return Err(CrawlError::invalid(
                 "webhook",
-                "messages are signed, and this service has no WEBHOOK_SECRET; set it, or leave the webhook out",
+                "webhook messages are signed with WEBHOOK_SECRET, which is not set on this service; set it or omit the webhook",
             ));
         }
         let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();

@@ -229,7 +229,8 @@ impl Ingest {
                 None => continue,
             }
         }
-        Err(StoreError::Conflict("versions of the picture replace each other over and over".into()).into())
+        Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())
+            .into())
     }
 
     /// Returns the id of the registered embedding model in the store.

@@ -75,7 +75,7 @@ pub enum QueueError {
     #[error("the claim on job {0} is no longer held")]
     Stale(Uuid),
     /// The job does not exist, or its state does not allow the operation.
-    #[error("there is no job {0} in a state that allows this")]
+    #[error("there is no job {0}, or its state does not allow this")]
     NotFound(Uuid),
     /// The job cannot be retried: a live job has the same kind and unique key.
     #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
@@ -281,10 +281,10 @@ pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
 /// Rejects, with a readable reason, a job that Postgres would reject.
 fn check(job: &NewJob) -> Result<(), String> {
     if job.kind.is_empty() || job.kind.contains('\0') {
-        return Err(format!("the kind is {:?}, it must be a non-empty text without NUL", job.kind));
+        return Err(format!("the kind is {:?}; it must be a non-empty string without NUL", job.kind));
     }
     if job.max_attempts < 1 {
-        return Err(format!("max_attempts is {}, it must be at least 1", job.max_attempts));
+        return Err(format!("max_attempts is {}; it must be at least 1", job.max_attempts));
     }
     if let Some(partition_key) = &job.partition_key
         && (job.group_id.is_none()
@@ -293,12 +293,12 @@ fn check(job: &NewJob) -> Result<(), String> {
             || partition_key.len() > LONGEST_PLAIN_KEY)
     {
         return Err(format!(
-            "a partition key needs a group, and is a text of 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
+            "a partition key requires a group and must have 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
         ));
     }
     if has_nul(&job.payload) {
         return Err(format!(
-            "the payload of kind {:?} has a NUL character, which jsonb cannot hold",
+            "the payload of kind {:?} contains a NUL character, which jsonb cannot store",
             job.kind
         ));
     }

@@ -71,8 +71,8 @@ impl Confirmations {
         let count = deletion.count;
         let refuse = |reason: &str, why: &str| {
             let sentence = format!(
-                "{count} rows would be deleted for good, more than the {} of CONFIRM_ABOVE, and {why}; send the call with dry_run=true and \
-                 then with the `confirm` of its answer",
+                "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {why}; repeat the call with \
+                 dry_run=true, then send it with the `confirm` of that response",
                 self.most
             );
             ApiError::new(Code::ConfirmationNeeded, sentence)
@@ -81,7 +81,7 @@ impl Confirmations {
                 .allowed(["`confirm` of the same call with dry_run=true"])
         };
         let Some(token) = token else { return Err(refuse("missing", "the call has no `confirm`")) };
-        let foreign = || refuse("mismatch", "`confirm` is not of a dry run of this call");
+        let foreign = || refuse("mismatch", "`confirm` is not from a dry run of this call");
         let mut parts = token.splitn(3, '.');
         let mut number = || parts.next()?.parse::<u64>().ok();
         let (until, seen) = number().zip(number()).ok_or_else(foreign)?;
@@ -91,7 +91,7 @@ impl Confirmations {
         let mac = parts.next().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).ok_or_else(foreign)?;
         self.sign(&deletion.target, until, seen).verify_slice(&mac).map_err(|_| foreign())?;
         if count > seen.saturating_add(self.most) {
-            return Err(refuse("grown", &format!("the dry run found {seen}")));
+            return Err(refuse("grown", &format!("the dry run counted only {seen}")));
         }
         Ok(())
     }

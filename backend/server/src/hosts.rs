@@ -30,7 +30,7 @@ pub struct PublicHost(Option<Authority>);
 
 /// The text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a host name, an address, either of them with a port, or *")]
+#[error("expected a host name or an IP address, with or without a port, or *")]
 pub struct NotAHost;
 
 impl HostName {

@@ -100,12 +100,12 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 }
 
 pub(crate) async fn no_route(uri: Uri) -> ApiError {
-    ApiError::new(Code::RouteNotFound, format!("there is nothing at {}; see /docs", uri.path()))
+    ApiError::new(Code::RouteNotFound, format!("the path {} does not exist; see /docs", uri.path()))
 }
 
 async fn no_status_route(uri: Uri) -> ApiError {
     let detail = format!(
-        "there is nothing at {}; a worker answers /health/live, /health/ready and /metrics",
+        "the path {} does not exist; a worker serves only /health/live, /health/ready and /metrics",
         uri.path()
     );
     ApiError::new(Code::RouteNotFound, detail)

@@ -138,10 +138,10 @@ impl AppState {
         let wanted = images.clamp(1, self.config.max_analyses.max(1));
         let mut share = self.analysis_shares.open();
         if !share.grow(wanted as u64) {
-            return Err(refused("too many analyses of this caller are waiting"));
+            return Err(refused("the caller has too many analyses in progress"));
         }
         let all = self.analyses.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
-        let all = all.map_err(|_| refused("too many analyses are waiting"))?;
+        let all = all.map_err(|_| refused("too many analyses are in progress"))?;
         Ok(Admission { _all: all, _share: share })
     }
 

@@ -114,7 +114,7 @@ impl Blobs {
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(
-                "{kind:?} and {extension:?} cannot be a blob's kind and extension: 1 to 16 of a-z and 0-9 are allowed"
+                "the kind {kind:?} or the extension {extension:?} of a blob is invalid: 1 to 16 characters of a-z and 0-9 are allowed"
             )));
         }
         let sha256 = hex::encode(Sha256::digest(&bytes));
@@ -196,7 +196,7 @@ impl Blobs {
 
     fn location(&self, key: &str) -> Result<Path, StoreError> {
         if !is_key(key) {
-            return Err(StoreError::Invalid(format!("{key:?} is not a blob's key")));
+            return Err(StoreError::Invalid(format!("{key:?} is not the key of a blob")));
         }
         Ok(key.split('/').fold(self.prefix.clone(), |path, part| path.join(part)))
     }
@@ -221,7 +221,7 @@ fn is_key(key: &str) -> bool {
 
 fn invalid(url: &str) -> StoreError {
     StoreError::Invalid(format!(
-        "{url:?} is not a blob store: a folder, file:///folder or s3://bucket/prefix is allowed"
+        "{url:?} is not a valid blob store; allowed: a folder, file:///folder or s3://bucket/prefix"
     ))
 }
 

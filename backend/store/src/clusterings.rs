@@ -86,7 +86,7 @@ impl Store {
                 return Ok(Err(live));
             }
         }
-        Err(StoreError::Conflict("clusterings of the collection begin and end over and over".into()))
+        Err(StoreError::Conflict("clusterings of the collection start and end repeatedly; try again".into()))
     }
 
     /// Returns a run by id.

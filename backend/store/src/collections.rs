@@ -132,7 +132,7 @@ impl Store {
         .await?;
         let (old, other_has_it) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
         if old == DEFAULT_COLLECTION && name != DEFAULT_COLLECTION {
-            return Err(StoreError::Conflict("the collection default keeps its name".into()));
+            return Err(StoreError::Conflict("the collection default cannot be renamed".into()));
         }
         if other_has_it {
             return Err(taken(name));
@@ -189,12 +189,12 @@ impl CollectionSettings {
         }
         if let Some(threshold) = self.match_threshold.filter(|value| !(-1.0..=1.0).contains(value)) {
             return Err(StoreError::Invalid(format!(
-                "{threshold} is not a match threshold: -1 to 1 is allowed"
+                "the match threshold {threshold} is invalid: a number from -1 to 1 is allowed"
             )));
         }
         if let Some(days) = self.retention_days.filter(|days| *days < 1) {
             return Err(StoreError::Invalid(format!(
-                "{days} is not a retention in days: 1 or more are allowed"
+                "the retention of {days} days is invalid: 1 or more days are allowed"
             )));
         }
         Ok(())
@@ -202,7 +202,7 @@ impl CollectionSettings {
 }
 
 fn taken(name: &str) -> StoreError {
-    StoreError::Conflict(format!("there is a collection {name} already"))
+    StoreError::Conflict(format!("a collection with the name {name} already exists"))
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {
@@ -213,6 +213,6 @@ fn check_name(name: &str) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
-        "{name:?} is not a collection name: 1 to 64 of the characters a-z, 0-9, - and _ are allowed, and not the form of a UUID"
+        "{name:?} is not a valid collection name: 1 to 64 characters of a-z, 0-9, - and _ are allowed, but not a UUID"
     )))
 }

@@ -210,7 +210,7 @@ impl Store {
         if changed == 0 {
             let from: Vec<&str> = from.iter().map(|state| state.as_str()).collect();
             return Err(StoreError::Conflict(format!(
-                "the crawl is {}, and only one that is {} can become {to}",
+                "the crawl is {}; only a crawl that is {} can become {to}",
                 crawl.state,
                 from.join(" or ")
             )));
@@ -296,5 +296,5 @@ pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), St
     if allowed.contains(&value) {
         return Ok(());
     }
-    Err(StoreError::Invalid(format!("{value:?} is not a {what}: allowed are {}", allowed.join(", "))))
+    Err(StoreError::Invalid(format!("{value:?} is not a valid {what}; allowed: {}", allowed.join(", "))))
 }

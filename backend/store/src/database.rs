@@ -161,7 +161,7 @@ impl Store {
             return Ok(());
         }
         Err(StoreError::Unsupported(format!(
-            "the database has {applied} of the {wanted} migrations that this program knows: use the program that runs on it, or run `facecrawl migrate` first"
+            "the database has {applied} of the {wanted} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
         )))
     }
 

@@ -19,7 +19,7 @@ pub enum StoreError {
     #[error("{0}")]
     Invalid(String),
     /// The cursor was not issued by this service.
-    #[error("the cursor is not one that this service handed out")]
+    #[error("the cursor is not a cursor of this service")]
     BadCursor,
     /// The blob store failed.
     #[error("the blob store failed: {0}")]
@@ -35,7 +35,7 @@ pub enum StoreError {
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
     /// The connection broke during a commit, so the result of the transaction is unknown.
-    #[error("the connection to the database broke before it said whether the change was made: {0}")]
+    #[error("the connection to the database was lost before the commit was confirmed: {0}")]
     CommitUnknown(#[source] sqlx::Error),
 }
 

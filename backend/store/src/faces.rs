@@ -234,7 +234,7 @@ pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
 pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
     if embedding.len() != dimensions as usize {
         return Err(StoreError::Invalid(format!(
-            "the embedding has {} components, and those of {model} have {dimensions}",
+            "the embedding has {} components; the model {model} requires {dimensions}",
             embedding.len()
         )));
     }
@@ -242,7 +242,7 @@ pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -
         return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
     }
     if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
-        return Err(StoreError::Invalid("the embedding is zero, which is similar to nothing".into()));
+        return Err(StoreError::Invalid("all components of the embedding are zero".into()));
     }
     Ok(())
 }

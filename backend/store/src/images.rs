@@ -213,7 +213,7 @@ impl Store {
                 return Ok(Err(existing));
             }
         }
-        Err(StoreError::Conflict("the same image is being stored and deleted over and over".into()))
+        Err(StoreError::Conflict("the same image is stored and deleted repeatedly; try again".into()))
     }
 
     /// Returns an image by id.

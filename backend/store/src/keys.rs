@@ -55,23 +55,25 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Detect, compare, assess and enhance images in requests; nothing is stored.
+    /// Detect and compare faces in images of the request, assess and enhance these images; nothing
+    /// is stored.
     Analyze = "analyze";
-    /// Read collections, crawls, images and faces, including crops and thumbnails.
+    /// Read collections, crawls, people, and stored images and faces with their files.
     Read = "read";
     /// Search a collection for a face.
     Search = "search";
     /// Create, pause, resume and cancel crawls.
     Crawl = "crawl";
-    /// Enrol people and change enrolled people.
+    /// Enrol, change, merge and cluster people.
     Write = "write";
-    /// Delete faces, images and crawls; create erasures.
+    /// Delete faces, images, people and crawls; create erasures.
     Erase = "erase";
-    /// Devices, metrics and jobs of the whole service; only for keys to all collections.
+    /// Read devices and metrics; read and retry jobs. This concerns the whole service, so only a
+    /// key for all collections can have it.
     System = "system";
     /// Create, change and delete collections; lift suppressions; read the audit log.
     Admin = "admin";
-    /// Create, list and revoke keys that allow at most what the key itself allows.
+    /// Create, list and revoke keys. A key cannot create a key that allows more than itself.
     Keys = "keys";
 }
 
@@ -125,23 +127,29 @@ impl NewKey {
             return refuse(
                 "scopes",
                 format!(
-                    "the scope {scope} applies to the whole service, so a key to one collection cannot have it; allowed: a key to all collections"
+                    "the scope {scope} concerns the whole service; only a key for all collections can have it"
                 ),
             );
         }
         if !(1..=200).contains(&self.name.chars().count()) || self.name.chars().any(char::is_control) {
             return refuse(
                 "name",
-                format!("{:?} cannot be a key's name: 1 to 200 characters are allowed", self.name),
+                format!(
+                    "{:?} is not a valid name for a key: 1 to 200 characters without control characters are allowed",
+                    self.name
+                ),
             );
         }
         if let Some(rate) = self.requests_per_minute.filter(|rate| *rate < 1) {
-            return refuse("requests_per_minute", format!("{rate} requests a minute: 1 or more are allowed"));
+            return refuse(
+                "requests_per_minute",
+                format!("{rate} requests per minute is invalid: 1 or more are allowed"),
+            );
         }
         if let Some(end) = self.expires_at.filter(|end| *end <= OffsetDateTime::now_utc()) {
             return refuse(
                 "expires_at",
-                format!("the key would have expired at {end}; a time to come is allowed"),
+                format!("the expiry {end} is in the past; a future time is required"),
             );
         }
         Ok(())
@@ -238,9 +246,9 @@ impl KeyHash {
 /// Fails with `Invalid` if the system returns no random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     let mut bytes = [0; N];
-    SysRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|error| StoreError::Invalid(format!("the system gives no random numbers: {error}")))?;
+    SysRng.try_fill_bytes(&mut bytes).map_err(|error| {
+        StoreError::Invalid(format!("the operating system provided no random numbers: {error}"))
+    })?;
     Ok(bytes)
 }
 

@@ -29,7 +29,7 @@ impl Store {
     ) -> Result<EmbeddingModel, StoreError> {
         if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
             return Err(StoreError::Invalid(format!(
-                "an embedding of {dimensions} dimensions cannot be stored: allowed are 1 to {MOST_DIMENSIONS}"
+                "an embedding with {dimensions} components cannot be stored; 1 to {MOST_DIMENSIONS} are allowed"
             )));
         }
         if let Some(known) = self.find_model(identity).await?
@@ -132,7 +132,7 @@ fn same_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingMo
         return Ok(model);
     }
     Err(StoreError::Conflict(format!(
-        "the embedding model {} is registered with {} dimensions, not {dimensions}",
+        "the embedding model {} is registered with {} components, not {dimensions}",
         model.name, model.dimensions
     )))
 }

@@ -76,7 +76,7 @@ impl Store {
         .await?;
         if let Some(lost) = known.iter().find(|face| !given.contains(face)) {
             return Err(StoreError::Conflict(format!(
-                "the face {lost} was given to another subject meanwhile"
+                "the face {lost} was assigned to a different subject in the meantime"
             )));
         }
         sqlx::query("delete from subject_refusals where subject_id = $1 and face_id = any($2)")
@@ -255,6 +255,6 @@ impl Store {
 
 fn shows_another(face: Uuid, subject: Uuid) -> StoreError {
     StoreError::Conflict(format!(
-        "the face {face} shows the subject {subject}; a face shows one subject, and moves only where that is asked for"
+        "the face {face} is already assigned to the subject {subject}; set move=true to move it"
     ))
 }

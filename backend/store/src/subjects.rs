@@ -225,7 +225,7 @@ impl Store {
         .await?;
         if keys.len() > 1 {
             return Err(StoreError::Conflict(format!(
-                "the subjects have different external ids ({}); take all but one away before they are merged",
+                "the subjects have different external ids ({}); remove all but one of these ids before the merge",
                 keys.join(", ")
             )));
         }
@@ -313,7 +313,7 @@ fn first_wins(objects: Vec<Value>) -> Value {
 fn taken(error: sqlx::Error, external_id: Option<&str>) -> StoreError {
     match error.as_database_error() {
         Some(database) if database.is_unique_violation() => StoreError::Conflict(format!(
-            "the collection has a subject with the external id {:?} already",
+            "a subject with the external id {:?} already exists in the collection",
             external_id.unwrap_or_default()
         )),
         _ => error.into(),

@@ -43,7 +43,9 @@ fn main() {
                 }
                 "decoded".to_owned()
             }
-            Err(DecodeError::Corrupt { reason, .. }) if reason.contains("the decoder gave up") => {
+            Err(DecodeError::Corrupt { reason, .. })
+                if reason.contains("the decoder failed unexpectedly") =>
+            {
                 panic!("round {round}: a decoder panicked on {} bytes: {bytes:02x?}", bytes.len())
             }
             Err(error) => error.reason().to_string(),

@@ -117,7 +117,7 @@ pub enum DecodeError {
         reason: String,
     },
     /// The file is longer than `Limits::max_bytes`.
-    #[error("the image has {bytes} bytes; at most {limit} are accepted")]
+    #[error("the image has {bytes} bytes; at most {limit} are allowed")]
     TooManyBytes {
         /// Size of the file in bytes.
         bytes: usize,
@@ -126,7 +126,7 @@ pub enum DecodeError {
     },
     /// The image exceeds the pixel or side limit.
     #[error(
-        "the image is {width}x{height} pixels; at most {max_pixels} pixels and {max_side} a side are accepted"
+        "the image has {width}x{height} pixels; at most {max_pixels} pixels, and {max_side} pixels per side, are allowed"
     )]
     TooLarge {
         /// Width in pixels.
@@ -202,8 +202,9 @@ fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }
     let Some(format) = Format::sniff(bytes) else {
-        return Err(sniff::known_only_by_name(bytes)
-            .map_or(DecodeError::NotAnImage, |name| unsupported(name, "there is no decoder for them")));
+        return Err(sniff::known_only_by_name(bytes).map_or(DecodeError::NotAnImage, |name| {
+            unsupported(name, "this program has no decoder for this format")
+        }));
     };
     if !format.in_build() {
         return Err(unsupported(
@@ -216,7 +217,8 @@ fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
 
 /// Runs a decoder; a panic inside it becomes [`DecodeError::Corrupt`].
 fn guarded<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-    catch_unwind(AssertUnwindSafe(decoder)).unwrap_or_else(|_| Err(corrupt(format, "the decoder gave up")))
+    catch_unwind(AssertUnwindSafe(decoder))
+        .unwrap_or_else(|_| Err(corrupt(format, "the decoder failed unexpectedly")))
 }
 
 impl Limits {

@@ -21,7 +21,7 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     tx.commit().await.unwrap();
 
     stage.open("/audit", "Audit log").await;
-    browser.until_text("tbody tr", "Search for a face").await;
+    browser.until_text("tbody tr", "Searched for a face").await;
     stage.judge("audit").await;
     browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
     browser.until("document.querySelectorAll('tbody tr').length === 130").await;

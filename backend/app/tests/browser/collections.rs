@@ -40,7 +40,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.until("document.querySelector('[name=match_threshold]').value === '0.45'").await;
     browser.run("document.querySelector('[name=retention_days]').value = ''").await;
     browser.click_text("Save").await;
-    browser.until_text(".toast", "The collection is changed").await;
+    browser.until_text(".toast", "The collection was changed").await;
     stage.judge("collection").await;
     let answer = browser.run_async("return (await fetch('/collections/press-archive')).json()").await;
     assert_eq!(

@@ -38,7 +38,7 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     // A search with that face works before anything is stored.
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
-    browser.until_text(".empty", "No face of default is similar").await;
+    browser.until_text(".empty", "default contains no similar face").await;
     stage.strike().await;
 }
 
@@ -60,7 +60,7 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
     }
     browser.run("document.querySelector('.detected').remove()").await;
     browser.click_text("Camera").await;
-    browser.click_text("Take the picture").await;
+    browser.click_text("Take photo").await;
     browser.until("document.querySelector('.detected') && !document.querySelector('dialog')").await;
     stage.silent().await;
 

@@ -10,7 +10,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     let site = site::start().await;
     stage.crawl(&site).await;
     stage.open("/erasures", "Erasures").await;
-    browser.until_text(".empty", "Nothing was erased").await;
+    browser.until_text(".empty", "Nothing has been erased").await;
 
     // Erases a face from its own page, after a preview.
     stage.open("/faces", "Faces").await;
@@ -53,7 +53,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text("h2", "whole images would be erased").await;
     browser.click_text("Erase permanently").await;
     browser.click("dialog .danger").await;
-    browser.until_text("tbody tr", "A person, by a picture").await;
+    browser.until_text("tbody tr", "A person, by an image").await;
     browser.until_text(".chip", "Person").await;
 
     // Erases the rest of the site by the URLs of its pages.
@@ -89,7 +89,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     stage.open("/erasures", "Erasures").await;
     browser.click("tbody tr td .button").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "suppressions are lifted").await;
+    browser.until_text(".toast", "suppressions were lifted").await;
     browser.until_text("tbody tr:first-child", "lifted").await;
     stage.strike().await;
 }

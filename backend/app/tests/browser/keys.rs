@@ -128,7 +128,7 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
     stage.judge("revoke-key").await;
     browser.click("#confirm-option").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "“press desk” is revoked, with 1 key created with it.").await;
+    browser.until_text(".toast", "“press desk” was revoked, with 1 key created with it.").await;
     browser.until("[...document.querySelectorAll('tbody .chip.bad')].length === 2").await;
     while browser.run_async(&status).await != 401 {}
     stage.heard_only(401).await;
@@ -143,7 +143,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     let operator =
         key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;
     enter(&stage, "/keys", &operator).await;
-    browser.until_text("tbody tr", "This tab's").await;
+    browser.until_text("tbody tr", "This tab").await;
 
     browser.click_text("New key").await;
     browser.type_into("[name=name]", "press desk").await;
@@ -162,13 +162,13 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     browser.click_text("Create key").await;
     browser.until("document.querySelector('.secret')?.value.startsWith('fc_')").await;
     browser.click_text("Copy").await;
-    browser.until_text("[role=status]", "It is").await;
+    browser.until_text("[role=status]", "The key").await;
     stage.judge("key-secret").await;
     let secret =
         browser.run("return document.querySelector('.secret').value").await.as_str().unwrap().to_owned();
     // Escape does not close the dialog with the secret.
     browser.press(&['\u{E00C}', '\u{E00C}']).await;
-    browser.click_text("I have it").await;
+    browser.click_text("Done").await;
     browser.until_text("tbody tr", "press desk").await;
     stage.judge("keys").await;
     assert!(!browser.run("return document.body.innerHTML").await.as_str().unwrap().contains(&secret));
@@ -180,7 +180,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     assert_eq!(browser.run_async(&status).await, 200);
     browser.click("button[aria-label='Revoke press desk']").await;
     browser.click("dialog .danger").await;
-    browser.until_text(".toast", "“press desk” is revoked").await;
+    browser.until_text(".toast", "“press desk” was revoked").await;
     browser.until_text("tbody tr", "Revoked").await;
     while browser.run_async(&status).await != 401 {}
     stage.heard_only(401).await;

@@ -23,7 +23,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.type_into("dialog input", "Ada Example").await;
     browser.click_text("Add").await;
     browser.until_text("h1", "Ada Example").await;
-    browser.until_text(".empty", "No face shows this person yet").await;
+    browser.until_text(".empty", "This person has no faces yet").await;
     browser.type_into("input[type=file]", &stage.file("ada.jpg", &site::portrait(7, 1))).await;
     browser.until("document.querySelector('.person img[src]')").await;
     browser.until_text(".facts", "1 face").await;
@@ -79,6 +79,6 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.click_text("Enrol").await;
     browser.type_into("dialog input", "Cy Example").await;
     browser.click_text("Add").await;
-    browser.until_text(".toast", "The face shows Cy Example now").await;
+    browser.until_text(".toast", "The face was enrolled as Cy Example").await;
     stage.strike().await;
 }

@@ -192,7 +192,7 @@ fn a_driver_that_is_too_old_is_told_with_both_versions() {
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn what_a_driver_of_the_right_version_answers_is_told_by_kind() {
     for (code, wanted, said_too) in [
-        (100, "no_device", "the driver lists 2 GPUs, but this process may use none"),
+        (100, "no_device", "the driver lists 2 GPUs, but this process has no access to them"),
         (101, "device_id", "there is no GPU with the number 0; the driver lists 2 GPUs"),
         (2, "out_of_memory", "lower GPU_MEMORY_LIMIT_GB"),
         (803, "driver_mismatch", "restart the machine"),

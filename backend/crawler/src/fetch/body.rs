@@ -54,11 +54,11 @@ pub(super) async fn read(mut response: reqwest::Response, limits: &Limits) -> Re
         }
         let now = Instant::now();
         if now >= limits.deadline {
-            return Err(FetchError::Timeout("the answer was not complete within the time limit"));
+            return Err(FetchError::Timeout("the response was not complete within the time limit"));
         }
         if now >= window_end {
             if in_window < needed {
-                return Err(FetchError::Timeout("the answer came slower than the minimum speed"));
+                return Err(FetchError::Timeout("the response was slower than the minimum speed"));
             }
             (window_end, in_window) = (now + limits.window, 0);
         }

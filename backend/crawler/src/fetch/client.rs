@@ -118,7 +118,7 @@ impl Fetcher {
         match timeout_at(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),
-            Err(_) => Err(FetchError::Timeout("no answer within the time limit")),
+            Err(_) => Err(FetchError::Timeout("no response within the time limit")),
         }
     }
 

@@ -31,7 +31,7 @@ impl Fetcher {
         match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(response)) => Ok(response.status().as_u16()),
             Ok(Err(error)) => Err(explain(error.without_url())),
-            Err(_) => Err(FetchError::Timeout("no answer within the time limit")),
+            Err(_) => Err(FetchError::Timeout("no response within the time limit")),
         }
     }
 }

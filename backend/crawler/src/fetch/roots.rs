@@ -9,10 +9,10 @@ pub struct Roots(Arc<[reqwest::Certificate]>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootsError {
     /// The file contains no certificate.
-    #[error("there is no PEM certificate in it")]
+    #[error("the file contains no PEM certificate")]
     None,
     /// A certificate cannot be parsed.
-    #[error("a certificate in it cannot be used: {0}")]
+    #[error("the file contains an invalid certificate: {0}")]
     Bad(String),
 }
 

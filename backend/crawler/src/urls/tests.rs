@@ -55,7 +55,7 @@ fn an_address_of_a_file_is_spelled_as_a_scan_does() {
 #[test]
 fn a_file_of_another_machine_has_no_address() {
     for text in ["file://host/album/a.jpg", "file://host//c:/a.jpg"] {
-        assert!(address(text).unwrap_err().contains("does not name a file of this machine"), "{text}");
+        assert!(address(text).unwrap_err().contains("is not the address of a local file"), "{text}");
     }
 }
 

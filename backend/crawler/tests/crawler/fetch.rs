@@ -205,7 +205,7 @@ async fn slow_servers_are_given_up() {
         assert_eq!((error.reason(), error.is_transient()), (Reason::Timeout, true));
     }
     let short = Config { total_timeout: Duration::from_millis(200), min_speed: 0, ..local_config() };
-    for (path, part) in [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no answer")] {
+    for (path, part) in [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no response")] {
         let error = fetch_with(&short, &site, path, Kind::Page).await.unwrap_err();
         assert!(matches!(error, FetchError::Timeout(why) if why.contains(part)), "{path} {error}");
     }

@@ -188,7 +188,7 @@ async fn odd_ports_are_open_in_opened_ranges_only() {
         .unwrap_err();
     assert!(matches!(error, FetchError::Guard(_)));
     // API callers see this message in responses, in jobs and in the log of a webhook.
-    assert_eq!(error.to_string(), "the URL leads to an address that is not allowed");
+    assert_eq!(error.to_string(), "the host of the URL has an IP address that is not allowed");
 }
 
 #[tokio::test]

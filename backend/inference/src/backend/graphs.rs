@@ -95,7 +95,7 @@ fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<
 
 impl Backend for PixelGraphs {
     fn run(&mut self, _: BatchView<'_>, _: &mut dyn FnMut(&[OutputView<'_>])) -> Result<(), BackendError> {
-        Err(BackendError::Failed("a graph of pixels takes pictures, not tensors".to_owned()))
+        Err(BackendError::Failed("an image graph accepts images, not tensors".to_owned()))
     }
 
     fn takes_pictures(&self) -> bool {
@@ -110,12 +110,15 @@ impl Backend for PixelGraphs {
     ) -> Result<(), BackendError> {
         let failed = |error: ort::Error| classify(&error.to_string());
         let [picture] = pictures else {
-            return Err(BackendError::Failed(format!("{} pictures at once; one is taken", pictures.len())));
+            return Err(BackendError::Failed(format!(
+                "the graph accepts one image per run, not {}",
+                pictures.len()
+            )));
         };
         let program = self
             .programs
             .get_mut(picture.program)
-            .ok_or_else(|| BackendError::Failed(format!("there is no graph {}", picture.program)))?;
+            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", picture.program)))?;
         let inputs = program.inputs(picture, false).map_err(failed)?;
         let outputs = program.session.run(inputs).map_err(failed)?;
         show(outputs.iter(), read)

@@ -82,7 +82,7 @@ pub trait Backend: Send {
         _items: usize,
         _read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError> {
-        Err(BackendError::Failed(format!("{} takes tensors, not pictures", self.device())))
+        Err(BackendError::Failed(format!("{} accepts tensors, not images", self.device())))
     }
 
     /// Returns the name of the device: `cpu`, `cuda:0`, …

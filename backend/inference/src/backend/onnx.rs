@@ -90,10 +90,13 @@ impl OnnxModel {
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
         let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
         let [input] = session.inputs() else {
-            return Err(format!("it has {} inputs; one image input is expected", session.inputs().len()));
+            return Err(format!(
+                "the model has {} inputs; one image input is expected",
+                session.inputs().len()
+            ));
         };
         if input.dtype().tensor_type() != Some(TensorElementType::Float32) {
-            return Err(format!("its input {} is not a float32 tensor", input.name()));
+            return Err(format!("the input {} is not a float32 tensor", input.name()));
         }
         let shape: Vec<Option<usize>> = input
             .dtype()
@@ -101,10 +104,10 @@ impl OnnxModel {
             .map(|dims| dims.iter().map(|d| usize::try_from(*d).ok()).collect())
             .unwrap_or_default();
         let input: [Option<usize>; 4] = shape.try_into().map_err(|shape: Vec<_>| {
-            format!("its input has {} dimensions; [batch, 3, height, width] is expected", shape.len())
+            format!("the input has {} dimensions; [batch, 3, height, width] is expected", shape.len())
         })?;
         if input[1].is_some_and(|channels| channels != 3) {
-            return Err(format!("its input has {} channels; 3 are expected", input[1].unwrap_or(0)));
+            return Err(format!("the input has {} channels; 3 are expected", input[1].unwrap_or(0)));
         }
         let input_name = session.inputs()[0].name().to_owned();
         let outputs = session.outputs().len();

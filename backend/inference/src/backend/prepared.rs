@@ -28,7 +28,7 @@ impl Preparation {
         let memory = placement
             .provider
             .memory()
-            .ok_or_else(|| format!("{} shows no device memory", placement.provider.name()))?;
+            .ok_or_else(|| format!("{} provides no device memory", placement.provider.name()))?;
         let device_id = if memory == AllocationDevice::CPU { 0 } else { placement.device_id };
         let device_id =
             i32::try_from(device_id).map_err(|_| format!("device id {device_id} is too large"))?;
@@ -62,7 +62,7 @@ impl Preparation {
         }
         let stack = self.stacks.iter_mut().find(|(size, _)| *size == items);
         let (Some((_, stack)), Some(last)) = (stack, tensors.last()) else {
-            return Err(ort::Error::new(format!("there is no graph for a batch of {items}")));
+            return Err(ort::Error::new(format!("there is no graph for {items} items per batch")));
         };
         let names = stack.inputs.clone();
         let slots = tensors.iter().chain(std::iter::repeat(last));
@@ -84,7 +84,7 @@ fn run_on<'a>(
     let output = output.ok_or_else(|| ort::Error::new("the graph has no output"))?;
     binding.bind_output_to_device(output.as_str(), memory)?;
     let mut outputs = program.session.run_binding(&binding)?;
-    outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph gave no output"))
+    outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph returned no output"))
 }
 
 /// A model with its preparation graphs.

@@ -234,7 +234,7 @@ impl<M: Model> Batcher<M> {
             return Err(reason.clone());
         }
         if self.shared.workers.load(Ordering::Acquire) == 0 {
-            return Err(format!("{} has no thread left", self.shared.operation()));
+            return Err(format!("all threads of {} have ended", self.shared.operation()));
         }
         Ok(())
     }

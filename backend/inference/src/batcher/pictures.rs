@@ -13,6 +13,7 @@ pub(super) fn run<M: Model>(
 ) -> Outcome<M> {
     let items = bucket(buckets, part.len());
     let pictures: Option<Vec<_>> = part.iter().map(|entry| model.picture(&entry.input)).collect();
-    let pictures = pictures.ok_or_else(|| BackendError::Failed("a request has no picture".to_owned()))?;
+    let pictures =
+        pictures.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
     collect(model, part, items, |read| backend.run_pictures(&pictures, items, read))
 }

@@ -146,7 +146,7 @@ pub(super) fn collect<M: Model>(
     })?;
     drop(running);
     if results.len() != part.len() {
-        return Err(BackendError::Failed("the device gave no outputs".to_owned()));
+        return Err(BackendError::Failed("the device returned no outputs".to_owned()));
     }
     Ok(results)
 }

@@ -90,7 +90,7 @@ impl<M: Model> Worker<M> {
         run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> Outcome<M>,
     ) -> Outcome<M> {
         if self.lost {
-            return Err(BackendError::DeviceLost("it was lost in an earlier run".to_owned()));
+            return Err(BackendError::DeviceLost("the device was lost in an earlier run".to_owned()));
         }
         run(&mut self.device, &mut self.tensor, &self.buckets, &self.shared.model)
     }

@@ -61,7 +61,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         let file = pack.pack.file(kind).ok_or_else(|| StartError::Model {
             model: pack.pack.name.clone(),
             reason: format!(
-                "the pack has no {}",
+                "the pack contains no {}",
                 match kind {
                     ModelKind::Detector => "detector",
                     ModelKind::Embedder => "embedder",

@@ -39,10 +39,10 @@ pub(super) fn prove<M: Model>(
     match provider.absence(candidate.runtime) {
         Some(reason) => Err(reason),
         None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
-            unsuited("this processor has no instructions for bf16")
+            unsuited("this processor does not support bf16 instructions")
         }
         None if chosen.precision == Precision::Int8 && !multiplies_bytes() => {
-            unsuited("this processor has no instructions for sums of products of bytes")
+            unsuited("this processor does not support int8 dot product instructions")
         }
         None => candidate.cpu_session(chosen).map_err(|text| diagnose(provider, 0, &text)),
     }

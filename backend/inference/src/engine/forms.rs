@@ -11,7 +11,7 @@ use bytes::Bytes;
 /// description in the manifest.
 pub fn fp32_model(pack: &ResolvedPack, kind: ModelKind) -> Result<Vec<u8>, String> {
     let file =
-        pack.pack.file(kind).ok_or_else(|| format!("the pack {} has no such model", pack.pack.name))?;
+        pack.pack.file(kind).ok_or_else(|| format!("the pack {} contains no such model", pack.pack.name))?;
     Ok(Forms::of(file, pack.read(file)?)?.general.to_vec())
 }
 

@@ -200,7 +200,7 @@ impl Engine {
         if !(0.0..=1.0).contains(&min_score) {
             return Err(unfit(
                 Operation::FaceDetection,
-                format!("min_score is {min_score}; 0 to 1 is allowed"),
+                format!("min_score is {min_score}; it must be from 0 to 1"),
             ));
         }
         let batcher = &self.inner.detection;
@@ -221,8 +221,11 @@ impl Engine {
     /// Fails with [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
     pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<f32>, RunError> {
         let unfit = |reason| unfit(Operation::QualityChecks, reason);
-        let (batcher, _) =
-            self.inner.scoring.as_ref().ok_or_else(|| unfit("the pack has no quality model".to_owned()))?;
+        let (batcher, _) = self
+            .inner
+            .scoring
+            .as_ref()
+            .ok_or_else(|| unfit("the pack contains no quality model".to_owned()))?;
         check_chip(&chip).map_err(unfit)?;
         batcher.run(chip, self.terms(priority)).await
     }

@@ -147,8 +147,8 @@ impl<M: Model> PictureSubject<M> {
 
     /// Runs one image through its graph.
     fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
-        let picture = self.model.picture(input).ok_or("the operation has no picture")?;
-        let mut result = Err("the device gave no outputs".to_owned());
+        let picture = self.model.picture(input).ok_or("the operation returned no image")?;
+        let mut result = Err("the device returned no outputs".to_owned());
         graphs
             .run_pictures(&[picture], 1, &mut |outputs| result = self.model.read(input, outputs, 0, 1))
             .map_err(|e| e.to_string())?;
@@ -158,11 +158,11 @@ impl<M: Model> PictureSubject<M> {
 
 fn alike(wanted: &Frame, found: &Frame, levels: u8) -> Result<f64, String> {
     if (wanted.width(), wanted.height()) != (found.width(), found.height()) {
-        return Err(format!("it made {found:?} where the CPU makes {wanted:?}"));
+        return Err(format!("its image is {found:?}, but the image of the CPU is {wanted:?}"));
     }
     let worst = wanted.data().iter().zip(found.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
     if worst > levels {
-        return Err(format!("its picture differs from the CPU's by {worst} grey levels"));
+        return Err(format!("its image differs from the image of the CPU by {worst} grey levels"));
     }
     Ok(f64::from(worst) / 255.0)
 }
@@ -176,7 +176,7 @@ fn close(wanted: &GreyStatistics, found: &GreyStatistics) -> Result<f64, String>
     {
         let share = (a - b).abs() / a.abs().max(1.0);
         if share.is_nan() || share > SHARE {
-            return Err(format!("its {name} is {b} where the CPU's is {a}"));
+            return Err(format!("its {name} is {b}, but the value of the CPU is {a}"));
         }
         worst = worst.max(share);
     }

@@ -189,5 +189,5 @@ impl Engine {
 fn placed<M: Model>(batcher: &Option<Batcher<M>>, operation: Operation) -> Result<&Batcher<M>, RunError> {
     batcher
         .as_ref()
-        .ok_or_else(|| super::unfit(operation, "it has no device; it is done on the CPU".to_owned()))
+        .ok_or_else(|| super::unfit(operation, "the operation has no device and runs on the CPU".to_owned()))
 }

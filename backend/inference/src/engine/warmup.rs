@@ -41,7 +41,7 @@ impl<M: Model> Sample<M> {
         backend: &mut dyn Backend,
         batch: usize,
     ) -> Result<Vec<Vec<f32>>, String> {
-        let picture = model.picture(&self.input).ok_or("the sample has no picture")?;
+        let picture = model.picture(&self.input).ok_or("the sample contains no image")?;
         let mut outputs = Vec::new();
         backend
             .run_pictures(&vec![picture; batch], batch, &mut |views| {
@@ -98,7 +98,7 @@ impl<M: Model> Sample<M> {
         let items = shades.map(|shade| self.data.iter().map(|v| v * shade).collect::<Vec<f32>>());
         let together = self.run_values(model, many, &items.concat())?;
         if together.iter().any(|(first, _)| *first != items.len()) {
-            return Err("the first axis of its outputs does not count items".to_owned());
+            return Err("the first axis of the outputs is not the batch axis".to_owned());
         }
         for (at, item) in items.iter().enumerate() {
             let alone: Vec<_> = self.run_values(model, one, item)?.into_iter().map(|(_, v)| v).collect();
@@ -109,7 +109,7 @@ impl<M: Model> Sample<M> {
             let difference = difference(&alone, &own, 1)?;
             if difference > SAME {
                 return Err(format!(
-                    "in a batch of 4 its outputs differ by {:.1} % from those of single runs",
+                    "the outputs of a batch of 4 differ by {:.1} % from the outputs of single runs",
                     difference * 100.0
                 ));
             }
@@ -147,7 +147,7 @@ pub(super) fn agree(
 fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result<f64, String> {
     let mut largest = 0.0_f64;
     if expected.len() != found.len() {
-        return Err(format!("{} outputs instead of {}", found.len(), expected.len()));
+        return Err(format!("the model has {} outputs instead of {}", found.len(), expected.len()));
     }
     for (number, (wanted, all)) in expected.iter().zip(found).enumerate() {
         if all.len() != wanted.len() * batch {
@@ -162,7 +162,7 @@ fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result
             let whole = length(wanted.iter().copied()).max(FLOOR * (wanted.len() as f64).sqrt());
             let share = distance / whole;
             if share.is_nan() {
-                return Err(format!("output {number} has values that are no numbers"));
+                return Err(format!("output {number} contains values that are not numbers"));
             }
             largest = largest.max(share);
         }

@@ -23,7 +23,7 @@ pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<R
         ref other => return Err(format!("output {} has the shape {other:?}", output.name)),
     };
     if items != batch || index >= items {
-        return Err(format!("output {} holds {items} items; the batch has {batch}", output.name));
+        return Err(format!("output {} contains {items} items; the batch has {batch}", output.name));
     }
     let length = rows * columns;
     let data = output

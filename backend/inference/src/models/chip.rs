@@ -48,13 +48,13 @@ pub(super) fn chip_pixels(
     outputs: usize,
 ) -> Result<PixelWriter, String> {
     if file.family != family {
-        return Err(format!("{:?} is no family of {families}", file.family));
+        return Err(format!("{:?} is not a family of {families}", file.family));
     }
     if outputs != 1 {
-        return Err(format!("it has {outputs} outputs; one {expected} is expected"));
+        return Err(format!("the model has {outputs} outputs; one {expected} is expected"));
     }
     if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP as usize)) {
-        return Err(format!("its input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
+        return Err(format!("the input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
     }
     Ok(PixelWriter::new(&file.input))
 }
@@ -86,7 +86,7 @@ impl<M: ChipModel> Model for M {
         let row = self.row();
         if output.data.len() != row * batch {
             let (rows, shape) = (M::ROWS, &output.shape);
-            return Err(format!("the output {shape:?} does not hold {batch} {rows} of {row} numbers"));
+            return Err(format!("the output {shape:?} does not contain {batch} {rows} of {row} numbers"));
         }
         self.read_row(&output.data[index * row..(index + 1) * row])
             .ok_or_else(|| crate::error::EMPTY_OUTPUT.to_owned())

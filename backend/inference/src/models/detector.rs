@@ -44,29 +44,29 @@ impl DetectorModel {
             }
             ModelFamily::Yunet | ModelFamily::Scrfd => {
                 let known = if file.family == ModelFamily::Yunet { "12" } else { "6, 9, 10 or 15" };
-                return Err(format!("it has {outputs} outputs; its family has {known}"));
+                return Err(format!("the model has {outputs} outputs; its family has {known}"));
             }
-            _ => return Err(format!("{:?} is no family of detectors", file.family)),
+            _ => return Err(format!("{:?} is not a family of detectors", file.family)),
         };
         let fixed_size = match (input[3], input[2]) {
             (Some(width), Some(height))
                 if width % alignment == 0 && height % alignment == 0 && width * height > 0 =>
             {
                 let side =
-                    |s: usize| u32::try_from(s).map_err(|_| format!("its input side {s} is too large"));
+                    |s: usize| u32::try_from(s).map_err(|_| format!("the input side {s} is too large"));
                 Some((side(width)?, side(height)?))
             }
             (None, None) => None,
             (width, height) => {
                 return Err(format!(
-                    "its input is {width:?} x {height:?}; both sides must be free, or fixed multiples of {alignment}"
+                    "the input is {width:?} x {height:?}; both sides must be dynamic, or fixed multiples of {alignment}"
                 ));
             }
         };
         Ok(Self {
             family: file.family,
             pixels: PixelWriter::new(&file.input),
-            nms_iou: file.nms_iou.ok_or("the manifest gives it no nms_iou")?,
+            nms_iou: file.nms_iou.ok_or("the manifest defines no nms_iou for the model")?,
             fixed_size,
             alignment: alignment as u32,
             landmarks,
@@ -94,7 +94,7 @@ impl DetectorModel {
     pub fn check(&self, (width, height): (u32, u32)) -> Result<(), String> {
         match self.fixed_size {
             Some(size) if size != (width, height) => {
-                Err(format!("the canvas is {width}x{height}; this detector takes only {}x{}", size.0, size.1))
+                Err(format!("the canvas is {width}x{height}; this detector requires {}x{}", size.0, size.1))
             }
             None if width % self.alignment != 0 || height % self.alignment != 0 => Err(format!(
                 "the canvas is {width}x{height}; both sides must be multiples of {}",

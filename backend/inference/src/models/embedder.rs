@@ -21,7 +21,7 @@ impl EmbedderModel {
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Arcface, "embedders", "embedding");
         let pixels = chip_pixels(file, expected, input, outputs)?;
-        let dimensions = file.dimensions.ok_or("the manifest gives it no dimensions")?;
+        let dimensions = file.dimensions.ok_or("the manifest defines no dimensions for the model")?;
         Ok(Self { pixels, dimensions })
     }
 }

@@ -36,7 +36,7 @@ pub trait Model: Send + Sync + 'static {
     /// Fills one item of the batch. The length of `slot` is the product of `shape`. Not called for
     /// operations that only take images.
     fn write(&self, _input: &Self::Input, _slot: &mut [f32]) {
-        unreachable!("{} is only run by backends that take pictures", self.operation().name());
+        unreachable!("{} requires a backend that accepts images", self.operation().name());
     }
 
     /// Returns the request as an image, for backends that take images; `None` if that is not

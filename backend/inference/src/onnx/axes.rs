@@ -21,7 +21,7 @@ pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
         let name = value.name().to_owned();
         let first = axes(value).first_mut().ok_or_else(|| format!("{name} has no axes"))?;
         if first.value.is_some_and(|length| length != 1) {
-            return Err(format!("the first axis of {name} is no batch of one"));
+            return Err(format!("the first axis of {name} is not a batch axis of length 1"));
         }
         *first = free("batch");
     }
@@ -49,12 +49,12 @@ pub(crate) fn free_canvas(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {
         let name = input.name().to_owned();
-        let [_, _, height, width] = axes(input) else { return Err(format!("{name} is no picture")) };
+        let [_, _, height, width] = axes(input) else { return Err(format!("{name} is not an image")) };
         (*height, *width) = (free("height"), free("width"));
     }
     for output in &mut graph.output {
         let name = output.name().to_owned();
-        let [_, rows, _] = axes(output) else { return Err(format!("{name} is no table of rows")) };
+        let [_, rows, _] = axes(output) else { return Err(format!("{name} is not a table of rows")) };
         // The axis has no name, because the outputs of different strides have different lengths.
         *rows = Axis::default();
     }
@@ -143,8 +143,11 @@ mod tests {
             ..Graph::default()
         };
         let model = Model { graph: Some(graph), ..Model::default() };
-        assert_eq!(free_batch(model.clone()).unwrap_err(), "the first axis of x is no batch of one");
-        assert_eq!(free_canvas(model).unwrap_err(), "x is no picture");
+        assert_eq!(
+            free_batch(model.clone()).unwrap_err(),
+            "the first axis of x is not a batch axis of length 1"
+        );
+        assert_eq!(free_canvas(model).unwrap_err(), "x is not an image");
 
         assert!(read(Bytes::from_static(b"not an ONNX file")).is_err());
         assert_eq!(read(Bytes::new()).unwrap_err(), "the file has no graph");

@@ -46,14 +46,16 @@ fn output(node: &Node) -> &str {
 /// Computes the tensor of a `DequantizeLinear` of constants.
 fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     let wrong = |what: &str| format!("{}: {what}", output(node));
-    let operand =
-        |index: usize| graph.constant(input(node, index)).ok_or_else(|| wrong("an operand is no constant"));
+    let operand = |index: usize| {
+        graph.constant(input(node, index)).ok_or_else(|| wrong("an operand is not a constant"))
+    };
     let quantized = operand(0)?;
     let (values, scales, zeros) = (quantized.integers()?, operand(1)?.floats()?, operand(2)?.integers()?);
     if scales.len() != zeros.len() {
-        return Err(wrong("it has not one zero point for each scale"));
+        return Err(wrong("it must have one zero point for each scale"));
     }
-    let blocks = Blocks::new(quantized, node, scales.len()).ok_or_else(|| wrong("the blocks do not fit"))?;
+    let blocks = Blocks::new(quantized, node, scales.len())
+        .ok_or_else(|| wrong("the blocks do not match the shape"))?;
     let floats = values.iter().enumerate().map(|(index, &value)| {
         let scale = blocks.scale_of(index);
         (value - zeros[scale]) as f32 * scales[scale]
@@ -102,9 +104,9 @@ impl Blocks {
 /// Returns `tensor` with the shape in the node's second input, which is a constant.
 fn reshape(graph: &Graph, node: &Node, tensor: &Tensor) -> Result<Tensor, String> {
     let wrong = |what: &str| format!("{}: {what}", output(node));
-    let target = graph.constant(input(node, 1)).ok_or_else(|| wrong("its shape is no constant"))?;
+    let target = graph.constant(input(node, 1)).ok_or_else(|| wrong("its shape is not a constant"))?;
     let reshaped = Tensor { name: Some(output(node).to_owned()), dims: target.integers()?, ..tensor.clone() };
-    if reshaped.count() == tensor.count() { Ok(reshaped) } else { Err(wrong("its shape does not fit")) }
+    if reshaped.count() == tensor.count() { Ok(reshaped) } else { Err(wrong("its shape does not match")) }
 }
 
 #[cfg(test)]
@@ -165,13 +167,13 @@ mod tests {
     fn a_file_that_does_not_follow_the_layout_is_refused_by_name() {
         let mut short = model(&[1.0; 6]);
         short.graph.as_mut().unwrap().initializer[1] = Tensor::of_floats("s", vec![2], &[1.0, 1.0]);
-        assert_eq!(expand_blocks(short).unwrap_err(), "w: it has not one zero point for each scale");
+        assert_eq!(expand_blocks(short).unwrap_err(), "w: it must have one zero point for each scale");
         let mut wide = model(&[1.0; 6]);
         wide.graph.as_mut().unwrap().node[0].attribute[1].i = Some(3);
-        assert_eq!(expand_blocks(wide).unwrap_err(), "w: the blocks do not fit");
+        assert_eq!(expand_blocks(wide).unwrap_err(), "w: the blocks do not match the shape");
         let mut computed = model(&[1.0; 6]);
         computed.graph.as_mut().unwrap().initializer.remove(0);
-        assert_eq!(expand_blocks(computed).unwrap_err(), "w: an operand is no constant");
+        assert_eq!(expand_blocks(computed).unwrap_err(), "w: an operand is not a constant");
         assert!(expand_blocks(Model { graph: Some(Graph::default()), ..Model::default() }).is_err());
     }
 }

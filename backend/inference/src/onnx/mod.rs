@@ -24,7 +24,7 @@ use std::collections::HashSet;
 /// # Errors
 /// Fails with a message if the file is not an ONNX model or has no graph.
 pub(crate) fn read(file: Bytes) -> Result<Model, String> {
-    let model = Model::decode(file).map_err(|_| "the file is no ONNX model".to_owned())?;
+    let model = Model::decode(file).map_err(|_| "the file is not an ONNX model".to_owned())?;
     if model.graph.is_some() { Ok(model) } else { Err("the file has no graph".to_owned()) }
 }
 
@@ -104,12 +104,12 @@ impl Tensor {
         if values.len() == self.count() {
             Ok(values)
         } else {
-            Err(self.misfit("as many values as its axes say"))
+            Err(self.misfit("as many values as its axes define"))
         }
     }
 
     fn misfit(&self, wanted: &str) -> String {
-        format!("the tensor {} does not hold {wanted}", self.name())
+        format!("the tensor {} does not contain {wanted}", self.name())
     }
 }
 

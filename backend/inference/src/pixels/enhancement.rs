@@ -73,7 +73,7 @@ impl Model for EnhancementModel {
         let frame = super::picture(outputs)?;
         let plan = input.plan();
         if (frame.width(), frame.height()) != plan.size {
-            return Err(format!("the picture is {frame:?} instead of {:?}", plan.size));
+            return Err(format!("the image is {frame:?} instead of {:?}", plan.size));
         }
         Ok(Enhanced { frame, scale: if plan.enlarges() { plan.scale } else { 1.0 } })
     }

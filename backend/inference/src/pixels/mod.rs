@@ -13,11 +13,13 @@ use vision::Frame;
 
 /// Returns the single output, bytes `[1, height, width, 3]`, as a frame.
 fn picture(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
-    let [output] = outputs else { return Err(format!("{} outputs instead of one picture", outputs.len())) };
-    let [1, height, width, 3] = output.shape[..] else {
-        return Err(format!("the output is {:?}, which is no picture", output.shape));
+    let [output] = outputs else {
+        return Err(format!("the model returned {} outputs instead of one image", outputs.len()));
     };
-    let side = |length: usize| u32::try_from(length).map_err(|_| format!("a side of {length} pixels"));
+    let [1, height, width, 3] = output.shape[..] else {
+        return Err(format!("the output is {:?}, which is not an image", output.shape));
+    };
+    let side = |length: usize| u32::try_from(length).map_err(|_| format!("a side has {length} pixels"));
     Frame::new(side(width)?, side(height)?, output.bytes.to_vec())
-        .ok_or_else(|| format!("the output {:?} holds {} bytes", output.shape, output.bytes.len()))
+        .ok_or_else(|| format!("the output {:?} contains {} bytes", output.shape, output.bytes.len()))
 }

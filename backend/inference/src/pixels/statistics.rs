@@ -40,7 +40,7 @@ impl Model for StatisticsModel {
         let (width, height) = (input.width() as usize, input.height() as usize);
         let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
         if output.shape != [Row::COUNT, height] || output.data.iter().any(|v| !v.is_finite()) {
-            return Err(format!("the output {:?} does not hold the sums of {height} rows", output.shape));
+            return Err(format!("the output {:?} does not contain the sums of {height} rows", output.shape));
         }
         let row = |row: Row| output.data[row as usize * height..][..height].iter().map(|v| f64::from(*v));
         let sum = |kind: Row| row(kind).sum::<f64>();

@@ -147,26 +147,26 @@ impl Unavailable {
                 format!("the NVIDIA driver {version} is too old for these libraries")
             }
             UnavailableKind::DriverTooOld { found: Some(version) } => {
-                format!("the NVIDIA driver {version} is too old; CUDA 13 needs {DRIVER} or newer")
+                format!("the NVIDIA driver {version} is too old; CUDA 13 requires {DRIVER} or newer")
             }
             UnavailableKind::DriverTooOld { found: None } => {
-                format!("the NVIDIA driver is missing or too old; CUDA 13 needs {DRIVER} or newer")
+                format!("the NVIDIA driver is missing or too old; CUDA 13 requires {DRIVER} or newer")
             }
             UnavailableKind::DriverMismatch => {
                 "the NVIDIA driver's library and its kernel module have different versions".to_owned()
             }
             UnavailableKind::NoDevice { listed: 0 } => format!("there is no {maker} GPU"),
             UnavailableKind::NoDevice { listed } => {
-                format!("the driver lists {}, but this process may use none", gpus(*listed))
+                format!("the driver lists {}, but this process has no access to them", gpus(*listed))
             }
             UnavailableKind::DeviceId { id, listed: 0 } => format!("there is no GPU with the number {id}"),
             UnavailableKind::DeviceId { id, listed } => {
                 format!("there is no GPU with the number {id}; the driver lists {}", gpus(*listed))
             }
-            UnavailableKind::DeviceUnsupported => "the libraries have no code for this GPU".to_owned(),
-            UnavailableKind::OutOfMemory => "the GPU has not enough free memory".to_owned(),
+            UnavailableKind::DeviceUnsupported => "the libraries do not support this GPU".to_owned(),
+            UnavailableKind::OutOfMemory => "the GPU does not have enough free memory".to_owned(),
             UnavailableKind::RuntimeOutOfDate => {
-                "ONNX Runtime and the libraries beside it are of versions that do not fit together".to_owned()
+                "the versions of ONNX Runtime and of the libraries in its folder do not match".to_owned()
             }
             UnavailableKind::Disagrees
             | UnavailableKind::Unsuited
@@ -194,16 +194,16 @@ impl Unavailable {
                     .to_owned()
             }
             UnavailableKind::DeviceId { .. } => {
-                "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers that `facecrawl gpu` lists".to_owned()
+                "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers from the list of `facecrawl gpu`".to_owned()
             }
             UnavailableKind::DeviceUnsupported => {
-                "CUDA 13 needs compute capability 7.5 or newer (GeForce RTX 20, T4)".to_owned()
+                "CUDA 13 requires compute capability 7.5 or newer (GeForce RTX 20, T4)".to_owned()
             }
             UnavailableKind::OutOfMemory => {
                 "lower GPU_MEMORY_LIMIT_GB or GPU_BATCH_SIZE, or stop other programs on the GPU".to_owned()
             }
             UnavailableKind::RuntimeOutOfDate => {
-                "run `./scripts/gpu-runtime`, and leave ORT_DYLIB_PATH and LD_LIBRARY_PATH unset".to_owned()
+                "run `./scripts/gpu-runtime` and unset ORT_DYLIB_PATH and LD_LIBRARY_PATH".to_owned()
             }
             UnavailableKind::NotInBuild
             | UnavailableKind::Disagrees
@@ -218,13 +218,13 @@ impl Unavailable {
         let ready_made = cfg!(all(target_os = "linux", target_arch = "x86_64"));
         match self.provider? {
             Provider::Cuda | Provider::Tensorrt if ready_made => {
-                Some("`./scripts/gpu-runtime` brings one that has it".to_owned())
+                Some("`./scripts/gpu-runtime` installs a library that includes it".to_owned())
             }
             Provider::OpenVino if ready_made => {
-                Some("`./scripts/openvino` brings one that has it".to_owned())
+                Some("`./scripts/openvino` installs a library that includes it".to_owned())
             }
             Provider::Migraphx if ready_made => {
-                Some("docs/how-to/OPERATIONS.md (GPUs) says where one that has it comes from".to_owned())
+                Some("see docs/how-to/OPERATIONS.md (GPUs) for a library that includes it".to_owned())
             }
             _ => None,
         }

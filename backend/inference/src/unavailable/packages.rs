@@ -49,15 +49,15 @@ impl Package {
     /// Returns what to do if one of the package's libraries is missing.
     pub(super) fn advice(self) -> String {
         match self {
-            Self::Wheel(name) => format!("`./scripts/gpu-runtime` brings it (package {name})"),
-            Self::OpenVino => "`./scripts/openvino` brings it".to_owned(),
+            Self::Wheel(name) => format!("`./scripts/gpu-runtime` installs it (package {name})"),
+            Self::OpenVino => "`./scripts/openvino` installs it".to_owned(),
             Self::Tensorrt => {
-                "install TensorRT 10 for CUDA 13 (package tensorrt), and put its libraries beside ONNX Runtime"
+                "install TensorRT 10 for CUDA 13 (package tensorrt), and copy its libraries to the folder of ONNX Runtime"
                     .to_owned()
             }
             Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)".to_owned(),
             Self::Zlib => "install zlib (package zlib1g or zlib)".to_owned(),
-            Self::Other => "install the package that holds it".to_owned(),
+            Self::Other => "install the package that contains it".to_owned(),
         }
     }
 }

@@ -29,7 +29,7 @@ impl Analyzer {
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
             return Err(AnalyzeError::Option(format!(
-                "aligned: the picture has {}x{} pixels; an aligned crop has {CHIP}x{CHIP}",
+                "aligned: the image has {}x{} pixels; an aligned crop must have {CHIP}x{CHIP}",
                 size.0, size.1
             )));
         }

@@ -37,7 +37,7 @@ impl Crawls {
             let (from, to) = ([CrawlState::Running], CrawlState::Paused);
             let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
             if crawl.kind != CrawlKind::Web {
-                let reason = "a scan of local files runs with its command and cannot be paused";
+                let reason = "a scan of local files cannot be paused; stop its command instead";
                 return Err(StoreError::Conflict(reason.into()).into());
             }
             tx.commit().await?;
@@ -93,7 +93,7 @@ impl Crawls {
                 return Ok(self.store().crawl(id).await?);
             }
         }
-        let reason = format!("the crawl is {}, and there is no further run of it", crawl.state);
+        let reason = format!("the crawl is {}, and no further run is scheduled", crawl.state);
         Err(StoreError::Conflict(reason).into())
     }
 

@@ -22,7 +22,7 @@ const CHUNK: i64 = 1000;
 const DISCARDED: RowEnd<'static> = RowEnd {
     state: Unprocessed::Failed,
     reason: &Reason::JobDiscarded,
-    detail: "its worker died, or its handler panicked, at every attempt",
+    detail: "in every attempt, the worker ended or the handler panicked",
     status: None,
 };
 

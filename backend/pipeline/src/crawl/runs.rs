@@ -49,7 +49,7 @@ impl Crawls {
         if self.store().take_next_run(tx.conn(), previous).await? {
             let previous = self.store().crawl(previous).await?;
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
-                .map_err(|error| StoreError::Invalid(format!("the options are not understood: {error}")))?;
+                .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;
             let crawl = self.store().insert_next_run(tx.conn(), &previous).await?;
             self.sow(&mut tx, &crawl, &options).await?;
             next = Some(crawl);

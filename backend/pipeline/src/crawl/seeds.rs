@@ -15,7 +15,7 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     if seeds.is_empty() || seeds.len() > MOST {
         return Err(CrawlError::invalid(
             "seeds",
-            format!("{} were given; there must be 1 to {MOST} http or https URLs", seeds.len()),
+            format!("the list has {} entries; 1 to {MOST} http or https URLs are allowed", seeds.len()),
         ));
     }
     let mut bytes = 0;
@@ -38,7 +38,7 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
             return Err(CrawlError::invalid(
                 "seeds",
                 format!(
-                    "their normal forms have too many bytes; at most {MOST_BYTES} are allowed; start several crawls"
+                    "the normalised URLs have more than {MOST_BYTES} bytes in total; start several crawls instead"
                 ),
             ));
         }

@@ -40,7 +40,8 @@ impl Crawls {
         overlap: Duration,
     ) -> Result<NewWebhookSecret, CrawlError> {
         let Some(service) = &self.config.webhook_secret else {
-            let sentence = "this service has no WEBHOOK_SECRET, of which the secrets of collections are made";
+            let sentence =
+                "WEBHOOK_SECRET is not set on this service; the secrets of collections are derived from it";
             return Err(StoreError::Conflict(sentence.into()).into());
         };
         let salt = keys::random::<SALT>()?;

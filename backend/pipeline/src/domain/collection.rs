@@ -15,9 +15,10 @@ pub(crate) async fn collection_id(store: &Store, name: &str) -> Result<Uuid, Cra
     }
     match store.collection(name).await {
         Ok(collection) => Ok(collection.id),
-        Err(StoreError::NotFound { .. }) => {
-            Err(CrawlError::invalid("collection", format!("there is no collection {name:?}; make it first")))
-        }
+        Err(StoreError::NotFound { .. }) => Err(CrawlError::invalid(
+            "collection",
+            format!("there is no collection {name:?}; create it first"),
+        )),
         Err(error) => Err(error.into()),
     }
 }

@@ -30,7 +30,7 @@ impl FromStr for Interval {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "invalid value: {text:?}, expected a whole number with m, h, d or w (minutes to weeks), from 5m to 366d"
+                "invalid value: {text:?}, expected a whole number followed by m, h, d or w (minutes, hours, days, weeks), from 5m to 366d"
             )
         };
         let unit = text.chars().next_back().ok_or_else(wrong)?;

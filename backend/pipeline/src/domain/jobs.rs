@@ -179,5 +179,5 @@ pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
 
 /// Reads a payload. The error text is stored in the job's record.
 pub(crate) fn read<T: DeserializeOwned>(payload: &Value) -> Result<T, String> {
-    T::deserialize(payload).map_err(|error| format!("the payload is not understood: {error}"))
+    T::deserialize(payload).map_err(|error| format!("the payload cannot be parsed: {error}"))
 }

@@ -116,7 +116,7 @@ impl CrawlOptions {
         if self.allow.len() > ALLOWED_HOSTS {
             return Err(CrawlError::invalid(
                 "allow",
-                format!("{} hosts were given; at most {ALLOWED_HOSTS} are allowed", self.allow.len()),
+                format!("the list has {} hosts; at most {ALLOWED_HOSTS} are allowed", self.allow.len()),
             ));
         }
         match self.allow.iter().find(|host| !is_host_pattern(host)) {
@@ -139,7 +139,9 @@ impl CrawlOptions {
             if (limit as u64) < seeds as u64 {
                 return Err(CrawlError::invalid(
                     field,
-                    format!("is {limit}, but there are {seeds} such seeds; it must be at least that"),
+                    format!(
+                        "is {limit}, but the crawl has {seeds} such seeds; the limit must be at least {seeds}"
+                    ),
                 ));
             }
         }

@@ -62,7 +62,7 @@ pub enum EnrolError {
     #[error(transparent)]
     Ingest(#[from] IngestError),
     /// The image has no face with this index.
-    #[error("there is no face {index}: the picture has {found}")]
+    #[error("there is no face with index {index}; the image has {found} faces")]
     NoFace {
         /// The requested index.
         index: usize,
@@ -143,7 +143,7 @@ impl Ingest {
             erased |= store.suppresses_address(tx.conn(), collection, address).await?;
         }
         if erased || !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
-            let sentence = "the picture, its address, or somebody in it was erased and must not be stored again; send one that shows this person alone";
+            let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
             return Err(StoreError::Conflict(sentence.into()).into());
         }
         // Lock subjects before images, in the same order as the deletion of an enrolled image with

@@ -121,7 +121,7 @@ impl Ingest {
                 return Ok(relation);
             }
         }
-        Err(StoreError::Conflict("near pictures are replaced over and over".into()))
+        Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
     }
 
     async fn look(

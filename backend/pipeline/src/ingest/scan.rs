@@ -33,7 +33,7 @@ const LEASE: Duration = Duration::from_secs(120);
 /// Time between two renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(20);
 /// Error text in the record of a scan whose lease expired.
-const LAPSED: &str = "the command that scanned ended without finishing; scan again, what is stored already is not analysed anew";
+const LAPSED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
 
 /// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]

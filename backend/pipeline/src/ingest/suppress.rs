@@ -129,7 +129,7 @@ impl Ingest {
         claim: Option<Claim>,
         reason: Reason,
     ) -> Result<Ingested, IngestError> {
-        let detail = (reason == Reason::SuppressedUrl).then_some("what was found at this address was erased");
+        let detail = (reason == Reason::SuppressedUrl).then_some("the image at this address was erased");
         let result = ImageUrlResult {
             state: ImageState::Suppressed,
             reason: Some(reason.clone()),

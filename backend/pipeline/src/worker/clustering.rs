@@ -34,7 +34,7 @@ impl Handler for ClusterCollection {
         }
         match self.give_up(payload.clustering_id, &error).await {
             Ok(()) => Outcome::Discard(error),
-            Err(also) => Outcome::Discard(format!("{error}; and that could not be noted: {also}")),
+            Err(also) => Outcome::Discard(format!("{error}; the failure could not be recorded: {also}")),
         }
     }
 }

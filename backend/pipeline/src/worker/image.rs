@@ -69,7 +69,10 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
             if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
-                return Err(JobError::skipped(reason, "its X-Robots-Tag asks not to take it"));
+                return Err(JobError::skipped(
+                    reason,
+                    "its X-Robots-Tag does not allow the image to be indexed",
+                ));
             }
         }
         let visit = http_cache::visit(&fetched);

@@ -52,7 +52,7 @@ impl JobError {
             FetchError::Later(until) => Self::Later(until),
             FetchError::Refused(Reason::RobotsUnavailable) => {
                 let detail =
-                    "the host's robots.txt is unavailable, so nothing may be fetched from the host".into();
+                    "the robots.txt of the host is unavailable, so no request to the host is allowed".into();
                 Self::Retry { reason, detail, at: Some(now + robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {

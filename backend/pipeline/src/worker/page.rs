@@ -26,7 +26,7 @@ use url::Url;
 use uuid::Uuid;
 
 /// Detail of an image whose URL has no valid host name.
-const NO_HOST: &str = "the host in its address is longer than any host name";
+const NO_HOST: &str = "the host name in the address is longer than allowed";
 
 /// The handler of `scan_page`.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
@@ -68,7 +68,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         let fetched = match hops.fetch(request).await {
             // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
-                return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap there"));
+                return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
                 context.maps.remember_large(job.page_id);
@@ -109,17 +109,17 @@ async fn read(
 ) -> Result<PageOutcome, JobError> {
     match content {
         Content::Html if job.sitemap.is_some() => {
-            Err(JobError::skipped(Reason::NoSitemap, "a page was sent in the place of a sitemap"))
+            Err(JobError::skipped(Reason::NoSitemap, "the response is an HTML page, not a sitemap"))
         }
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Map => read_map(context, view, job, fetched).await,
         Content::Image => Ok(page_outcome::of_image(job, &fetched)),
         Content::Other => {
-            let found = fetched.content_type.as_deref().unwrap_or("no content type");
+            let found = fetched.content_type.as_deref().unwrap_or("(none)");
             Err(JobError::Final {
                 state: Unprocessed::Skipped,
                 reason: Reason::NotHtml,
-                detail: format!("the content is {found}"),
+                detail: format!("the response has the content type {found}"),
                 status: Some(fetched.status),
             })
         }

@@ -172,7 +172,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
 pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let result = PageResult {
         reason: Some(Reason::IsAnImage),
-        detail: Some("the address is that of an image; it was entered as one".into()),
+        detail: Some("the URL is an image; it was added to the images of the crawl".into()),
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.to_string()),
         ..PageResult::new(PageState::Skipped)
@@ -271,7 +271,7 @@ fn result(
     left_out: BTreeMap<Reason, u64>,
     title: Option<String>,
 ) -> PageResult {
-    let detail = denied.as_ref().map(|reason| format!("its images were not taken: {reason}"));
+    let detail = denied.as_ref().map(|reason| format!("its images were not processed: {reason}"));
     let mut result = PageResult {
         state: PageState::Fetched,
         reason: denied,

@@ -254,9 +254,9 @@ impl Answer {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),
             Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
-            Self::Unreachable => Err(FetchError::Connect(
-                "the host did not answer a moment ago when asked for robots.txt".into(),
-            )),
+            Self::Unreachable => {
+                Err(FetchError::Connect("the host did not respond to a recent request for robots.txt".into()))
+            }
         }
     }
 }

@@ -54,7 +54,7 @@ impl DeliverWebhook {
             Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
         };
         let Some(secret) = &self.secret else {
-            return self.retry_later(job, "this worker has no WEBHOOK_SECRET to sign with".into());
+            return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
         };
         let signers = match self.store.webhook_signers(crawl.collection_id).await {
             Ok(signers) => signers,
@@ -80,11 +80,10 @@ impl DeliverWebhook {
         ];
         match self.fetcher.post(&url, &headers, body.into()).await {
             Ok(status) if (200..300).contains(&status) => Outcome::Done,
-            Ok(GONE) => Outcome::Discard("the webhook answered 410: it is gone".into()),
-            Ok(status) => self.retry_later(job, format!("the webhook answered {status}")),
-            Err(error) => {
-                self.retry_later(job, format!("the webhook was not reached ({}): {error}", error.reason()))
-            }
+            Ok(GONE) => Outcome::Discard("the webhook responded with status 410 (gone)".into()),
+            Ok(status) => self.retry_later(job, format!("the webhook responded with status {status}")),
+            Err(error) => self
+                .retry_later(job, format!("the webhook could not be reached ({}): {error}", error.reason())),
         }
     }
 

@@ -99,7 +99,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     let live = begin().await;
     let ended = world.store.crawl(id).await.unwrap();
     assert_eq!(ended.state, CrawlState::Failed, "the next scan closes it");
-    assert!(ended.error.unwrap().contains("scan again"));
+    assert!(ended.error.unwrap().contains("run it again"));
     assert_eq!(world.progress(id).await.reasons.get(&Reason::NotScanned), Some(&1));
 
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());

@@ -32,7 +32,7 @@ pub(crate) async fn within<T>(
     call: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let text = format!("no answer within {limit:?}");
+        let text = format!("no response within {limit:?}");
         Err(QueueError::Database(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))))
     })
 }

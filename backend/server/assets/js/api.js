@@ -1,5 +1,5 @@
 // Requests to the service, made like those of any other client: JSON bodies, problem documents as
-// errors, and a key where the service requires one.
+// errors, and a key if the service requires one.
 
 const STORE = "facecrawl.key";
 let askForKey = null;
@@ -8,7 +8,7 @@ let asking = null;
 /** An error response (RFC 9457), or a missing response. */
 export class Problem extends Error {
   constructor(document, status) {
-    super(document.detail || document.title || `The service answered ${status}.`);
+    super(document.detail || document.title || `The service responded with status ${status}.`);
     Object.assign(this, document, { status, requestId: document.request_id });
   }
 }
@@ -61,7 +61,7 @@ async function send(target, init) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     const detail = "The service cannot be reached. It may have stopped, or the network is down.";
-    throw new Problem({ title: "No answer", detail, code: "unreachable" }, 0);
+    throw new Problem({ title: "No response", detail, code: "unreachable" }, 0);
   }
 }
 
@@ -80,7 +80,7 @@ export async function call(method, path, options) {
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 
-/** Returns a multipart body with one picture. */
+/** Returns a multipart body with one image. */
 export function withPicture(blob, name = "picture") {
   const body = new FormData();
   body.append("image", blob, name);

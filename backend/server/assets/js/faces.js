@@ -32,7 +32,7 @@ export function sources(list, most = 100) {
   return h("ul.sources", {},
     places.slice(0, most).map((place) => h("li", {}, outside(place))),
     places.length > most && h("li.quiet", {}, `and ${places.length - most} more`),
-    places.length === 0 && h("li.quiet", {}, "No source is known"));
+    places.length === 0 && h("li.quiet", {}, "No source is recorded"));
 }
 
 /** Returns a link to another site. The site receives no referrer. */

@@ -1,10 +1,10 @@
-// Passes a picture from one view to another. It stays in the memory of this page.
+// Passes an image from one view to another. It stays in the memory of this page.
 let waiting = null;
 
-/** Stores a picture for the next view. `face` is the index of the selected face. */
+/** Stores an image for the next view. `face` is the index of the selected face. */
 export const hand = (blob, name, face = 0) => (waiting = { blob, name, face });
 
-/** Returns the stored picture and removes it. */
+/** Returns the stored image and removes it. */
 export function receive() {
   const handed = waiting;
   waiting = null;

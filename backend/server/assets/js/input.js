@@ -1,22 +1,22 @@
-// Input of a picture: by file dialog, drop, paste or camera.
+// Input of an image: by file dialog, drop, paste or camera.
 import { h, icon } from "./dom.js";
 import { button, modal, toast } from "./ui.js";
 
 /**
- * Returns the input area. Calls `take(blob, name)` for every picture. Pasting works anywhere in the
+ * Returns the input area. Calls `take(blob, name)` for every image. Pasting works anywhere in the
  * view.
  */
 export function pictureInput(take, signal) {
   const file = h("input.hidden", { type: "file", accept: "image/*", "aria-describedby": "picture-hint", onchange: () => first(file.files) });
   const zone = h("div.drop", {},
-    h("label.button.primary", {}, icon("upload"), "Choose a picture", file),
-    h("p.hint", { id: "picture-hint" }, "or drop or paste one: JPEG, PNG, WebP, GIF, BMP"),
+    h("label.button.primary", {}, icon("upload"), "Choose an image", file),
+    h("p.hint", { id: "picture-hint" }, "or drop or paste an image: JPEG, PNG, WebP, GIF, BMP"),
     navigator.mediaDevices?.getUserMedia && button("Camera", { symbol: "camera", "aria-label": "Use the camera", onclick: () => photograph(take) }),
   );
   const first = (files) => {
     const picture = [...files].find((one) => one.type.startsWith("image/") || one.type === "");
     if (picture) take(picture, picture.name || "pasted");
-    else if (files.length > 0) toast(`${files[0].name} is not a picture.`, { bad: true });
+    else if (files.length > 0) toast(`${files[0].name} is not an image.`, { bad: true });
     file.value = "";
   };
   for (const name of ["dragenter", "dragover"]) {
@@ -47,7 +47,7 @@ async function photograph(take) {
   video.muted = true;
   video.srcObject = stream;
   const blob = await modal("Camera", (close) => {
-    const shoot = button("Take the picture", { kind: "primary", symbol: "camera", disabled: true, autofocus: true });
+    const shoot = button("Take photo", { kind: "primary", symbol: "camera", disabled: true, autofocus: true });
     video.addEventListener("loadeddata", () => (shoot.disabled = false));
     shoot.addEventListener("click", () => {
       const canvas = h("canvas", { width: video.videoWidth, height: video.videoHeight });

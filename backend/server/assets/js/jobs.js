@@ -18,10 +18,10 @@ export function jobs(query, signal) {
   state.addEventListener("change", () => (note({ jobs: state.value, crawl_id: query.crawl_id }), load()));
   const reload = button("Refresh", { symbol: "refresh", onclick: load });
   load();
-  return [h("div.toolbar", {}, state, query.crawl_id && chip("Of one crawl"), reload), list];
+  return [h("div.toolbar", {}, state, query.crawl_id && chip("Jobs of one crawl"), reload), list];
 
   function draw(answer) {
-    if (answer.jobs.length === 0) return empty("check", state.value === "discarded" ? "No job is discarded." : "No job has this state.");
+    if (answer.jobs.length === 0) return empty("check", state.value === "discarded" ? "There are no discarded jobs." : "There are no jobs in this state.");
     const rows = table("Jobs", HEADS);
     const cells = (job) => jobCells(job, rows);
     rows.add(answer.jobs.map(cells));
@@ -39,7 +39,7 @@ export function jobs(query, signal) {
 }
 
 const jobCells = (job, rows) => [
-  h("span.jobname", {}, title(job.kind), what(job), job.crawl_id && h("a.quiet", { href: href(`/crawls/${job.crawl_id}`) }, "Its crawl")),
+  h("span.jobname", {}, title(job.kind), what(job), job.crawl_id && h("a.quiet", { href: href(`/crawls/${job.crawl_id}`) }, "Crawl")),
   chip(title(job.state), TONES[job.state] ?? ""),
   `${job.attempt} of ${job.max_attempts}`,
   job.last_error ?? "",

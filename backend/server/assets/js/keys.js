@@ -16,7 +16,7 @@ export function install(onChange) {
     return entered;
   });
   control.addEventListener("click", async () => {
-    if (await enter("The key that this tab uses.")) onChange();
+    if (await enter("This tab uses an API key. Enter a different key or remove it.")) onChange();
     show();
   });
   show();
@@ -30,7 +30,7 @@ async function enter(text) {
     const forget = button("Remove key", { onclick: () => close("") });
     return h("form", { onsubmit: (event) => (event.preventDefault(), close(input.value.trim())) },
       h("p", {}, text),
-      field("Key", input, "It is kept in this tab only and sent to this service only."),
+      field("Key", input, "The key is stored only in this tab and sent only to this service."),
       put(h("div.actions.end"), before && forget, button("Cancel", { onclick: () => close(null) }), h("button.button.primary", { type: "submit" }, "Use key")),
     );
   });

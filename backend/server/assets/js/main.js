@@ -40,7 +40,7 @@ const routes = VIEWS.map(([pattern, title, scope, load]) =>
 function installTheme() {
   const control = byId("theme");
   const root = document.documentElement;
-  const faces = { auto: ["auto", "as the system"], light: ["sun", "light"], dark: ["moon", "dark"] };
+  const faces = { auto: ["auto", "system setting"], light: ["sun", "light"], dark: ["moon", "dark"] };
   const show = () => {
     const [symbol, name] = faces[root.dataset.theme ?? "auto"];
     control.setAttribute("aria-label", `Colours: ${name}. Change`);

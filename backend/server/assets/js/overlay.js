@@ -1,4 +1,4 @@
-// A picture with marks on its faces.
+// An image with marks on its faces.
 import { h, s } from "./dom.js";
 
 /** Height of the label and of the digits of a face's number, in screen pixels. */
@@ -7,13 +7,13 @@ const [TALL, LETTER] = [19, 13];
 /**
  * `image` is an element that shows `size` (width and height in pixels, as in the boxes). Each face
  * gets a numbered mark. `select(index)` shows one face with its landmarks. The list beside the
- * picture is accessible by keyboard, so the marks are hidden from screen readers.
+ * image is accessible by keyboard, so the marks are hidden from screen readers.
  */
 export function marked(image, size, faces, onSelect = () => {}) {
   const marks = faces.map((face, index) => mark(face, index, onSelect));
   const drawing = s("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, marks.map(({ element }) => element));
   const element = h("figure.marked", { vars: { ratio: `${size.width} / ${size.height}` } }, image, drawing);
-  // The numbers have the same size on every screen, for any size of the picture.
+  // The numbers have the same size on every screen, for any size of the image.
   new ResizeObserver(() => {
     const unit = size.width / Math.max(1, element.clientWidth);
     for (const { lay } of marks) lay(unit, size);
@@ -37,7 +37,7 @@ function mark(face, index, onSelect) {
     s("rect", { class: "box", x, y, width, height, rx: Math.min(width, height) * 0.04 }), dots, tag, text);
   /**
    * Sets the sizes that are the same on every screen. `unit` is the length of a screen pixel in
-   * pixels of the picture.
+   * pixels of the image.
    */
   const lay = (unit, size) => {
     const [tall, wide] = [TALL * unit, (LETTER * 0.65 * label.length + 9) * unit];

@@ -48,7 +48,7 @@ export async function enrol(subject, faceIds) {
     if (!insist) throw problem;
     const sure = await modal("Enrol this face anyway?", (close) => h("form", { onsubmit: (event) => (event.preventDefault(), close(true)) },
       h("p", {}, problem.message),
-      insist.force && h("p", {}, "Faces of poor quality often match other people. Each enrolled one causes more false matches."),
+      insist.force && h("p", {}, "Faces of low quality often match other people. Each enrolled face of this kind increases the number of false matches."),
       h("div.actions.end", {}, button("Cancel", { onclick: () => close(null), autofocus: true }), h("button.button.danger", { type: "submit" }, "Enrol"))));
     return sure ? attempt(insist) : null;
   }
@@ -60,7 +60,7 @@ export function enrolButton(face) {
     const subject = await choose(face.collection);
     if (!subject) return;
     const answer = await enrol(subject, [face.id]);
-    if (answer) toast(`The face shows ${name(answer.subject)} now.`);
+    if (answer) toast(`The face was enrolled as ${name(answer.subject)}.`);
   }) });
   return control;
 }

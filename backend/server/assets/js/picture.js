@@ -1,10 +1,10 @@
-// Pictures: stored ones, which may require a key, and faces cut from a picture of the user.
+// Images: stored images, which may require a key, and faces cut from an image of the user.
 import { request } from "./api.js";
 import { h } from "./dom.js";
 import { square } from "./geometry.js";
 
 /**
- * Returns an image element for a stored picture. An `img` element cannot send a key, so the bytes
+ * Returns an image element for a stored image. An `img` element cannot send a key, so the bytes
  * are fetched and shown from a blob. They are fetched when the element comes near the window and
  * released when the user leaves the view.
  */
@@ -31,7 +31,7 @@ async function load(image, path, signal) {
   } catch (problem) {
     if (problem.name === "AbortError") return;
     image.classList.add("missing");
-    image.alt = problem.status === 404 ? "No picture is stored" : `No picture: ${problem.message}`;
+    image.alt = problem.status === 404 ? "No image is stored" : `The image could not be loaded: ${problem.message}`;
   }
 }
 
@@ -42,7 +42,7 @@ export const thumbnail = (id, alt, signal, className) => stored(`/images/${id}/t
 export const decode = (blob) => createImageBitmap(blob, { imageOrientation: "from-image" });
 
 /**
- * Returns a face of a decoded picture as a small canvas. The text beside it gives the same
+ * Returns a face of a decoded image as a small canvas. The text beside it gives the same
  * information, so it is hidden from screen readers.
  */
 export function cut(bitmap, bbox, side = 96) {

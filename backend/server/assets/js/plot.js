@@ -23,7 +23,7 @@ export function plot(label, { unit = "", samples = [] } = {}) {
     const now = known.at(-1);
     put(value, known.length > 0 ? `${figure(now)}${unit}` : "–");
     put(scale, `${figure(most)}${unit}`);
-    drawing.setAttribute("aria-label", known.length > 0 ? `${label}: now ${figure(now)}${unit}, at most ${figure(Math.max(...known))}${unit}` : `${label}: nothing measured yet`);
+    drawing.setAttribute("aria-label", known.length > 0 ? `${label}: now ${figure(now)}${unit}, at most ${figure(Math.max(...known))}${unit}` : `${label}: no measurement yet`);
     // The newest sample is at the right edge from the start.
     const padded = [...Array(Math.max(0, KEPT - samples.length)).fill(null), ...samples.map((n) => (Number.isFinite(n) ? n : null))];
     put(area, lines(padded, WIDTH, HEIGHT - 2, most).flatMap((points) => {

@@ -57,7 +57,7 @@ export async function refresh(onChange = changed) {
   document.title = `${title} · facecrawl`;
   // A module that could not be loaded (the service stopped) is requested again on the next
   // navigation.
-  const view = await load().catch(() => ({ show: (page) => page.append("This view could not be loaded. Is the service running?") }));
+  const view = await load().catch(() => ({ show: (page) => page.append("This view could not be loaded. Check whether the service is running, then reload the page.") }));
   if (controller.signal.aborted) return;
   const page = document.createElement("div");
   page.className = "view";

@@ -6,12 +6,12 @@ const QUALITY = {
   too_blurry: "Too blurry",
   too_dark: "Too dark",
   too_bright: "Too bright",
-  low_contrast: "Too little contrast",
+  low_contrast: "Contrast too low",
   clipped: "Highlights or shadows are clipped",
   too_small: "Too small",
   turned_away: "Turned away",
   truncated: "Cut off by the edge",
-  low_score: "The detector is unsure",
+  low_score: "Low detector score",
 };
 
 const MEASURES = [
@@ -27,19 +27,19 @@ const MEASURES = [
 ];
 
 const SCOPES = {
-  analyze: "Detect and compare faces in uploaded pictures; assess and enhance the pictures.",
-  read: "See collections, crawls, images, faces and their pictures.",
+  analyze: "Detect and compare faces in uploaded images; assess and enhance these images.",
+  read: "Read collections, crawls, people, and stored images and faces with their files.",
   search: "Search a collection for a face.",
   crawl: "Create, pause, resume and cancel crawls.",
-  write: "Enrol people and change enrolled people.",
-  erase: "Delete faces, images and crawls; create erasures.",
-  system: "Devices, metrics and jobs of the whole service.",
+  write: "Enrol, change, merge and cluster people.",
+  erase: "Delete faces, images, people and crawls; create erasures.",
+  system: "Read devices and metrics of the whole service; read and retry its jobs.",
   admin: "Create, change and delete collections; lift suppressions; read the audit log.",
-  keys: "Create and revoke keys with at most the rights of this one.",
+  keys: "Create, list and revoke keys. A key cannot create a key that allows more than itself.",
 };
 
 const ACTIONS = {
-  "face.search": "Search for a face",
+  "face.search": "Searched for a face",
   "face.delete": "Face deleted",
   "image.delete": "Image deleted",
   "subject.delete": "Person deleted",
@@ -50,20 +50,20 @@ const ACTIONS = {
   "key.revoke": "Key revoked",
   "collection.create": "Collection created",
   "collection.update": "Collection changed",
-  "collection.webhook_secret": "New secret for webhooks",
+  "collection.webhook_secret": "Webhook secret created",
   "collection.delete": "Collection deleted",
   "collection.erased": "Collection completely erased",
-  "erasure.create": "Erasure",
+  "erasure.create": "Data erased",
   "erasure.lifted": "Suppressions lifted",
-  "erasure.reapplied": "Erased again after a restore",
-  "erasure.preview": "Preview of an erasure",
-  "retention.erased": "Erased by retention",
+  "erasure.reapplied": "Data erased again after a restore",
+  "erasure.preview": "Erasure previewed",
+  "retention.erased": "Data erased by retention",
   "image.superseded": "Smaller versions replaced by a larger one",
-  "image.kept_beside_larger": "Larger version without a stored face kept beside the smaller one",
+  "image.kept_beside_larger": "Larger version stored without the faces of the smaller ones, which were kept",
 };
 
 const KINDS = {
-  likeness: "A person, by a picture",
+  likeness: "A person, by an image",
   face: "A face",
   image: "An image",
   subject: "An enrolled person",

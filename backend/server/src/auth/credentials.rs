@@ -12,14 +12,17 @@ pub(super) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
     let plain = headers.remove(API_KEY);
     let text = match (&bearer, &plain) {
         (Some(_), Some(_)) => {
-            return Err(refuse("twice", "a key in `Authorization` and one in `X-API-Key`; send one of them"));
+            return Err(refuse(
+                "twice",
+                "both `Authorization` and `X-API-Key` contain a key; send only one of them",
+            ));
         }
         (Some(value), None) => of_bearer(value)
-            .ok_or_else(|| refuse("scheme", "`Authorization` is not of the form `Bearer fc_…`"))?,
+            .ok_or_else(|| refuse("scheme", "`Authorization` must have the form `Bearer fc_…`"))?,
         (None, Some(value)) => value.to_str().unwrap_or_default(),
-        (None, None) => return Err(refuse("missing", "this service asks for a key")),
+        (None, None) => return Err(refuse("missing", "this service requires a key")),
     };
-    KeyHash::of(text.trim()).ok_or_else(|| refuse("unknown", "the key is not one of this service's"))
+    KeyHash::of(text.trim()).ok_or_else(|| refuse("unknown", "the key is unknown to this service"))
 }
 
 /// Returns the token of a `Bearer` header. The scheme's name is case-insensitive.

@@ -90,7 +90,7 @@ impl Keyring {
         let found = retried("find_key", || store.find_key(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.retain(|_, (since, _)| since.elapsed() < CACHED);
-        let key = found.ok_or_else(|| refuse("unknown", "the key is not one of this service's"))?;
+        let key = found.ok_or_else(|| refuse("unknown", "the key is unknown to this service"))?;
         let key = Arc::new(key);
         keys.insert(*hash, (since, key.clone()));
         Ok(key)
@@ -108,7 +108,7 @@ impl Keyring {
         let store = store.clone();
         tokio::spawn(async move {
             if let Err(error) = store.touch_key(id).await {
-                tracing::warn!(%error, key_id = %id, "cannot note that a key was used");
+                tracing::warn!(%error, key_id = %id, "failed to record the use of a key");
             }
         });
     }

@@ -52,8 +52,7 @@ impl Lookups {
     /// takes too long.
     pub(super) async fn admit(&self, peer: Peer) -> Result<Lookup<'_>, ApiError> {
         let full = || {
-            let sentence =
-                "too many keys that this service does not know yet wait for their look-up; try again later";
+            let sentence = "too many look-ups of unknown keys are in progress; try again later";
             ApiError::new(Code::RateLimited, sentence).retry_after(WAIT)
         };
         let of_address = self.of_address.try_acquire(peer).ok_or_else(full)?;

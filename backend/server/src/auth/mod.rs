@@ -77,9 +77,9 @@ fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiError> {
         return Ok(());
     }
     let detail = if scope.is_service_wide() && key.collection_id.is_some() {
-        format!("this needs a key to all collections with the scope {scope}")
+        format!("this operation requires a key for all collections with the scope {scope}")
     } else {
-        format!("this needs the scope {scope}, which the key does not have")
+        format!("this operation requires the scope {scope}, which the key does not have")
     };
     Err(insufficient(scope, detail))
 }

@@ -52,7 +52,7 @@ impl Rates {
             Ok(state) => Ok(Some(standing(state.remaining_burst_capacity()))),
             Err(refused) => {
                 let wait = refused.wait_time_from(DefaultClock::default().now());
-                let sentence = format!("the key has used up its {rate} requests a minute");
+                let sentence = format!("the key has used all of its {rate} requests per minute");
                 Err((ApiError::new(Code::RateLimited, sentence).retry_after(wait), standing(0)))
             }
         }

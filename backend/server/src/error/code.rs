@@ -59,13 +59,13 @@ codes! {
     /// The image has too many pixels.
     ImageTooLarge = "image_too_large", PAYLOAD_TOO_LARGE, "The image has too many pixels";
     /// The image or the body has too many bytes.
-    TooManyBytes = "too_many_bytes", PAYLOAD_TOO_LARGE, "Too many bytes";
+    TooManyBytes = "too_many_bytes", PAYLOAD_TOO_LARGE, "The image or the body has too many bytes";
     /// The batch has too many images.
-    TooManyImages = "too_many_images", PAYLOAD_TOO_LARGE, "Too many images";
+    TooManyImages = "too_many_images", PAYLOAD_TOO_LARGE, "The request has too many images";
     /// The request has no image.
     MissingImage = "missing_image", BAD_REQUEST, "An image is missing";
     /// The operation does not accept a multipart part of this name.
-    UnknownPart = "unknown_part", BAD_REQUEST, "An unknown multipart part";
+    UnknownPart = "unknown_part", BAD_REQUEST, "A multipart part is unknown";
     /// The multipart body cannot be parsed.
     BadMultipart = "bad_multipart", BAD_REQUEST, "The multipart body is malformed";
     /// The body is incomplete, or its framing is broken.
@@ -73,55 +73,55 @@ codes! {
     /// The body is not JSON.
     BadJson = "bad_json", BAD_REQUEST, "The body is not JSON";
     /// A field of a JSON body is missing, unknown or out of range.
-    InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, "A field is wrong";
-    /// The text is not base64.
-    BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The text is not base64";
+    InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, "A field is invalid";
+    /// The image is not valid base64.
+    BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The image is not valid base64";
     /// The text is not an http or https URL.
-    BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "Not a usable URL";
+    BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "The URL is not valid";
     /// The URL guard rejected the URL.
     ForbiddenUrl = "forbidden_url", UNPROCESSABLE_ENTITY, "The URL is not allowed";
     /// The image at the URL could not be fetched. `reason` states why.
     UrlUnreachable = "url_unreachable", UNPROCESSABLE_ENTITY, "The URL could not be fetched";
-    /// A query parameter is unknown or has a wrong value.
-    BadQuery = "bad_query", BAD_REQUEST, "A query parameter is wrong";
+    /// A query parameter is unknown or has an invalid value.
+    BadQuery = "bad_query", BAD_REQUEST, "A query parameter is invalid";
     /// An id in the path is not a UUID.
     BadId = "bad_id", BAD_REQUEST, "The id is not a UUID";
     /// No face was found in the image.
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
     /// The face index is larger than the number of faces found.
-    NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The picture has fewer faces";
+    NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The image has no face with this index";
     /// The quality of the face is too low for enrolment. `errors` lists the reasons.
     LowQuality = "low_quality", UNPROCESSABLE_ENTITY, "The face does not meet the quality profile";
     /// The embedding of the stored face is from a different model than the current one.
-    ModelMismatch = "model_mismatch", CONFLICT, "The embedding is of another model";
+    ModelMismatch = "model_mismatch", CONFLICT, "The embedding is from a different model";
     /// The operation does not accept a body of this type.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
     /// The path exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
     /// The request has no valid key. `reason` is one of `missing`, `unknown`, `expired`, `revoked`,
     /// `scheme`, `twice`.
-    Unauthorized = "unauthorized", UNAUTHORIZED, "A key is needed";
+    Unauthorized = "unauthorized", UNAUTHORIZED, "A valid key is required";
     /// The key does not allow this operation.
-    ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this";
+    ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this operation";
     /// No keys are used, and the request names a host that is not this service.
-    HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host is not this service's";
+    HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host name is not allowed";
     /// No keys are used, and a page of another site requests a change.
-    OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "Another site may change nothing here";
+    OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "The origin is not allowed";
     /// The call would delete so many rows that it requires the token of a dry run. `reason` states
     /// what is wrong with the token: `missing`, `mismatch`, `expired`, `grown`.
-    ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call has to be confirmed";
+    ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call must be confirmed";
     /// The path does not exist.
-    RouteNotFound = "route_not_found", NOT_FOUND, "There is nothing at this path";
+    RouteNotFound = "route_not_found", NOT_FOUND, "The path does not exist";
     /// The resource does not exist.
-    NotFound = "not_found", NOT_FOUND, "There is no such thing";
+    NotFound = "not_found", NOT_FOUND, "The resource does not exist";
     /// The state of the resource does not allow the change.
-    Conflict = "conflict", CONFLICT, "The state does not allow this";
+    Conflict = "conflict", CONFLICT, "The state of the resource does not allow this";
     /// The key has used up its requests of this minute. Retry after `Retry-After`.
-    RateLimited = "rate_limited", TOO_MANY_REQUESTS, "The key's rate is used up";
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS, "The rate limit of the key is exceeded";
     /// The service or the caller's share of it is overloaded. Retry after `Retry-After`.
     Overloaded = "overloaded", TOO_MANY_REQUESTS, "The service is overloaded";
     /// The response took too long.
-    Timeout = "timeout", SERVICE_UNAVAILABLE, "The answer took too long";
+    Timeout = "timeout", SERVICE_UNAVAILABLE, "The request timed out";
     /// The service is starting or stopping, or one of its parts is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
     /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been

@@ -20,9 +20,9 @@ fn example(code: Code) -> ApiError {
     match code {
         Code::NotAnImage => DecodeError::NotAnImage.into(),
         Code::UnsupportedFormat => {
-            DecodeError::Unsupported { format: "tiff", reason: "no decoder is built in".into() }.into()
+            DecodeError::Unsupported { format: "tiff", reason: "this program has no decoder for this format".into() }.into()
         }
-        Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "it breaks off".into() }.into(),
+        Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "the file ends early".into() }.into(),
         Code::ImageTooLarge => {
             let (width, height, max_pixels, max_side) = (60_000, 60_000, 50_000_000, 16_384);
             DecodeError::TooLarge { width, height, max_pixels, max_side }.into()
@@ -31,11 +31,11 @@ fn example(code: Code) -> ApiError {
             of("the image is longer than 26214400 bytes").allowed(["at most 26214400 bytes"])
         }
         Code::TooManyImages => {
-            of("65 images; at most 64 are accepted").field("images").allowed(["1 to 64 images"])
+            of("the request has 65 images; at most 64 are allowed").field("images").allowed(["1 to 64 images"])
         }
         Code::MissingImage => of("`image` is missing").field("image").allowed(["image"]),
         Code::UnknownPart => {
-            of("the part `file` is not known here; allowed are image").field("file").allowed(["image"])
+            of("the part `file` is unknown; allowed: image").field("file").allowed(["image"])
         }
         Code::BadMultipart => of("Invalid `boundary` for `multipart/form-data` request"),
         Code::BadBody => of("the body could not be read: Invalid chunk size line"),
@@ -71,48 +71,48 @@ fn example(code: Code) -> ApiError {
         Code::BadId => of("id: `abc` is not a UUID").field("id").value("abc").allowed(["a UUID"]),
         Code::NoFace => of("no face was found in `image`").field("image"),
         Code::NoSuchFace => {
-            of("`image` has 2 faces; there is no face 5").field("image").value("5").allowed(["0 to 1"])
+            of("`image` has 2 faces; there is no face with index 5").field("image").value("5").allowed(["0 to 1"])
         }
         Code::LowQuality => of("the face does not meet the profile strict: too_blurry, too_small")
             .field("image")
-            .allowed(["a face that meets the profile strict", "another quality_profile", "force=true"])
+            .allowed(["a face that meets the profile strict", "a different quality_profile", "force=true"])
             .errors(vec!["too_blurry".into(), "too_small".into()]),
         Code::ModelMismatch => {
-            of("the face was embedded by mobilefacenet; the model in use is sface").field("face_id")
+            of("the embedding of the face is from the model mobilefacenet; the current model is sface").field("face_id")
         }
-        Code::UnsupportedMediaType => of("`text/plain`; allowed are application/json")
+        Code::UnsupportedMediaType => of("the content type is `text/plain`; allowed: application/json")
             .field("content-type")
             .value("text/plain")
             .allowed(["application/json"]),
         Code::MethodNotAllowed => of("PUT is not allowed at /faces"),
-        Code::Unauthorized => of("this service asks for a key")
+        Code::Unauthorized => of("this service requires a key")
             .reason("missing")
             .allowed(["Authorization: Bearer fc_…", "X-API-Key: fc_…"]),
-        Code::ScopeMissing => of("this needs the scope read, which the key does not have")
+        Code::ScopeMissing => of("this operation requires the scope read, which the key does not have")
             .field("scope")
             .allowed(["a key with the scope read"]),
         Code::HostNotAllowed => {
-            of("the request does not name this service in `Host`; the operator allows further names with PUBLIC_HOSTS")
+            of("the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS")
                 .field("host")
                 .value("faces.example.org")
         }
         Code::OriginNotAllowed => {
-            of("a page of another site may change nothing here; the operator allows origins with ALLOW_ORIGINS")
+            of("pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS")
                 .field("origin")
                 .value("https://elsewhere.example.org")
         }
-        Code::ConfirmationNeeded => of("5130 faces and images would be deleted; ask with dry_run=true first and send its `confirm`")
+        Code::ConfirmationNeeded => of("5130 rows would be deleted permanently, which is more than CONFIRM_ABOVE (100), and the call has no `confirm`; repeat the call with dry_run=true, then send it with the `confirm` of that response")
             .field("confirm")
             .allowed(["`confirm` of the same call with dry_run=true"])
             .reason("missing"),
-        Code::RouteNotFound => of("there is nothing at /nowhere; see /docs"),
+        Code::RouteNotFound => of("the path /nowhere does not exist; see /docs"),
         Code::NotFound => of("there is no face 0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
         Code::Conflict => of("the crawl is running; cancel it first"),
-        Code::RateLimited => of("the key has used up its 60 requests a minute"),
-        Code::Overloaded => of("too many analyses are waiting"),
-        Code::Timeout => of("no answer within 60s; the work was given up"),
+        Code::RateLimited => of("the key has used all of its 60 requests per minute"),
+        Code::Overloaded => of("too many analyses are in progress"),
+        Code::Timeout => of("the request did not finish within 60s and was cancelled"),
         Code::NotReady => {
-            const REASON: &str = "the database does not answer";
+            const REASON: &str = "the database does not respond";
             of(REASON).errors(vec![REASON.into()])
         }
         Code::DatabaseUnavailable => ApiError::unavailable(),

@@ -41,7 +41,7 @@ fn shorten(text: &mut String, limit: usize) {
 /// The body of every error response, `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
-    "type": "urn:facecrawl:problem:bad_query", "title": "A query parameter is wrong", "status": 400, "code": "bad_query",
+    "type": "urn:facecrawl:problem:bad_query", "title": "A query parameter is invalid", "status": 400, "code": "bad_query",
     "detail": "limit: invalid value: integer `0`, expected a whole number from 1 to 1000",
     "request_id": "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11", "field": "limit", "value": "0", "allowed": ["a whole number from 1 to 1000"]
 }))]
@@ -58,7 +58,7 @@ pub struct Problem {
     pub detail: String,
     /// Id of the request, also sent in the header `x-request-id`. Include it in support requests.
     pub request_id: String,
-    /// The parameter, field, part or image that is wrong.
+    /// The parameter, field, part or image that is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// Its value as sent, truncated to 200 characters.
@@ -189,7 +189,7 @@ impl ApiError {
 
     /// Returns the 500 response for callers, without the cause.
     fn unexplained() -> Self {
-        Self::new(Code::Internal, "the service failed; its log has the cause under this request id")
+        Self::new(Code::Internal, "the service failed; its log contains the cause with this request id")
     }
 
     /// Returns a 503 for a database that is unavailable. The error is logged.
@@ -202,15 +202,14 @@ impl ApiError {
 
     /// Returns the 503 response for callers while the database is unavailable.
     fn unavailable() -> Self {
-        let detail = "the database is unavailable at the moment; nothing was changed";
+        let detail = "the database is temporarily unavailable; nothing was changed";
         Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)
     }
 
     /// Returns a 503 for a change whose commit may or may not have succeeded.
     pub(crate) fn outcome_unknown(error: &dyn std::fmt::Display) -> Self {
         tracing::error!(request_id = request_id::current(), %error, "commit outcome unknown");
-        let detail =
-            "the database was lost while it made the change; look whether it was made before you ask again";
+        let detail = "the connection to the database was lost during the change; check whether the change was made before you repeat the request";
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }
 

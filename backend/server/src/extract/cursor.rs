@@ -37,10 +37,10 @@ impl Mark for i64 {
 pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
     let Some(text) = cursor else { return Ok(None) };
     URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| M::from_bytes(&bytes)).map(Some).ok_or_else(|| {
-        ApiError::new(Code::BadQuery, "cursor: not one that this service handed out")
+        ApiError::new(Code::BadQuery, "cursor: the value is not a cursor of this service")
             .field("cursor")
             .value(text)
-            .allowed(["the next_cursor of an earlier answer"])
+            .allowed(["the next_cursor of an earlier response"])
     })
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn fetch(state: &AppState, text: &str, room: Room) -> Result<(B
     };
     let url = url::Url::parse(text.trim()).map_err(|error| bad(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(bad(format!("`{}` is not a scheme that can be fetched", url.scheme())));
+        return Err(bad(format!("the scheme `{}` is not allowed", url.scheme())));
     }
     let fetched = state
         .services

@@ -128,12 +128,13 @@ pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, Api
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
     if bytes.is_empty() {
-        return Err(ApiError::new(Code::MissingImage, "the body is empty; it should be an image").allowed([
-            "a multipart part `image`",
-            "a raw image body",
-            "{\"url\": …}",
-            "{\"image_base64\": …}",
-        ]));
+        return Err(ApiError::new(Code::MissingImage, "the body is empty; it must contain an image")
+            .allowed([
+                "a multipart part `image`",
+                "a raw image body",
+                "{\"url\": …}",
+                "{\"image_base64\": …}",
+            ]));
     }
     Ok(bytes)
 }
@@ -158,7 +159,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     let (mut a, mut b) = (None, None);
     let parts = read_parts(request, state, NAMES, 2).await?;
     if parts.iter().any(|part| part.name == "image") && parts.iter().any(|part| part.name != "image") {
-        return refuse("image", "is there beside one that says which picture it is");
+        return refuse("image", "cannot be combined with `image_a` or `image_b`");
     }
     for part in parts {
         let slot = match part.name.as_str() {
@@ -168,7 +169,7 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
             _ => &mut b,
         };
         if slot.is_some() {
-            return refuse(&part.name, "is there twice");
+            return refuse(&part.name, "occurs twice");
         }
         *slot = Some(part.bytes?);
     }
@@ -253,7 +254,7 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
                 0 => Err(missing("images", &["images"])),
                 n if n > limit => Err(ApiError::new(
                     Code::TooManyImages,
-                    format!("{n} images; at most {limit} are accepted"),
+                    format!("the request has {n} images; at most {limit} are allowed"),
                 )
                 .field("images")
                 .allowed([format!("1 to {limit} images")])),
@@ -324,7 +325,7 @@ pub(super) fn decode_base64(text: &str, limit: usize) -> Result<Bytes, ApiError>
     let data = if text.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("data:")) {
         match text.split_once(',') {
             Some((head, data)) if head.to_ascii_lowercase().ends_with(";base64") => data,
-            _ => return Err(refuse("the data: URI has no `;base64,`".into())),
+            _ => return Err(refuse("the data: URI must contain `;base64,`".into())),
         }
     } else {
         text

@@ -41,8 +41,11 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 
 pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
     let media = media_type(headers);
-    let said = if media.is_empty() { "no content type".to_owned() } else { format!("`{media}`") };
-    ApiError::new(Code::UnsupportedMediaType, format!("{said}; allowed are {}", allowed.join(", ")))
+    let said = match media.as_str() {
+        "" => "the content type is missing".to_owned(),
+        media => format!("the content type is `{media}`"),
+    };
+    ApiError::new(Code::UnsupportedMediaType, format!("{said}; allowed: {}", allowed.join(", ")))
         .field("content-type")
         .value(media)
         .allowed(allowed.iter().copied())

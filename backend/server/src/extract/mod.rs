@@ -20,5 +20,5 @@ pub(crate) use query::Query;
 
 /// Message for a NUL character, which Postgres cannot store. Extractors reject it, so that no
 /// operation has to check for it.
-const NUL: &str = "it has a NUL character";
+const NUL: &str = "it contains a NUL character";
 const NO_NUL: &str = "text without NUL";

@@ -46,9 +46,12 @@ pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, 
             fault.get_or_insert_with(|| unknown(&name, limits.parts));
         } else if parts.len() == limits.count {
             fault.get_or_insert_with(|| {
-                ApiError::new(Code::TooManyImages, format!("more than {} images", limits.count))
-                    .field(&name)
-                    .allowed([format!("at most {} images", limits.count)])
+                ApiError::new(
+                    Code::TooManyImages,
+                    format!("the request has more than {} images", limits.count),
+                )
+                .field(&name)
+                .allowed([format!("at most {} images", limits.count)])
             });
         }
         let bytes = collect(&mut field, if fault.is_some() { 0 } else { limits.part_bytes }, &name)
@@ -85,12 +88,9 @@ async fn collect(
 }
 
 fn unknown(name: &str, allowed: &[&str]) -> ApiError {
-    ApiError::new(
-        Code::UnknownPart,
-        format!("the part `{name}` is not known here; allowed are {}", allowed.join(", ")),
-    )
-    .field(name)
-    .allowed(allowed.iter().copied())
+    ApiError::new(Code::UnknownPart, format!("the part `{name}` is unknown; allowed: {}", allowed.join(", ")))
+        .field(name)
+        .allowed(allowed.iter().copied())
 }
 
 fn refuse(error: &MultipartError, limits: Limits) -> ApiError {

@@ -75,7 +75,10 @@ impl Walk {
         }
         // The full path to this value would be too long for a message.
         self.place.truncate(1);
-        Err(self.refuse(&format!("nested deeper than {DEPTH} levels"), format!("at most {DEPTH} levels")))
+        Err(self.refuse(
+            &format!("the body is nested deeper than {DEPTH} levels"),
+            format!("at most {DEPTH} levels"),
+        ))
     }
 
     fn place(&self) -> String {
@@ -160,7 +163,7 @@ impl<'de> Visitor<'de> for Value<'_> {
                 return Err(self.0.refuse(NUL, NO_NUL.to_owned()));
             }
             if !is_new {
-                let error = self.0.refuse("the name stands there twice", "each name once".to_owned());
+                let error = self.0.refuse("the name occurs twice", "each name once".to_owned());
                 self.0.fault = self.0.fault.take().map(|fault| fault.reason("twice"));
                 return Err(error);
             }

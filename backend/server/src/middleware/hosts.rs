@@ -48,11 +48,12 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Ap
     let (first, second) = (named.next(), named.next());
     let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let refuse = |text: &str| {
-        let sentence = "the request does not name this service in `Host`; the operator allows further names with PUBLIC_HOSTS";
+        let sentence =
+            "the name in `Host` is not a name of this service; the operator can allow it with PUBLIC_HOSTS";
         ApiError::new(Code::HostNotAllowed, sentence).field("host").value(text).allowed([
             "localhost",
             "the address that the service listens on",
-            "a name of PUBLIC_HOSTS",
+            "a name in PUBLIC_HOSTS",
         ])
     };
     let allowed = |text: &str| {
@@ -75,11 +76,11 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Ap
 fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {
     let refuse = |name: &HeaderName, value: &str| {
         let sentence =
-            "a page of another site may change nothing here; the operator allows origins with ALLOW_ORIGINS";
+            "pages of other sites must not send changes; the operator can allow an origin with ALLOW_ORIGINS";
         ApiError::new(Code::OriginNotAllowed, sentence).field(name.as_str()).value(value).allowed([
             "a page of this service",
-            "an origin of ALLOW_ORIGINS",
-            "a caller that is no browser",
+            "an origin in ALLOW_ORIGINS",
+            "a client that is not a browser",
         ])
     };
     let mut origins = texts(headers, &header::ORIGIN).into_iter();

@@ -20,7 +20,7 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
     let deadline = Instant::now() + limit;
     let answer = DEADLINE.scope(deadline, next.run(request));
     tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| {
-        ApiError::new(Code::Timeout, format!("no answer within {limit:?}; the work was given up"))
+        ApiError::new(Code::Timeout, format!("the request did not finish within {limit:?} and was cancelled"))
             .into_response()
     })
 }

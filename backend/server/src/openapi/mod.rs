@@ -25,22 +25,22 @@ use utoipa::openapi::path::Operation;
 #[openapi(
     info(
         title = "facecrawl",
-        description = "Finds, compares and searches faces in pictures, and crawls the web for them. Errors are `application/problem+json` \
-            with a stable `code` and the `request_id` that is also in the header `x-request-id`. Process only pictures that you may \
+        description = "Finds, compares and searches faces in images, and crawls the web for them. Errors are `application/problem+json` \
+            with a stable `code` and the `request_id` that is also in the header `x-request-id`. Process only images that you may \
             lawfully process.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(
-        (name = "faces", description = "Find, compare and search faces; stored faces"),
+        (name = "faces", description = "Find, compare and search faces; manage stored faces"),
         (name = "images", description = "Stored images and where they were found; quality reports and enhancement"),
         (name = "crawls", description = "Crawls of the web"),
-        (name = "collections", description = "The unit of isolation"),
-        (name = "erasures", description = "What must go, and not come back"),
-        (name = "keys", description = "Who may do what"),
-        (name = "audit", description = "Who did what"),
-        (name = "subjects", description = "People: enrolled subjects and clusters of alike faces"),
-        (name = "jobs", description = "Work in the queue"),
-        (name = "system", description = "Devices, health, metrics")
+        (name = "collections", description = "Isolated sets of images, faces and people"),
+        (name = "erasures", description = "Erase images and faces, and prevent them from being stored again"),
+        (name = "keys", description = "API keys and what they allow"),
+        (name = "audit", description = "The audit log: which key did what and when"),
+        (name = "subjects", description = "People: enrolled subjects and clusters of similar faces"),
+        (name = "jobs", description = "Jobs in the queue"),
+        (name = "system", description = "Devices, health and metrics")
     ),
     components(schemas(Problem)),
 )]

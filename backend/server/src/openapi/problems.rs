@@ -66,36 +66,40 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
 fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
     let has = |code| codes.contains(&code);
     match status {
-        StatusCode::BAD_REQUEST => "A parameter, an id or a body that cannot be read",
-        StatusCode::UNAUTHORIZED => "No key, or one that does not work; `reason` says why",
-        StatusCode::FORBIDDEN => "The key does not allow this, or a page of another site asks",
-        StatusCode::MISDIRECTED_REQUEST => {
-            "Without keys: the request names a host that is not this service's"
+        StatusCode::BAD_REQUEST => "A parameter, an id or the body is invalid",
+        StatusCode::UNAUTHORIZED => "The key is missing or invalid; `reason` states why",
+        StatusCode::FORBIDDEN => {
+            "The key does not allow this operation, or a page of another site sent the request"
         }
-        StatusCode::PRECONDITION_REQUIRED => "So much would be deleted that the token of a dry run is needed",
-        StatusCode::NOT_FOUND if has(Code::BadId) => "Nothing has this id, or it is out of the key's reach",
-        StatusCode::NOT_FOUND => "No such collection",
-        StatusCode::CONFLICT => "Its state does not allow this",
+        StatusCode::MISDIRECTED_REQUEST => "Without keys: the host name in the request is not allowed",
+        StatusCode::PRECONDITION_REQUIRED => {
+            "The call would delete so much that it requires the token of a dry run"
+        }
+        StatusCode::NOT_FOUND if has(Code::BadId) => {
+            "The resource does not exist, or the key cannot access it"
+        }
+        StatusCode::NOT_FOUND => "The collection does not exist",
+        StatusCode::CONFLICT => "The state of the resource does not allow this",
         StatusCode::PAYLOAD_TOO_LARGE if has(Code::ImageTooLarge) => "Too many bytes or pixels",
         StatusCode::PAYLOAD_TOO_LARGE => "Too many bytes",
         StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::NotAnImage) => {
-            "Not an image, or a content type that carries none"
+            "The content is not an image, or the content type is not supported"
         }
-        StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::BadJson) => {
-            "The body is not JSON by its content type"
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::BadJson) => "The content type is not JSON",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "The operation does not accept the content type",
+        StatusCode::UNPROCESSABLE_ENTITY if has(Code::NoFace) => {
+            "The image has no face, or a field is invalid"
         }
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => "A content type that this operation does not take",
-        StatusCode::UNPROCESSABLE_ENTITY if has(Code::NoFace) => "No face in the picture, or a wrong field",
         StatusCode::UNPROCESSABLE_ENTITY if has(Code::CorruptImage) => {
-            "A corrupt image, bad base64, or a URL that cannot be fetched"
+            "The image is corrupt, the base64 is invalid, or the URL cannot be fetched"
         }
-        StatusCode::UNPROCESSABLE_ENTITY => "A field is wrong; `field` says which",
-        StatusCode::TOO_MANY_REQUESTS => "Too much at once; come back after `Retry-After`",
+        StatusCode::UNPROCESSABLE_ENTITY => "A field is invalid; `field` contains its name",
+        StatusCode::TOO_MANY_REQUESTS => "Too many requests; retry after `Retry-After`",
         StatusCode::INTERNAL_SERVER_ERROR => {
-            "The service failed; its log has the cause under the request's id"
+            "The service failed; its log contains the cause with the id of the request"
         }
-        StatusCode::SERVICE_UNAVAILABLE => "No answer in time, or the service is starting or stopping",
-        _ => "A problem; `code` and `detail` say which",
+        StatusCode::SERVICE_UNAVAILABLE => "The request timed out, or the service is starting or stopping",
+        _ => "A problem; `code` and `detail` describe it",
     }
 }
 

@@ -14,7 +14,7 @@ const API_KEY: &str = "api_key";
 pub(super) fn declare(document: &mut OpenApi) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
     let bearer = bearer.description(Some(
-        "A key of `facecrawl keys create` or `POST /keys`, where the service runs with `AUTH=keys`",
+        "A key that `facecrawl keys create` or `POST /keys` created; required if the service runs with `AUTH=keys`",
     ));
     let plain = ApiKeyValue::with_description("X-API-Key", "The same key in another header");
     let components = document.components.get_or_insert_default();
@@ -23,10 +23,11 @@ pub(super) fn declare(document: &mut OpenApi) {
     for (_, spec, operation) in operations(document) {
         let (scope, note) = match spec.access {
             Access::Open => continue,
-            Access::AnyKey => (None, "Needs a key where the service asks for keys.".to_owned()),
-            Access::Needs(scope) => {
-                (Some(scope.as_str()), format!("Needs the scope `{scope}` where the service asks for keys."))
-            }
+            Access::AnyKey => (None, "Requires a key if the service runs with `AUTH=keys`.".to_owned()),
+            Access::Needs(scope) => (
+                Some(scope.as_str()),
+                format!("Requires the scope `{scope}` if the service runs with `AUTH=keys`."),
+            ),
         };
         let needs = |scheme: &str| SecurityRequirement::new(scheme, scope);
         operation.security = Some(vec![needs(BEARER), needs(API_KEY), SecurityRequirement::default()]);

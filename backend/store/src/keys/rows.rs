@@ -50,7 +50,7 @@ impl Store {
                     .fetch_optional(&mut *conn)
                     .await?;
             if works != Some(true) {
-                return Err(StoreError::Conflict("the key that makes another has been revoked".into()));
+                return Err(StoreError::Conflict("the calling key has been revoked".into()));
             }
         }
         let inserted = sqlx::query(

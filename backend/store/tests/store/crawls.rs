@@ -82,7 +82,7 @@ async fn states_change_only_from_where_they_may() {
         Err(StoreError::Conflict(why)) => {
             assert_eq!(
                 why,
-                "the crawl is failed, and only one that is running or paused can become cancelled"
+                "the crawl is failed; only a crawl that is running or paused can become cancelled"
             );
         }
         other => panic!("{other:?}"),

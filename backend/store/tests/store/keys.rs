@@ -103,7 +103,7 @@ async fn what_a_key_cannot_be_is_said() {
         (NewKey { name: String::new(), ..new() }, "1 to 200"),
         (NewKey { name: "two\nlines".into(), ..new() }, "1 to 200"),
         (NewKey { requests_per_minute: Some(0), ..new() }, "1 or more"),
-        (NewKey { expires_at: Some(past), ..new() }, "a time to come"),
+        (NewKey { expires_at: Some(past), ..new() }, "in the past"),
         (NewKey { scopes: vec![Scope::System], collection_id: Some(default), ..new() }, "all collections"),
     ] {
         let mut tx = store.begin().await.unwrap();

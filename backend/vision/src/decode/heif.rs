@@ -79,7 +79,7 @@ fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Fram
     let failed = |error| refused(format, error);
     let alpha = picture.has_alpha_channel();
     let chroma = if alpha { RgbChroma::Rgba } else { RgbChroma::Rgb };
-    let mut options = DecodingOptions::new().ok_or_else(|| corrupt(format, "there is no memory for it"))?;
+    let mut options = DecodingOptions::new().ok_or_else(|| corrupt(format, "not enough memory"))?;
     options.set_convert_hdr_to_8bit(true);
     let decoded = LIBRARY.decode(picture, ColorSpace::Rgb(chroma), Some(options)).map_err(failed)?;
     let planes = decoded.planes();

@@ -53,7 +53,7 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
     if !has_end(bytes)
         && usable_rows(&data, width as usize * 3) < (f64::from(height) * LEAST_USABLE).ceil() as usize
     {
-        return Err(corrupt(Format::Jpeg, "the end is missing and too little of the picture is there"));
+        return Err(corrupt(Format::Jpeg, "the end is missing, and too little of the image can be decoded"));
     }
     let frame = Frame::new(width, height, data).ok_or_else(|| corrupt(Format::Jpeg, "it has no pixels"))?;
     Ok((frame, orientation))

@@ -48,7 +48,7 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
         Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), BESIDE_GIF),
         Format::Bmp => (Box::new(BmpDecoder::new(input).map_err(failed)?), 0),
         Format::Jpeg | Format::Avif | Format::Heic => {
-            return Err(super::unsupported(format.name(), "another decoder reads them"));
+            return Err(super::unsupported(format.name(), "this decoder does not support the format"));
         }
     };
     let (width, height) = decoder.dimensions();

@@ -33,7 +33,7 @@ function draw(one, signal) {
     if (!changed) return;
     if (used) collections.choose(changed.name);
     await collections.load();
-    toast("The collection is changed.");
+    toast("The collection was changed.");
     if (changed.name === one.name) refresh();
     else go(`/collections/${changed.name}`);
   };
@@ -45,13 +45,13 @@ function draw(one, signal) {
       ? form(save,
         panel("Settings", nameField(one.name, { readonly: isDefault || Boolean(ownKey()?.collection) }), settings(one)),
         h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Save"), linkButton("Back", "#/collections")))
-      : panel("Settings", h("p.hint", {}, "Changing them needs a key with the scope admin.")),
+      : panel("Settings", h("p.hint", {}, "To change the settings, use a key with the scope admin.")),
     h("div.form", {},
       panel("", facts([["Id", h("code", {}, one.id)], ["Created", time(one.created_at)]])),
       may("admin") && panel(isDefault ? "Empty" : "Delete",
         h("p", {}, isDefault
-          ? "This permanently erases everything in it: crawls, images, faces, people and suppressions. The collection stays, with its settings and keys."
-          : "This permanently erases everything in it: crawls, images, faces, people, suppressions and keys. Its name can be used again at once."),
+          ? "This permanently erases everything in it: crawls, images, faces, people and suppressions. The collection, its settings and its keys are kept."
+          : "This permanently erases everything in it: crawls, images, faces, people, suppressions and keys. Its name can be reused immediately."),
         h("div.actions", {}, ending(one, isDefault)))),
   ];
 }
@@ -61,7 +61,7 @@ function ending(one, isDefault) {
   const control = button(`${word} this collection`, { kind: "danger", symbol: "trash", onclick: () => busy(control, async () => {
     const look = await call("DELETE", `/collections/${one.id}`, { query: { dry_run: true } });
     const what = `This erases ${plural(look.images, "image")} with ${plural(look.faces, "face")} and ${plural(look.subjects, "person or cluster", "people and clusters")}.`;
-    const sure = await confirm(`${word} ${one.name}?`, `${what} They become inaccessible at once. Crawls are cancelled. A worker erases the rows and pictures in batches, and the audit log shows when it has finished.`,
+    const sure = await confirm(`${word} ${one.name}?`, `${what} They become inaccessible immediately. Crawls are cancelled. A worker erases the rows and image files in batches, and the audit log contains an entry when this is complete.`,
       `${word} permanently`, { typed: one.name });
     if (!sure) return;
     await call("DELETE", `/collections/${one.id}`, { query: { confirm: look.confirm } });

@@ -38,7 +38,7 @@ function draw(first, signal) {
     const { done: settled } = done(last.counts.images);
     const rate = isOver(last) ? settled / Math.max(seconds, 0.001) : meter.now();
     put(now, [["Pages", count(done(last.counts.pages).done)], ["Images", count(settled)], ["Faces", count(last.counts.faces)],
-      [isOver(last) ? "Images/s overall" : "Images/s", figure(rate)], [isOver(last) ? "Took" : "Running for", duration(seconds)]]
+      [isOver(last) ? "Images/s overall" : "Images/s", figure(rate)], [isOver(last) ? "Duration" : "Running for", duration(seconds)]]
       .map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
     if (!isOver(last)) rates.add(rate);
   };
@@ -115,7 +115,7 @@ function recent(id, slot, signal) {
     const answer = await get("/faces", { crawl_id: id, limit: 12 }, signal).catch((problem) => problem);
     if (signal.aborted) return;
     if (answer instanceof Error) put(slot, trouble(answer, want));
-    else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No face was found so far."));
+    else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No faces found yet."));
     else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
     setTimeout(() => ((asking = false), again && !signal.aborted && want()), answer.faces?.length > 0 ? 2000 : 100);
   };
@@ -124,7 +124,7 @@ function recent(id, slot, signal) {
 
 function reasonTable(reasons) {
   const rows = Object.entries(reasons).sort((a, b) => b[1] - a[1]);
-  if (rows.length === 0) return h("p.quiet", {}, "Every page and image so far was processed.");
+  if (rows.length === 0) return h("p.quiet", {}, "All pages and images found so far were processed.");
   return h("table.reasons", {},
     h("caption.hidden", {}, "Why pages and images were not processed"),
     h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));

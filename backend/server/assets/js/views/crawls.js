@@ -28,7 +28,7 @@ export function show(page, { query, signal }) {
   function draw(answer) {
     if (answer.crawls.length === 0) {
       return filter.value
-        ? empty("crawls", `No crawl is ${filter.value}.`)
+        ? empty("crawls", `There are no ${filter.value} crawls.`)
         : empty("crawls", "A crawl reads a site, finds its images, and stores the faces in them.", linkButton("Start the first crawl", "#/crawls/new", { kind: "primary", symbol: "plus" }));
     }
     const rows = h("ul.crawls", {}, answer.crawls.map(row));

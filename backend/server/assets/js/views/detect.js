@@ -1,4 +1,4 @@
-// Detect: shows the faces of one picture. Nothing is stored.
+// Detect: shows the faces of one image. Nothing is stored.
 import { save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import { csv } from "../csv.js";
@@ -14,12 +14,12 @@ import { button, empty, facts, field, fillWith, heading, loading, panel } from "
 
 export function show(page, { signal }) {
   const options = h("form.columns", { onsubmit: (event) => event.preventDefault(), onchange: () => last && run(...last) },
-    field("Detection passes", choice("passes", [["", "Service default"], ["single", "One pass"], ["auto", "More where needed"], ["thorough", "All passes (slow)"]])),
-    field("Rotated pictures", choice("rotate", [["", "As they are"], ["auto", "Try all rotations"]])),
-    field("Small pictures", choice("enhance", [["", "As they are"], ["auto", "Enhance if unclear"]])),
+    field("Detection passes", choice("passes", [["", "Service default"], ["single", "One pass"], ["auto", "More if needed"], ["thorough", "All passes (slow)"]])),
+    field("Rotated images", choice("rotate", [["", "No change"], ["auto", "Try all rotations"]])),
+    field("Small images", choice("enhance", [["", "No change"], ["auto", "Enhance if no clear face is found"]])),
     field("Quality profile", choice("quality_profile", [["", "Service default"], ["off", "Off"], ["standard", "Standard"], ["strict", "Strict"]])),
   );
-  const result = h("div.result", {}, empty("detect", "Boxes, landmarks and quality appear here. The picture is sent to this service only, and is not stored."));
+  const result = h("div.result", {}, empty("detect", "Boxes, landmarks and quality appear here. The image is sent only to this service and is not stored."));
   let last = null;
   let turn = 0;
   const run = async (blob, name) => {
@@ -74,11 +74,11 @@ function summary(answer, blob) {
     h("div.stack", { "aria-hidden": "true" }, names.map((stage, at) => h(`span.${COLOURS[at]}`, { vars: { width: `${widths[at]}%` } }))),
     h("ul.legend", {}, names.map((stage, at) => h("li", {}, h(`span.dot.${COLOURS[at]}`, { "aria-hidden": "true" }), `${title(stage)} `, h("b", {}, milliseconds(stages[stage]))))),
     facts([
-      ["Picture", `${answer.image.width} × ${answer.image.height} ${answer.image.format}, ${bytes(blob.size)}`],
+      ["Image", `${answer.image.width} × ${answer.image.height} ${answer.image.format}, ${bytes(blob.size)}`],
       answer.image.rotation !== 0 && ["Upright after", `${answer.image.rotation}° clockwise`],
       answer.image.enhancement_scale && ["Enhanced", `${answer.image.enhancement_scale}×`],
       ["Models", `${answer.models.detector}, ${answer.models.embedder}`],
-      ["Ran on", devices],
+      ["Devices", devices],
       ["SHA-256", h("code", {}, answer.image.sha256)],
     ]));
 }

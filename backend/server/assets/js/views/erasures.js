@@ -17,7 +17,7 @@ export function show(page, { query, signal }) {
   const [list, end] = [h("div.panel", { hidden: true }, element), h("div.end")];
   page.append(
     heading("Erasures", linkButton("New erasure", "#/erasures/new", { kind: "primary", symbol: "plus" })),
-    h("p.lead", {}, "An erasure permanently deletes rows, pictures and index entries. Suppressed content is not stored when a crawl or scan finds it again."),
+    h("p.lead", {}, "An erasure permanently deletes rows, image files and index entries. Suppressed content is not stored when a crawl or scan finds it again."),
     list, end);
   endless(end, signal, {
     more: "Older erasures",
@@ -27,7 +27,7 @@ export function show(page, { query, signal }) {
       add(erasures.map((one) => cells(one, row)));
       return erasures.length;
     },
-    none: () => empty("erasures", "Nothing was erased from this collection yet."),
+    none: () => empty("erasures", "Nothing has been erased from this collection yet."),
   }).begin();
 }
 
@@ -39,7 +39,7 @@ const cells = (one, row) => [
   count(one.suppressions),
   h("span.chips", {}, one.lifted_at
     ? h("span.quiet", { title: time(one.lifted_at) }, "lifted")
-    : [one.suppress && chip("Pictures and URL"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
+    : [one.suppress && chip("Images and URL"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
   one.suppressions > 0 && !one.lifted_at && may("admin") && lifting(one, row),
 ];
 
@@ -49,7 +49,7 @@ function lifting(one, row) {
     if (!sure) return;
     const { erasure } = await call("DELETE", `/erasures/${one.id}/suppressions`);
     control.closest("tr").replaceWith(row(cells(erasure, row)));
-    toast("The suppressions are lifted.");
+    toast("The suppressions were lifted.");
   }) });
   return control;
 }

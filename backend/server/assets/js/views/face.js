@@ -1,4 +1,4 @@
-// One stored face: its picture, all places where it was found, and similar faces.
+// One stored face: its image, all places where it was found, and similar faces.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { match, outside } from "../faces.js";
@@ -39,7 +39,7 @@ function draw(face, image, signal) {
           ["Id", h("code", {}, face.id)],
         ])))),
         face.quality && panel("Quality", measureTable(face.quality))),
-      h("div", {}, panel("In its image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
+      h("div", {}, panel("Position in the image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
     panel("Found at", sightings(face)),
     panel("Similar faces", like),
   ];
@@ -47,7 +47,7 @@ function draw(face, image, signal) {
 
 /** Returns the places where an image, or the image of a face, was found. */
 export function sightings({ sources: list, sources_total: total, sources_cut: cut }) {
-  if (list.length === 0) return h("p.quiet", {}, "No source is known.");
+  if (list.length === 0) return h("p.quiet", {}, "No source is recorded.");
   const places = table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
     source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none"),
     outside(source.image_url),
@@ -56,7 +56,7 @@ export function sightings({ sources: list, sources_total: total, sources_cut: cu
     source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : "",
   ])).element;
   if (!cut) return places;
-  return h("div", {}, places, h("p.hint", {}, `The first ${list.length} of ${total < 1000 ? total : "1,000 or more"} places. GET /images/{id}/sources lists all.`));
+  return h("div", {}, places, h("p.hint", {}, `The first ${list.length} of ${total < 1000 ? total : "1,000 or more"} places. GET /images/{id}/sources lists all places.`));
 }
 
 const findLike = (face, slot, signal) => fillWith(slot, signal,
@@ -69,7 +69,7 @@ const findLike = (face, slot, signal) => fillWith(slot, signal,
 export const keepOut = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });
 
 async function remove(face) {
-  const sure = await confirm("Erase this face?", "This permanently deletes the face, its picture and its embedding. The image and its other faces stay.", "Erase",
+  const sure = await confirm("Erase this face?", "This permanently deletes the face, its crop and its embedding. The image and its other faces are kept.", "Erase",
     { option: "Erase the whole image with all its faces" });
   if (!sure) return;
   await call("DELETE", sure.ticked ? `/images/${face.image_id}` : `/faces/${face.id}`);

@@ -25,11 +25,11 @@ export function show(page, { query, signal, returning }) {
   const end = h("div.end");
   const params = () => ({ collection: collections.current(), ...filters, min_quality: Number(quality.value) || undefined });
   page.append(
-    heading("Faces", linkButton("Search by picture", "#/search", { symbol: "search" })),
+    heading("Faces", linkButton("Search by image", "#/search", { symbol: "search" })),
     h("div.toolbar", {},
       h("div.slider", {}, h("label", { for: "min-quality" }, "Minimum quality"), quality, output),
-      filters.crawl_id && linkButton("Only of one crawl", href("/faces"), { symbol: "close", "aria-label": "Only of one crawl. Show all" }),
-      filters.image_id && linkButton("Only of one image", href("/faces"), { symbol: "close", "aria-label": "Only of one image. Show all" }),
+      filters.crawl_id && linkButton("Faces of one crawl", href("/faces"), { symbol: "close", "aria-label": "Faces of one crawl. Show all" }),
+      filters.image_id && linkButton("Faces of one image", href("/faces"), { symbol: "close", "aria-label": "Faces of one image. Show all" }),
       h("span.grow"), said),
     grid, end);
 

@@ -22,20 +22,20 @@ function draw(image, signal) {
     h("div.split.even", {},
       panel("", picture.element),
       panel("", facts([
-        ["Picture", `${image.width} × ${image.height} ${image.format}, ${bytes(image.bytes)}`],
+        ["File", `${image.width} × ${image.height} ${image.format}, ${bytes(image.bytes)}`],
         ["Stored", time(image.created_at)],
         ["Collection", image.collection],
         image.rotation !== 0 && ["Upright after", `${image.rotation}° clockwise`],
         ["SHA-256", h("code", {}, image.sha256)],
         ["Perceptual hash", h("code", {}, image.phash)],
-      ]), h("p.hint", {}, "The original file is not stored. This is a small copy."))),
+      ]), h("p.hint", {}, "The original file is not stored. This is a reduced copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
     panel("Found at", sightings(image)),
   ];
 }
 
 async function remove(image) {
-  const sure = await confirm("Erase this image?", `This permanently deletes the image with ${plural(image.faces.length, "face")}, their pictures and embeddings.`, "Erase");
+  const sure = await confirm("Erase this image?", `This permanently deletes the image with ${plural(image.faces.length, "face")}, their crops and embeddings.`, "Erase");
   if (!sure) return;
   await call("DELETE", `/images/${image.id}`);
   toast("The image and its faces were erased.");

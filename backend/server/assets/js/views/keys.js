@@ -26,7 +26,7 @@ export function show(page, { signal }) {
       add(keys.map((key) => cells(key, row)));
       return keys.length;
     },
-    none: () => empty("keys", "There is no key yet."),
+    none: () => empty("keys", "There are no keys yet."),
   }).begin();
 }
 
@@ -36,7 +36,7 @@ export function show(page, { signal }) {
  */
 const open = () => h("section.panel", {},
   h("h2", {}, "This service requires no key"),
-  h("p", {}, "Everyone who can reach it may do everything. To change that, start it with ", h("code", {}, "AUTH=keys"), ". Create the first key on its machine; you can then create more here. A key can only create keys with its own scopes, so give the first one all of them:"),
+  h("p", {}, "Everyone who can reach the service has full access. To require keys, start the service with ", h("code", {}, "AUTH=keys"), ". Create the first key on the host of the service with the command below; you can then create more keys here. A key can only create keys with its own scopes, so the first key needs all scopes:"),
   h("pre", { tabindex: 0 }, `facecrawl keys create --all --name operator --scope ${scopes().join(",")}`));
 
 function cells(key, row) {
@@ -53,7 +53,7 @@ function cells(key, row) {
     else control.closest("tr").replaceWith(row(cells(ended.key, row)));
   }) });
   return [
-    h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab's", "busy")),
+    h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab", "busy")),
     key.collection ? h("a", { href: href(`/collections/${key.collection}`) }, key.collection) : h("span.strong", {}, "All"),
     h("span.chips", {}, key.scopes.map((scope) => chip(scope))),
     key.requests_per_minute === null ? h("span.quiet", {}, "no limit") : count(key.requests_per_minute),
@@ -66,12 +66,12 @@ function cells(key, row) {
 async function end(key, mine) {
   const makes = key.scopes.includes("keys");
   const sure = await confirm(`Revoke “${key.name}”?`,
-    [mine ? "This tab uses this key and will ask for another one. " : "", "The key stops working within seconds, permanently.",
+    [mine ? "This tab uses this key and will then require a different key. " : "", "The key stops working within seconds, permanently.",
       makes && [" The ", h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists the keys that were created with it."]],
     "Revoke", { option: makes && "Also revoke all keys that were created with it, directly or indirectly" });
   if (!sure) return undefined;
   const ended = await call("POST", `/keys/${key.id}/revoke`, { query: sure.ticked ? { descendants: true } : {} });
   const [gone, working] = [ended.descendants_revoked, ended.descendants_working];
-  toast([`“${key.name}” is revoked`, gone > 0 && `, with ${plural(gone, "key")} created with it`, ".", working > 0 && ` Keys created with it that still work: ${count(working)}.`]);
+  toast([`“${key.name}” was revoked`, gone > 0 && `, with ${plural(gone, "key")} created with it`, ".", working > 0 && ` Keys created with it that are still valid: ${count(working)}.`]);
   return ended;
 }

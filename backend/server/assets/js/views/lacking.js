@@ -9,7 +9,7 @@ export const lacking = (title, scope) => ({
   show(page) {
     const { name, scopes } = ownKey();
     page.append(h("h1", {}, title), empty("keys",
-      [`This needs a key with the scope `, h("code", {}, scope), `: ${scopeMeaning(scope)} Yours, “${name}”, has ${scopes.join(", ")}.`],
-      button("Use another key", { symbol: "keys", onclick: () => document.getElementById("key").click() })));
+      [`This view requires a key with the scope `, h("code", {}, scope), `: ${scopeMeaning(scope)} Your key, “${name}”, has ${scopes.join(", ")}.`],
+      button("Use a different key", { symbol: "keys", onclick: () => document.getElementById("key").click() })));
   },
 });

@@ -3,5 +3,5 @@ import { h } from "../dom.js";
 import { empty } from "../ui.js";
 
 export function show(page) {
-  page.append(h("h1", {}, "Nothing here"), empty("faces", "There is no view at this address.", h("a.button", { href: "#/detect" }, "Go to Detect")));
+  page.append(h("h1", {}, "Page not found"), empty("faces", "This address does not exist.", h("a.button", { href: "#/detect" }, "Go to Detect")));
 }

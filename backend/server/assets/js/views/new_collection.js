@@ -12,7 +12,7 @@ export function show(page, { signal }) {
     const made = await call("POST", "/collections", { json: { name: data.get("name"), ...chosen(data) }, signal });
     collections.choose(made.name);
     await collections.load();
-    toast(`${made.name} is in use now.`);
+    toast(`${made.name} is now in use.`);
     go("/collections");
   };
   page.append(heading("New collection"), form(send,

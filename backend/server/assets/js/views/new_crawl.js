@@ -10,11 +10,11 @@ export function show(page, { signal }) {
   const seeds = h("textarea", { name: "seeds", rows: 3, required: true, spellcheck: "false", autocomplete: "off", placeholder: "https://example.org/" });
   const allow = h("input", { name: "allow", spellcheck: "false", autocomplete: "off", placeholder: "example.org, *.example.net" });
   const allowField = field("Hosts", allow, "Separated by commas; a leading *. covers subdomains.");
-  const scope = choice("scope", [["host", "The same host"], ["domain", "The same domain"], ["prefix", "URLs that start like the seed"], ["list", "The listed hosts"]]);
+  const scope = choice("scope", [["host", "Same host"], ["domain", "Same domain"], ["prefix", "URLs in or below the directory of a seed"], ["list", "Listed hosts"]]);
   const send = async (data) => go(`/crawls/${(await call("POST", "/crawls", { json: body(data), signal })).id}`);
   const element = form(send,
     panel("Start and scope",
-      field("Seeds", seeds, "Pages or images to start from, one URL per line."),
+      field("Seeds", seeds, "Pages or images at which the crawl starts, one URL per line."),
       field("Scope", scope), allowField),
     panel("Limits",
       h("div.columns", {},
@@ -23,10 +23,10 @@ export function show(page, { signal }) {
         field("Maximum images", number("max_images", 5000, 0, 100_000_000)))),
     panel("Behaviour",
       h("div.columns", {},
-        field("Duplicates", choice("dedupe", [["near", "Also near duplicates"], ["exact", "Identical files only"], ["off", "Process all"]])),
+        field("Duplicates", choice("dedupe", [["near", "Skip identical files and near duplicates"], ["exact", "Skip identical files"], ["off", "Process all images"]])),
         field("Sitemaps", choice("sitemaps", [["robots", "From robots.txt"], ["always", "Always"], ["off", "None"]])),
         field("Delay per host, ms", h("input", { type: "number", name: "delay_ms", min: 0, max: 300_000, placeholder: "automatic" })),
-        field("Repeat every", h("input", { name: "every", pattern: "[0-9]+[mhdw]", placeholder: "never", autocomplete: "off" }), "Such as 12h, 1d or 2w.")),
+        field("Repeat every", h("input", { name: "every", pattern: "[0-9]+[mhdw]", placeholder: "never", autocomplete: "off" }), "For example 12h, 1d or 2w.")),
       h("label.check", {}, h("input", { type: "checkbox", name: "respect_robots", checked: true }), "Obey robots.txt and the robots directives of pages")),
     h("p.hint", {}, "Crawl only what you may lawfully process. Faces are personal data."),
     h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Start the crawl"), linkButton("Back", "#/crawls")));

@@ -28,18 +28,18 @@ export function show(page, { query, signal }) {
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
   const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
   const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "collection default" });
-  const suppress = check("Suppress the pictures and the URL", "The service keeps hashes of them, so that they are not stored when they are found again.", true);
-  const person = check("Suppress the person in all pictures",
-    "The service keeps a one-way sketch of the face: 256 bits that have no meaning without its secret. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. Those are suppressed too.", false);
+  const suppress = check("Suppress the images and the URL", "The service stores their hashes, so that they are not stored again when they are found again.", true);
+  const person = check("Suppress the person in all images",
+    "The service stores a one-way sketch of the face: 256 bits that have no meaning without the secret of the service. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. These faces are suppressed too.", false);
   const likeness = field("Minimum similarity", threshold, "Cosine similarity. A low value also erases other people, so check the preview.");
-  /** The current target: `{ key, value }` for a JSON body, or a picture. */
+  /** The current target: `{ key, value }` for a JSON body, or an image. */
   let target = null;
   /** Whether other people may be erased too. This is confirmed for one preview only. */
   let force = false;
   const changed = () => {
     control.disabled = !target;
     force = false;
-    put(preview, empty("erasures", target ? "Nothing is erased yet. Show the preview first." : "First select what to erase."));
+    put(preview, empty("erasures", target ? "Nothing has been erased yet. Show the preview first." : "First select what to erase."));
   };
 
   // The listeners of one kind are removed when another kind is selected.
@@ -64,13 +64,13 @@ export function show(page, { query, signal }) {
       target = null;
       changed();
       fillWith(probe, here, () => analyse(blob, name, { embeddings: false }, here), (found) => {
-        if (found.answer.faces.length === 0) return empty("detect", "There is no face in this picture.");
+        if (found.answer.faces.length === 0) return empty("detect", "No face was found in this image.");
         const picker = facePicker(found, blob, here, (index) => {
           target = { blob, name, index };
           changed();
         });
         picker.choose(0);
-        return [picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face."), picker.list];
+        return [picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Select a face."), picker.list];
       }, loading("Detecting faces…"));
     }, here);
     return [zone, probe];
@@ -86,7 +86,7 @@ export function show(page, { query, signal }) {
       put(seen, picture && picture(target.value, "The selected face or image", signal));
     };
     entry.addEventListener("input", read);
-    const element = [field(isUrl ? "URL" : "Id", entry, isUrl ? "Of an image, or of a page. All images that were found on the page are erased." : "The id that is shown on its page."), seen];
+    const element = [field(isUrl ? "URL" : "Id", entry, isUrl ? "The URL of an image or a page. For a page, all images that were found on it are erased." : "The id is shown in the view of the face, image or person."), seen];
     read();
     return element;
   }
@@ -141,8 +141,8 @@ function affected(answer, signal, erase) {
   return h("div", {},
     h("section.panel", {},
       h("div.heading", {}, h("h2", { role: "status" }, nothing ? "No stored data would be erased" : `${sum(answer)} would be erased`), control),
-      answer.not_compared > 0 && h("p", {}, `${plural(answer.not_compared, "face")} of another embedding model cannot be compared and would not be erased.`),
-      answer.faces > answer.affected.length && h("p.hint", {}, `The ${answer.affected.length} most similar faces are shown.`),
+      answer.not_compared > 0 && h("p", {}, `${plural(answer.not_compared, "face")} of a different embedding model cannot be compared and would not be erased.`),
+      answer.faces > answer.affected.length && h("p.hint", {}, `Only the ${answer.affected.length} most similar faces are shown.`),
       h("ul.grid.small", {}, answer.affected.map(({ face_id, similarity }) => h("li", {},
         h("a.tile", { href: href(`/faces/${face_id}`), target: "_blank", "aria-label": "Face, in a new tab" }, crop(face_id, "", signal),
           similarity !== null && h("span.tiletext", {}, `Similarity ${score(similarity)}`)))))));

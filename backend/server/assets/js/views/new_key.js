@@ -33,7 +33,7 @@ export function show(page, { signal }) {
     panel("",
       field("Holder", h("input", { name: "name", required: true, maxlength: 200, autocomplete: "off", placeholder: "press desk" })),
       h("div.columns", {},
-        field("Collection", where, "The key has access to this collection only."),
+        field("Collection", where, "The key can access only this collection."),
         field("Expires", choice("days", ENDS.filter(([days]) => within(days, own)), "90")),
         field("Requests per minute", h("input", { type: "number", inputmode: "numeric", name: "requests_per_minute", min: 1, placeholder: "no limit" })))),
     h("fieldset.panel", {}, h("legend.h2", {}, "Scopes"),
@@ -69,10 +69,10 @@ const reveal = (secret, key) => modal(`The key of “${key.name}”`, (close) =>
     // Without TLS, browsers block the clipboard. The key is then selected so that the user can copy
     // it.
     const copied = await navigator.clipboard?.writeText(secret).then(() => true, () => false);
-    said.textContent = copied ? "It is copied to the clipboard." : "It is selected. Copy it with your keyboard.";
+    said.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
   } });
   return h("div", {},
-    h("p", {}, "Copy it now. It cannot be shown again, because the service stores only its hash."),
+    h("p", {}, "Copy the key now. It cannot be shown again, because the service stores only its hash."),
     h("div.line", {}, h("div.field", {}, shown), copy), said,
-    h("div.actions.end", {}, button("I have it", { onclick: () => close(true) })));
+    h("div.actions.end", {}, button("Done", { onclick: () => close(true) })));
 }, { firm: true });

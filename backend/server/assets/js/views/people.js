@@ -13,7 +13,7 @@ const KINDS = [["", "All"], ["enrolled", "Enrolled"], ["cluster", "Clusters"]];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
-  const origin = h("select", { "aria-label": "Which" }, KINDS.map(([value, text]) => h("option", { value, selected: value === (query.origin ?? "") }, text)));
+  const origin = h("select", { "aria-label": "Kind" }, KINDS.map(([value, text]) => h("option", { value, selected: value === (query.origin ?? "") }, text)));
   const search = h("input", { type: "search", "aria-label": "Name", placeholder: "Name", value: query.name ?? "" });
   const [run, chosenBar] = [h("div"), h("div.toolbar", { role: "status" })];
   const chosen = new Map();
@@ -30,7 +30,7 @@ export function show(page, { query, signal }) {
     add: ({ subjects }) => (grid.append(...subjects.map(one)), subjects.length),
     none: () => origin.value || search.value
       ? empty("people", "No person matches these filters.")
-      : empty("people", "There are no people yet. Find people among the stored faces, or add a person."),
+      : empty("people", "There are no people yet. Find people among the stored faces, or create a person."),
   });
   const load = () => {
     chosen.clear();
@@ -42,7 +42,7 @@ export function show(page, { query, signal }) {
   const begin = clustering(run, signal, load);
   const look = button("Find people", { symbol: "refresh", onclick: () => busy(look, begin) });
   const add = button("New person", { kind: "primary", symbol: "plus", onclick: () => busy(add, async () => {
-    const text = await ask("New person", "Name", { action: "Add", hint: "Faces are enrolled on the person's page, or from a face's page." });
+    const text = await ask("New person", "Name", { action: "Add", hint: "Then enrol faces in the view of the person or of a face." });
     if (text) go(`/people/${(await create(text)).id}`);
   }) });
   origin.addEventListener("change", load);
@@ -51,14 +51,14 @@ export function show(page, { query, signal }) {
   load();
 
   function bar() {
-    if (chosen.size < 2) return put(chosenBar, chosen.size === 1 && h("p.quiet", {}, "Choose another person to merge them."));
+    if (chosen.size < 2) return put(chosenBar, chosen.size === 1 && h("p.quiet", {}, "Select at least one more person to merge them."));
     const control = button(`Merge ${chosen.size}`, { kind: "primary", symbol: "merge", onclick: () => busy(control, join) });
     put(chosenBar, control, button("Clear selection", { onclick: load }));
   }
   async function join() {
     // The person with a name is kept; of several, the one with the most faces.
     const [into, ...others] = [...chosen.values()].sort((a, b) => Number(Boolean(b.name)) - Number(Boolean(a.name)) || b.face_count - a.face_count);
-    const sure = await confirm("Merge these people?", `${plural(others.length, "other")} will become part of “${name(into)}”. This cannot be undone in one step.`, "Merge", { danger: false });
+    const sure = await confirm("Merge these people?", `${plural(others.length, "other")} will become part of “${name(into)}”. This cannot be undone.`, "Merge", { danger: false });
     if (!sure) return;
     await merge(into, others);
     toast("The people were merged.");

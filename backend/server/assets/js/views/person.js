@@ -1,4 +1,4 @@
-// One person or cluster: name, faces, merging, enrolment from a picture.
+// One person or cluster: name, faces, merging, enrolment from an image.
 import { call, get, withPicture } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";
@@ -42,7 +42,7 @@ function draw(subject, signal) {
 }
 
 /**
- * Enrols the best face of a picture. The service applies strict quality rules, because all other
+ * Enrols the best face of an image. The service applies strict quality rules, because all other
  * faces are compared with enrolled ones.
  */
 function enrolment(subject, signal) {
@@ -50,19 +50,19 @@ function enrolment(subject, signal) {
   const send = (query) => (blob, file) => fillWith(said, signal,
     () => call("POST", `/subjects/${subject.id}/faces`, { query, body: withPicture(blob, file), signal }).catch((problem) => ({ problem, blob, file })),
     (answer) => {
-      if (!answer.problem) return void (toast("The face is enrolled."), refresh());
+      if (!answer.problem) return void (toast("The face was enrolled."), refresh());
       const insist = answer.problem.code === "low_quality" && button("Enrol anyway", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
       return [trouble(answer.problem), insist];
     }, loading("Enrolling…"));
-  return panel("Enrol a picture", pictureInput(send({}), signal), said);
+  return panel("Enrol an image", pictureInput(send({}), signal), said);
 }
 
 function gallery(subject, answer, signal) {
-  if (answer.faces.length === 0) return empty("faces", "No face shows this person yet.");
+  if (answer.faces.length === 0) return empty("faces", "This person has no faces yet.");
   return [
     h("ul.grid", {}, answer.faces.map((face) => {
       const unlink = button("Not this person", { onclick: () => busy(unlink, async () => {
-        // Deleting pictures that were uploaded for enrolment requires the scope `erase`.
+        // Deleting images that were uploaded for enrolment requires the scope `erase`.
         const query = { enrolled_images: may("erase") ? "delete" : "keep" };
         await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`, { query });
         item.remove();
@@ -71,13 +71,13 @@ function gallery(subject, answer, signal) {
       const item = h("li.person", {}, tile(face, signal), unlink);
       return item;
     })),
-    answer.next_cursor && h("p.hint", {}, `The newest ${answer.faces.length} faces are shown.`),
+    answer.next_cursor && h("p.hint", {}, `Only the newest ${answer.faces.length} faces are shown.`),
   ];
 }
 
 async function remove(subject) {
-  const sure = await confirm(`Delete ${name(subject)}?`, "Faces from other sources stay, without a person. Pictures that were uploaded only to enrol this person are permanently deleted.", "Delete",
-    { option: "Keep the enrolled pictures" });
+  const sure = await confirm(`Delete ${name(subject)}?`, "Faces from other sources are kept without a person. Images that were uploaded only to enrol this person are permanently deleted.", "Delete",
+    { option: "Keep the enrolled images" });
   if (!sure) return;
   await call("DELETE", `/subjects/${subject.id}`, { query: { enrolled_images: sure.ticked ? "keep" : "delete" } });
   toast("The person was deleted.");

@@ -17,7 +17,7 @@ const MOST = 200;
 
 export function show(page, { query, signal }) {
   const probe = h("div.probe");
-  const results = h("div.result", {}, empty("search", "Choose a picture, or a stored face, to see where that face appears."));
+  const results = h("div.result", {}, empty("search", "Choose an image or a stored face to find where else the face appears."));
   const search = (body) => fillWith(results, signal,
     () => call("POST", "/faces/search", { json: { ...body, limit: MOST, threshold: 0 }, signal }),
     (answer) => matches(answer, signal), loading("Searching…"));
@@ -26,7 +26,7 @@ export function show(page, { query, signal }) {
     input.classList.add("compact");
     return fillWith(probe, signal, () => analyse(blob, name, {}, signal), (found) => {
       if (found.answer.faces.length === 0) {
-        put(results, empty("detect", "There is no face in this picture."));
+        put(results, empty("detect", "No face was found in this image."));
         return picture(found, blob, signal, () => {});
       }
       const collection = collections.current();
@@ -42,14 +42,14 @@ export function show(page, { query, signal }) {
     input.classList.add("compact");
     fillWith(probe, signal, () => get(`/faces/${query.face}`, {}, signal), (face) => panel("Query face",
       h("a.probeface", { href: href(`/faces/${face.id}`) }, crop(face.id, "The stored query face", signal)),
-      h("p.hint", {}, `A stored face of ${face.collection}. It is not among the matches.`)));
+      h("p.hint", {}, `A stored face of ${face.collection}. It is excluded from the matches.`)));
     search({ face_id: query.face });
   }
 }
 
 function picture(found, blob, signal, onChoose, index = 0) {
   const picker = facePicker(found, blob, signal, onChoose);
-  const drawn = panel("Query face", picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Choose the face."), picker.list);
+  const drawn = panel("Query face", picker.stage, found.answer.faces.length > 1 && h("p.hint", {}, "Select a face."), picker.list);
   if (found.answer.faces.length > 0) picker.choose(Math.min(index, found.answer.faces.length - 1));
   return drawn;
 }
@@ -60,9 +60,9 @@ function picture(found, blob, signal, onChoose, index = 0) {
  */
 function matches(answer, signal) {
   if (answer.matches.length === 0) {
-    return empty("faces", `No face of ${answer.collection} is similar.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
+    return empty("faces", `${answer.collection} contains no similar face.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
   }
-  const list = h("ul.matches", { "aria-label": "Matches, best first" }, answer.matches.map((found) => match(found, signal, badge(found))));
+  const list = h("ul.matches", { "aria-label": "Matches, by descending similarity" }, answer.matches.map((found) => match(found, signal, badge(found))));
   const said = h("p.strong", { role: "status" });
   const output = h("output", { for: "threshold" });
   const slider = h("input", { type: "range", id: "threshold", min: 0, max: 1, step: 0.01, value: answer.default_threshold.toFixed(2) });
@@ -79,7 +79,7 @@ function matches(answer, signal) {
     put(said, `${shown} of ${total} ${shown === 1 ? "is" : "are"} at or above ${score(threshold)}`);
     none.hidden = shown > 0;
   };
-  const none = h("div", { hidden: true }, empty("search", "No match is this similar. A lower threshold shows more matches, and more false ones."));
+  const none = h("div", { hidden: true }, empty("search", "No match reaches this threshold. A lower threshold shows more matches, but also more false matches."));
   slider.addEventListener("input", filter);
   const defaults = button(`Default ${score(answer.default_threshold)}`, { onclick: () => ((slider.value = answer.default_threshold.toFixed(2)), filter()) });
   const shown = () => answer.matches.filter(({ similarity }) => similarity >= Number(slider.value));
@@ -88,7 +88,7 @@ function matches(answer, signal) {
       h("div.heading", {}, said, h("div.actions", {}, defaults,
         button("CSV", { symbol: "download", onclick: () => save(new Blob([table(shown())], { type: "text/csv" }), "matches.csv") }))),
       h("div.slider", {}, h("label", { for: "threshold" }, "Threshold"), h("div", {}, distribution(answer.matches), slider), output),
-      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match is a hint, not proof of identity.`)),
+      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match does not prove identity.`)),
     list, none);
   filter();
   return drawn;

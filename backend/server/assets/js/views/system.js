@@ -21,7 +21,7 @@ export function show(page, { query, signal }) {
   const [health, devices, queue] = [h("div"), h("div.stacked"), h("div.stacked")];
   const plots = {
     depth: plot("Jobs waiting", { samples: history.depth }),
-    jobs: plot("Jobs done", { unit: "/s", samples: history.jobs }),
+    jobs: plot("Jobs completed", { unit: "/s", samples: history.jobs }),
     faces: plot("Faces stored", { unit: "/s", samples: history.faces }),
     requests: plot("API requests", { unit: "/s", samples: history.requests }),
   };

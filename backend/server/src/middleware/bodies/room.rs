@@ -15,7 +15,7 @@ pub(crate) enum NoRoom {
     #[error(transparent)]
     All(#[from] Exhausted),
     /// The other bodies of the same sender use its whole share.
-    #[error("the caller's other bodies hold its share of {0}")]
+    #[error("the caller's other bodies use its whole share of {0}")]
     Share(&'static str, Exhausted),
 }
 

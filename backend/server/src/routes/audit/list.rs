@@ -56,7 +56,7 @@ struct RecordView {
     /// Name of the collection while it exists.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// The key; null for an action of the command line or of the service itself, and if the service
+    /// The key; null for an action of the command line or of the service itself, or if the service
     /// requires no keys.
     key_id: Option<Uuid>,
     /// Id of the request that caused the action.
@@ -95,7 +95,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 
 /// List the records of the audit log: searches, deletions, and changes of keys and collections.
 ///
-/// With a key to one collection, only the records of that collection are listed.
+/// With a key for one collection, only the records of that collection are listed.
 #[utoipa::path(
     get, path = "/audit", operation_id = "list_audit", tag = "audit",
     params(ListParams),
@@ -126,7 +126,7 @@ pub(super) async fn list_audit(
 
 fn action(name: &str) -> Result<Action, ApiError> {
     Action::parse(name).ok_or_else(|| {
-        ApiError::new(Code::BadQuery, "action: not one that is recorded")
+        ApiError::new(Code::BadQuery, "action: the value is not an action of the audit log")
             .field("action")
             .value(name)
             .allowed(Action::ALL.iter().map(|action| action.as_str()))

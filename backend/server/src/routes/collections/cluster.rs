@@ -108,9 +108,9 @@ pub(super) const START: Spec = Spec::needs(Scope::Write);
 /// from them. If a run is already in progress, the response contains that run.
 #[utoipa::path(
     post, path = "/collections/{id}/cluster", operation_id = "cluster_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
     request_body = ClusterBody,
-    responses((status = 202, description = "The run in progress", body = ClusteringView)),
+    responses((status = 202, description = "The new run, or the run that is already in progress", body = ClusteringView)),
 )]
 pub(super) async fn cluster_collection(
     State(state): State<AppState>,
@@ -139,10 +139,10 @@ pub(super) const LATEST: Spec = Spec::needs(Scope::Read);
 /// Return the latest clustering of a collection and its progress.
 #[utoipa::path(
     get, path = "/collections/{id}/cluster", operation_id = "get_clustering", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
     responses(
         (status = 200, description = "The latest run", body = ClusteringView),
-        (status = 404, description = "No such collection, or it was never clustered"),
+        (status = 404, description = "The collection does not exist or was never clustered"),
     ),
 )]
 pub(super) async fn get_clustering(

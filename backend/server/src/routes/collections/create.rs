@@ -59,7 +59,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confl
     request_body = CreateCollection,
     responses(
         (status = 201, description = "The collection was created; its URL is in `Location`", body = CollectionView, headers(("location"))),
-        (status = 409, description = "The name is taken"),
+        (status = 409, description = "Another collection has this name"),
     ),
 )]
 pub(super) async fn create_collection(
@@ -70,7 +70,10 @@ pub(super) async fn create_collection(
     if caller.bound_to().is_some() {
         // This also applies if the name is free, so that a tenant cannot find out which names
         // others use.
-        return Err(insufficient(Scope::Admin, "this needs a key to all collections with the scope admin"));
+        return Err(insufficient(
+            Scope::Admin,
+            "this operation requires a key for all collections with the scope admin",
+        ));
     }
     check_name("name", &body.name)?;
     let settings = CollectionSettings {

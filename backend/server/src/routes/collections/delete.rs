@@ -24,7 +24,7 @@ pub(super) const SPEC: Spec =
 /// deleted, and keeps its settings and keys.
 #[utoipa::path(
     delete, path = "/collections/{id}", operation_id = "delete_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default"), DeletionParams),
     responses(
         (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
         (status = 202, description = "The collection is inaccessible, and its data is being erased"),

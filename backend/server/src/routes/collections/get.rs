@@ -10,7 +10,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return a collection.
 #[utoipa::path(
     get, path = "/collections/{id}", operation_id = "get_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
     responses((status = 200, description = "The collection", body = CollectionView)),
 )]
 pub(super) async fn get_collection(

@@ -24,7 +24,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"match_threshold": 0.5, "retention_days": null}))]
 pub(crate) struct UpdateCollection {
-    /// A new name. Requires a key to all collections. The collection `default` cannot be renamed.
+    /// A new name. Requires a key for all collections. The collection `default` cannot be renamed.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     name: Option<String>,
     /// Quality profile that is applied to new faces.
@@ -60,11 +60,11 @@ pub(super) const SPEC: Spec =
 /// token of a dry run.
 #[utoipa::path(
     patch, path = "/collections/{id}", operation_id = "update_collection", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default"), DeletionParams),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default"), DeletionParams),
     request_body = UpdateCollection,
     responses(
-        (status = 200, description = "The changed collection; with `dry_run` what its retention would delete at once", body = UpdateAnswer),
-        (status = 409, description = "The name is taken or cannot be changed"),
+        (status = 200, description = "The changed collection; with `dry_run`, what the new retention would delete immediately", body = UpdateAnswer),
+        (status = 409, description = "Another collection has this name, or the name cannot be changed"),
     ),
 )]
 pub(super) async fn update_collection(
@@ -81,7 +81,7 @@ pub(super) async fn update_collection(
     if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
         // This also applies if the name is free, so that a tenant cannot find out which names
         // others use.
-        let sentence = "a new name needs a key to all collections with the scope admin";
+        let sentence = "a change of the name requires a key for all collections with the scope admin";
         return Err(insufficient(Scope::Admin, sentence));
     }
     let settings = CollectionSettings {

@@ -63,8 +63,8 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     if good {
         return Ok(());
     }
-    Err(ApiError::new(Code::InvalidField, format!("{field}: not a collection name"))
+    Err(ApiError::new(Code::InvalidField, format!("{field}: the value is not a valid collection name"))
         .field(field)
         .value(name)
-        .allowed(["1 to 64 of a-z, 0-9, - and _, but not a UUID"]))
+        .allowed(["1 to 64 characters of a-z, 0-9, - and _, but not a UUID"]))
 }

@@ -51,11 +51,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confl
 /// this response and is not stored.
 #[utoipa::path(
     post, path = "/collections/{id}/webhook-secret", operation_id = "rotate_webhook_secret", tag = "collections",
-    params(("id" = String, Path, description = "The collection's name or id", example = "default")),
+    params(("id" = String, Path, description = "Name or id of the collection", example = "default")),
     request_body = RotateWebhookSecret,
     responses(
-        (status = 201, description = "The new secret signs from now on", body = WebhookSecretView),
-        (status = 409, description = "This service has no `WEBHOOK_SECRET` to derive others from"),
+        (status = 201, description = "The new secret, which signs all further messages", body = WebhookSecretView),
+        (status = 409, description = "The service has no `WEBHOOK_SECRET`, from which other secrets are derived"),
     ),
 )]
 pub(super) async fn rotate_webhook_secret(

@@ -16,7 +16,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Confl
 /// further run is started.
 #[utoipa::path(
     post, path = "/crawls/{id}/cancel", operation_id = "cancel_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl")),
+    params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
 pub(super) async fn cancel_crawl(

@@ -151,7 +151,7 @@ pub(super) const SPEC: Spec =
     request_body = CreateCrawl,
     responses(
         (status = 201, description = "The crawl has started; its URL is in `Location`", body = CrawlView, headers(("location"))),
-        (status = 422, description = "A seed or an option is invalid; `field` has its name"),
+        (status = 422, description = "A seed or an option is invalid; `field` contains its name"),
     ),
 )]
 pub(super) async fn create_crawl(
@@ -176,7 +176,7 @@ async fn collection(caller: &Caller, named: Option<&str>) -> Result<String, ApiE
     let found = caller.collection(named).await;
     found.map(|collection| collection.name).map_err(|error| match (error.code(), named) {
         (Code::NotFound, Some(name)) => {
-            let sentence = format!("collection: there is no collection {name:?}; make it first");
+            let sentence = format!("collection: there is no collection {name:?}; create it first");
             ApiError::new(Code::InvalidField, sentence).field("collection")
         }
         _ => error,

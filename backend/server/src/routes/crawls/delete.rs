@@ -39,11 +39,11 @@ pub(super) const SPEC: Spec =
 /// Its images and faces are kept, unless `with_images=true`.
 #[utoipa::path(
     delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl"), DeleteParams),
+    params(("id" = Uuid, Path, description = "Id of the crawl"), DeleteParams),
     responses(
         (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
         (status = 204, description = "The crawl was deleted"),
-        (status = 409, description = "It has not ended, or will start again; cancel it first"),
+        (status = 409, description = "The crawl has not ended, or a further run is scheduled; cancel it first"),
     ),
 )]
 pub(super) async fn delete_crawl(
@@ -58,7 +58,7 @@ pub(super) async fn delete_crawl(
         return Err(ApiError::new(Code::Conflict, format!("the crawl is {}; cancel it first", crawl.state)));
     }
     if crawl.next_run_at.is_some() {
-        let sentence = "the crawl has ended and will start again; cancel it first";
+        let sentence = "the crawl has ended, but a further run is scheduled; cancel it first";
         return Err(ApiError::new(Code::Conflict, sentence));
     }
     let with_images = params.with_images.unwrap_or(false);

@@ -42,11 +42,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overlo
 /// the crawl is deleted or the service stops.
 #[utoipa::path(
     get, path = "/crawls/{id}/events", operation_id = "follow_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl")),
+    params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses(
         (status = 200, description = "`progress` and `done` events", body = String, content_type = "text/event-stream",
             example = json!(format!("event: progress\ndata: {}\n\n", example_of::<CrawlView>()))),
-        (status = 429, description = "The caller has as many streams open as one may have"),
+        (status = 429, description = "The caller has the maximum number of open streams"),
     ),
 )]
 pub(super) async fn follow_crawl(

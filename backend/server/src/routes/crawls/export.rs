@@ -53,8 +53,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// aborted, so that a partial export cannot be mistaken for a complete one.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl"), ExportParams),
-    responses((status = 200, description = "The lines", content(
+    params(("id" = Uuid, Path, description = "Id of the crawl"), ExportParams),
+    responses((status = 200, description = "One line per image (`jsonl`) or per face (`csv`)", content(
         (String = "application/x-ndjson", example = json!(example::jsonl())),
         (String = "text/csv", example = json!(example::csv())),
     ), headers(("content-disposition")))),

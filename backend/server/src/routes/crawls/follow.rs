@@ -51,8 +51,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Follows {
     pub(crate) fn new(config: &Config, shutdown: CancellationToken) -> Self {
-        describe_gauge!("facecrawl_crawls_followed", "Crawls that are looked at for streams of events");
-        describe_gauge!("facecrawl_event_streams", "Streams of events that are open");
+        describe_gauge!("facecrawl_crawls_followed", "Number of crawls that are polled for event streams.");
+        describe_gauge!("facecrawl_event_streams", "Number of open event streams.");
         let inner = Inner { crawls: Mutex::default(), followed: gauge!("facecrawl_crawls_followed") };
         let open = gauge!("facecrawl_event_streams");
         inner.followed.set(0.0);
@@ -74,8 +74,9 @@ impl Follows {
     pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
             let most = self.most;
-            let sentence =
-                format!("the caller follows {most} crawls already, as many as one may (MAX_EVENT_STREAMS)");
+            let sentence = format!(
+                "the caller already has {most} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
+            );
             ApiError::new(Code::Overloaded, sentence).retry_after(PAUSE)
         })?;
         self.open.increment(1.0);

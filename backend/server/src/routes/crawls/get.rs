@@ -10,7 +10,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return a crawl with its progress.
 #[utoipa::path(
     get, path = "/crawls/{id}", operation_id = "get_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl")),
+    params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl", body = CrawlView)),
 )]
 pub(super) async fn get_crawl(caller: Caller, Id(id): Id) -> Result<Json<CrawlView>, ApiError> {

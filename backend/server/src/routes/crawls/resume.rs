@@ -11,7 +11,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Confl
 /// Resume a paused crawl.
 #[utoipa::path(
     post, path = "/crawls/{id}/resume", operation_id = "resume_crawl", tag = "crawls",
-    params(("id" = Uuid, Path, description = "The crawl")),
+    params(("id" = Uuid, Path, description = "Id of the crawl")),
     responses((status = 200, description = "The crawl in its new state", body = CrawlView)),
 )]
 pub(super) async fn resume_crawl(

@@ -89,8 +89,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
             "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
-        (status = 404, description = "No such collection, face, image or person"),
-        (status = 409, description = "This service has no secret to suppress a person with"),
+        (status = 404, description = "The collection, face, image or person does not exist"),
+        (status = 409, description = "The service has no `SUPPRESSION_SECRET`, which `suppress_person` requires"),
     ),
 )]
 pub(super) async fn create_erasure(
@@ -187,7 +187,7 @@ async fn sketches(
         sketch.ok_or_else(|| {
             ApiError::new(
                 Code::Conflict,
-                "this service has no SUPPRESSION_SECRET, without which no person can be suppressed",
+                "suppress_person requires SUPPRESSION_SECRET, which is not set on this service",
             )
             .field("suppress_person")
         })
@@ -196,7 +196,7 @@ async fn sketches(
         ApiError::new(Code::InvalidField, format!("suppress_person: {reason}"))
             .field("suppress_person")
             .allowed([
-                "a picture of the person",
+                "an image of the person",
                 "face_id",
                 "subject_id",
                 "image_id of an image with one face",
@@ -204,10 +204,11 @@ async fn sketches(
     };
     match target {
         Target::Likeness { embedding, model_id, .. } => Ok(vec![sketch(*model_id, embedding)?]),
-        Target::Url(_) => Err(refuse("an address does not say who is meant")),
-        Target::Image(_) if plan.faces.len() != 1 => {
-            Err(refuse(&format!("the image has {} faces, and does not say who is meant", plan.faces.len())))
-        }
+        Target::Url(_) => Err(refuse("a URL does not identify a person")),
+        Target::Image(_) if plan.faces.len() != 1 => Err(refuse(&format!(
+            "the image must have exactly one face to identify a person; it has {} faces",
+            plan.faces.len()
+        ))),
         Target::Image(_) | Target::Face(_) | Target::Subject(_) => {
             let named = plan.faces.iter().filter(|face| match target {
                 Target::Face(id) => face.id == *id,

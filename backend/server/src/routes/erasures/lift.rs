@@ -34,8 +34,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 /// also suppresses remains suppressed. A repeated call changes nothing.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
-    params(("id" = Uuid, Path, description = "The erasure")),
-    responses((status = 200, description = "The erasure suppresses nothing any more", body = LiftAnswer)),
+    params(("id" = Uuid, Path, description = "Id of the erasure")),
+    responses((status = 200, description = "The suppressions of the erasure are lifted", body = LiftAnswer)),
 )]
 pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
     let store = caller.store();

@@ -108,7 +108,7 @@ impl ErasureBody {
             (Some(target), None) => Ok((target, params)),
             _ => {
                 const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
-                let sentence = format!("exactly one of {} is needed", TARGETS.join(", "));
+                let sentence = format!("exactly one of {} is required", TARGETS.join(", "));
                 Err(ApiError::new(Code::InvalidField, sentence).allowed(TARGETS))
             }
         }

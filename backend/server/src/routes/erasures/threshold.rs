@@ -14,13 +14,13 @@ pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Res
     if value >= model || force {
         return Ok(value.max(0.0));
     }
-    let whose = match source {
-        ThresholdSource::Request => "the request's",
-        ThresholdSource::Collection => "the collection's",
-        ThresholdSource::Service | ThresholdSource::Model => "the service's",
+    let origin = match source {
+        ThresholdSource::Request => "from the request",
+        ThresholdSource::Collection => "from the collection",
+        ThresholdSource::Service | ThresholdSource::Model => "from the service",
     };
     let sentence = format!(
-        "threshold: {value} ({whose}) is below {model}, the embedding model's own; strangers are that much alike, and would be erased as well"
+        "threshold: {value} ({origin}) is below {model}, the threshold of the embedding model; faces of strangers reach this similarity and would also be erased"
     );
     Err(refuse(sentence)
         .value(value.to_string())

@@ -105,9 +105,9 @@ pub(super) const SPEC: Spec =
     params(CompareParams),
     request_body(content((CompareForm = "multipart/form-data"), (CompareBody = "application/json"))),
     responses(
-        (status = 200, description = "Their similarity", body = CompareAnswer),
-        (status = 415, description = "Not an image, or a content type that carries no two images"),
-        (status = 422, description = "No face in one of the pictures (`field` has its name), or one that cannot be used"),
+        (status = 200, description = "The similarity of the two faces", body = CompareAnswer),
+        (status = 415, description = "The content is not an image, or the content type does not allow two images"),
+        (status = 422, description = "One of the images (`field` contains its name) has no face or is invalid"),
     ),
 )]
 pub(super) async fn compare_faces(
@@ -126,7 +126,7 @@ pub(super) async fn compare_faces(
         Carrier::Raw => {
             return Err(ApiError::new(
                 Code::UnsupportedMediaType,
-                "a raw body carries one image; two are needed",
+                "a raw body contains only one image; two images are required",
             )
             .field("content-type")
             .allowed(["multipart/form-data", "application/json"]));

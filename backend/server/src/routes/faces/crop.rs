@@ -37,11 +37,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return the image of a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}/crop", operation_id = "get_face_crop", tag = "faces",
-    params(("id" = Uuid, Path, description = "The face"), CropParams),
+    params(("id" = Uuid, Path, description = "Id of the face"), CropParams),
     responses(
-        (status = 200, description = "The picture", content((Binary = "image/jpeg"), (Binary = "image/png")), headers(("etag"))),
+        (status = 200, description = "The image", content((Binary = "image/jpeg"), (Binary = "image/png")), headers(("etag"))),
         (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
-        (status = 404, description = "No such face, or it has no such picture"),
+        (status = 404, description = "The face does not exist or has no image of this kind"),
     ),
 )]
 pub(super) async fn get_face_crop(

@@ -13,7 +13,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 /// Delete a stored face with its embedding, crop and chip.
 #[utoipa::path(
     delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
-    params(("id" = Uuid, Path, description = "The face")),
+    params(("id" = Uuid, Path, description = "Id of the face")),
     responses((status = 204, description = "The face was deleted")),
 )]
 pub(super) async fn delete_face(

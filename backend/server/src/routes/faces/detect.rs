@@ -21,7 +21,7 @@ pub(super) const SPEC: Spec =
     request_body(content(
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
-    responses((status = 200, description = "The faces, best score first; possibly none", body = DetectAnswer)),
+    responses((status = 200, description = "The faces, by descending score; the list may be empty", body = DetectAnswer)),
 )]
 pub(super) async fn detect_faces(
     State(state): State<AppState>,

@@ -45,9 +45,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze).limited_elsewhere();
     params(DetectParams),
     request_body(content((BatchForm = "multipart/form-data"), (BatchBody = "application/json"))),
     responses(
-        (status = 200, description = "One result or problem per picture", body = BatchAnswer),
-        (status = 413, description = "Too many bytes or pictures"),
-        (status = 415, description = "A content type that carries no batch"),
+        (status = 200, description = "One result or problem per image", body = BatchAnswer),
+        (status = 413, description = "Too many bytes or images"),
+        (status = 415, description = "The content type is not supported for a batch"),
     ),
 )]
 pub(super) async fn detect_faces_batch(

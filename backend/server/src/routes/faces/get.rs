@@ -11,7 +11,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return a stored face.
 #[utoipa::path(
     get, path = "/faces/{id}", operation_id = "get_face", tag = "faces",
-    params(("id" = Uuid, Path, description = "The face")),
+    params(("id" = Uuid, Path, description = "Id of the face")),
     responses((status = 200, description = "The face", body = StoredFace)),
 )]
 pub(super) async fn get_face(

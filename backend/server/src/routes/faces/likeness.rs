@@ -43,10 +43,13 @@ fn pick<'a>(analysis: &'a Analysis, index: usize, place: &str) -> Result<&'a Ana
         if found == 0 {
             ApiError::new(Code::NoFace, format!("no face was found in `{place}`")).field(place)
         } else {
-            ApiError::new(Code::NoSuchFace, format!("`{place}` has {found} faces; there is no face {index}"))
-                .field(place)
-                .value(index.to_string())
-                .allowed([format!("0 to {}", found - 1)])
+            ApiError::new(
+                Code::NoSuchFace,
+                format!("`{place}` has {found} faces; there is no face with index {index}"),
+            )
+            .field(place)
+            .value(index.to_string())
+            .allowed([format!("0 to {}", found - 1)])
         }
     })
 }

@@ -181,9 +181,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Search)
         (SearchForm = "multipart/form-data"), (SearchBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The matches, best first; possibly none", body = SearchAnswer),
-        (status = 404, description = "No such collection or face"),
-        (status = 409, description = "The stored face is of another embedding model"),
+        (status = 200, description = "The matches, by descending similarity; the list may be empty", body = SearchAnswer),
+        (status = 404, description = "The collection or face does not exist"),
+        (status = 409, description = "The embedding of the stored face is from a different model"),
     ),
 )]
 pub(super) async fn search_faces(

@@ -52,10 +52,10 @@ pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
     let (store, blobs) = (state.services.store.clone(), state.services.blobs.clone());
     let dropping = tokio::spawn(async move {
         if let Err(error) = store.drop_blobs(&blobs, &keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "blobs could not be dropped yet");
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete blobs; the sweep retries");
         }
     });
     if tokio::time::timeout(DROPPING, dropping).await.is_err() {
-        tracing::info!("blobs of what was deleted are still being dropped");
+        tracing::info!("blob deletion continues after the response");
     }
 }

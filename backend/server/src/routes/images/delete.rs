@@ -13,7 +13,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 /// Delete a stored image with its faces, sources, crops, chips and thumbnail.
 #[utoipa::path(
     delete, path = "/images/{id}", operation_id = "delete_image", tag = "images",
-    params(("id" = Uuid, Path, description = "The image")),
+    params(("id" = Uuid, Path, description = "Id of the image")),
     responses((status = 204, description = "The image was deleted")),
 )]
 pub(super) async fn delete_image(

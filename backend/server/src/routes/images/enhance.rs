@@ -31,7 +31,7 @@ pub(super) const SPEC: Spec =
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
-        (status = 200, description = "The enhanced picture", content((Binary = "image/png"), (Binary = "image/jpeg")), headers(("vary"), ("x-enhancement-scale"))),
+        (status = 200, description = "The enhanced image", content((Binary = "image/png"), (Binary = "image/jpeg")), headers(("vary"), ("x-enhancement-scale"))),
     ),
 )]
 pub(super) async fn enhance_image(

@@ -27,7 +27,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return a stored image with its faces and the places where it was found.
 #[utoipa::path(
     get, path = "/images/{id}", operation_id = "get_image", tag = "images",
-    params(("id" = Uuid, Path, description = "The image")),
+    params(("id" = Uuid, Path, description = "Id of the image")),
     responses((status = 200, description = "The image", body = ImageAnswer)),
 )]
 pub(super) async fn get_image(

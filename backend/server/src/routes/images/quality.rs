@@ -68,7 +68,7 @@ pub(super) const SPEC: Spec =
     request_body(content(
         (ImageForm = "multipart/form-data"), (ImageSource = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
-    responses((status = 200, description = "The measures", body = QualityAnswer)),
+    responses((status = 200, description = "The quality of the image and of its faces", body = QualityAnswer)),
 )]
 pub(super) async fn report_quality(
     State(state): State<AppState>,

@@ -34,8 +34,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// List the places where an image was found.
 #[utoipa::path(
     get, path = "/images/{id}/sources", operation_id = "list_image_sources", tag = "images",
-    params(("id" = Uuid, Path, description = "The image"), ListParams),
-    responses((status = 200, description = "A page of places, in the order of the finds", body = SourcePage)),
+    params(("id" = Uuid, Path, description = "Id of the image"), ListParams),
+    responses((status = 200, description = "A page of places, in the order in which they were found", body = SourcePage)),
 )]
 pub(super) async fn list_image_sources(
     caller: Caller,

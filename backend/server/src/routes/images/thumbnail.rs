@@ -10,14 +10,14 @@ use axum::response::Response;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 
-/// Return a small version of a stored image. Originals are not kept.
+/// Return a small version of a stored image. The original file is not stored.
 #[utoipa::path(
     get, path = "/images/{id}/thumbnail", operation_id = "get_image_thumbnail", tag = "images",
-    params(("id" = Uuid, Path, description = "The image")),
+    params(("id" = Uuid, Path, description = "Id of the image")),
     responses(
-        (status = 200, description = "The picture", content((Binary = "image/jpeg")), headers(("etag"))),
+        (status = 200, description = "The thumbnail", content((Binary = "image/jpeg")), headers(("etag"))),
         (status = 304, description = "Not changed since the `ETag` in `If-None-Match`", headers(("etag"))),
-        (status = 404, description = "No such image, or it has no thumbnail"),
+        (status = 404, description = "The image does not exist or has no thumbnail"),
     ),
 )]
 pub(super) async fn get_image_thumbnail(

@@ -10,10 +10,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 /// Return a job in any state.
 #[utoipa::path(
     get, path = "/jobs/{id}", operation_id = "get_job", tag = "jobs",
-    params(("id" = Uuid, Path, description = "The job")),
+    params(("id" = Uuid, Path, description = "Id of the job")),
     responses(
         (status = 200, description = "The job", body = JobView),
-        (status = 404, description = "No such job. Ended jobs are kept for a day, discarded jobs until they are retried"),
+        (status = 404, description = "The job does not exist. Ended jobs are kept for a day, discarded jobs until they are retried"),
     ),
 )]
 pub(super) async fn get_job(State(state): State<AppState>, Id(id): Id) -> Result<Json<JobView>, ApiError> {

@@ -64,7 +64,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 #[utoipa::path(
     get, path = "/jobs/stats", operation_id = "get_job_stats", tag = "jobs",
     params(StatsParams),
-    responses((status = 200, description = "Every kind of job", body = JobStats)),
+    responses((status = 200, description = "The counts of every kind of job", body = JobStats)),
 )]
 pub(super) async fn get_job_stats(
     State(state): State<AppState>,

@@ -60,8 +60,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,
     responses(
-        (status = 201, description = "The key was created and works at once", body = CreatedKey),
-        (status = 409, description = "This service requires no keys, or the key of this call has just been revoked"),
+        (status = 201, description = "The key was created and is valid immediately", body = CreatedKey),
+        (status = 409, description = "The service runs with `AUTH=none`, or the calling key was revoked during the call"),
     ),
 )]
 pub(super) async fn create_key(
@@ -98,20 +98,18 @@ pub(super) async fn create_key(
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {
-        let sentence = format!(
-            "scopes: the key that makes another does not have the scope {scope}, so it cannot give it"
-        );
+        let sentence = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
         return Err(refuse("scopes", sentence).allowed(by.scopes.iter().map(|scope| scope.as_str())));
     }
     if let (Some(own), None) = (&by.collection, new.collection_id) {
-        let sentence = "collection: a key to one collection cannot make a key to all".to_owned();
+        let sentence =
+            "collection: a key for one collection cannot create a key for all collections".to_owned();
         return Err(refuse("collection", sentence).allowed([own]));
     }
     if let Some(end) = by.expires_at.filter(|end| new.expires_at.is_none_or(|new| new > *end)) {
         let end = end.format(&Rfc3339).map_err(ApiError::internal)?;
-        let sentence = format!(
-            "expires_at: the key that makes another stops working at {end}, and none that it makes works longer"
-        );
+        let sentence =
+            format!("expires_at: the calling key expires at {end}; the new key must not expire later");
         return Err(refuse("expires_at", sentence).allowed([format!("a time up to {end}")]));
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys);
 
 /// List the keys, including expired and revoked ones.
 ///
-/// With a key to one collection, only the keys of that collection are listed.
+/// With a key for one collection, only the keys of that collection are listed.
 #[utoipa::path(
     get, path = "/keys", operation_id = "list_keys", tag = "keys",
     params(ListParams),

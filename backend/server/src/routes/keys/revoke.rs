@@ -48,10 +48,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 /// their number. Revoking a revoked key changes nothing.
 #[utoipa::path(
     post, path = "/keys/{id}/revoke", operation_id = "revoke_key", tag = "keys",
-    params(("id" = Uuid, Path, description = "The key"), RevokeParams),
+    params(("id" = Uuid, Path, description = "Id of the key"), RevokeParams),
     responses(
         (status = 200, description = "The revoked key, with the counts of its descendants", body = RevokedKey),
-        (status = 409, description = "This service requires no keys"),
+        (status = 409, description = "The service runs with `AUTH=none`"),
     ),
 )]
 pub(super) async fn revoke_key(

@@ -17,7 +17,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 /// enrolment are also deleted if they contain no other subject, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject"), WhatGoes),
+    params(("id" = Uuid, Path, description = "Id of the subject"), WhatGoes),
     responses((status = 204, description = "The subject was deleted")),
 )]
 pub(super) async fn delete_subject(

@@ -10,7 +10,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Return a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}", operation_id = "get_subject", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject")),
+    params(("id" = Uuid, Path, description = "Id of the subject")),
     responses((status = 200, description = "The subject", body = SubjectView)),
 )]
 pub(super) async fn get_subject(caller: Caller, Id(id): Id) -> Result<Json<SubjectView>, ApiError> {

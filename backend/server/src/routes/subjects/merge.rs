@@ -33,12 +33,12 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Confl
 /// may have at most 16 KiB. Clustering never splits the result.
 #[utoipa::path(
     post, path = "/subjects/{id}/merge", operation_id = "merge_subject", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject that stays")),
+    params(("id" = Uuid, Path, description = "Id of the subject that remains")),
     request_body = MergeSubjects,
     responses(
         (status = 200, description = "The merged subject", body = SubjectView),
         (status = 404, description = "One of the subjects does not exist"),
-        (status = 409, description = "They have different external ids"),
+        (status = 409, description = "The subjects have different external ids"),
     ),
 )]
 pub(super) async fn merge_subject(
@@ -51,7 +51,7 @@ pub(super) async fn merge_subject(
     others.dedup();
     if !(1..=MOST).contains(&others.len()) || others.contains(&id) {
         let allowed = format!("1 to {MOST} ids of other subjects");
-        return Err(ApiError::new(Code::InvalidField, format!("subjects: {allowed} are allowed"))
+        return Err(ApiError::new(Code::InvalidField, format!("subjects: the value must contain {allowed}"))
             .field("subjects")
             .allowed([allowed]));
     }
@@ -64,7 +64,7 @@ pub(super) async fn merge_subject(
     store.merge_subjects(tx.conn(), id, &others).await.map_err(|error| match error {
         StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
             .field("subjects")
-            .allowed([format!("subjects whose metadata has at most {LONGEST_METADATA} bytes together")]),
+            .allowed([format!("subjects whose merged metadata has at most {LONGEST_METADATA} bytes")]),
         error => error.into(),
     })?;
     let detail = json!({"subject_id": id, "merged": others});

@@ -34,7 +34,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::Confl
 /// Change a subject. The origin of a changed cluster becomes `enrolled`.
 #[utoipa::path(
     patch, path = "/subjects/{id}", operation_id = "update_subject", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject")),
+    params(("id" = Uuid, Path, description = "Id of the subject")),
     request_body = UpdateSubject,
     responses(
         (status = 200, description = "The changed subject", body = SubjectView),

@@ -67,7 +67,7 @@ pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String
         return Ok(Some(text.trim().to_owned()));
     }
     let allowed = format!("1 to {LONGEST_TEXT} characters without control characters");
-    Err(ApiError::new(Code::InvalidField, format!("{field}: {allowed} are allowed"))
+    Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))
         .field(field)
         .value(text)
         .allowed([allowed, "null".into()]))
@@ -80,11 +80,11 @@ pub(super) fn checked_metadata(metadata: Value) -> Result<Value, ApiError> {
         ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
     };
     if !metadata.is_object() {
-        return Err(refuse("it is not an object".into()));
+        return Err(refuse("the value must be a JSON object".into()));
     }
     let text = metadata.to_string();
     if text.len() > LONGEST_METADATA {
-        return Err(refuse(format!("{} bytes", text.len())));
+        return Err(refuse(format!("it has {} bytes; at most {LONGEST_METADATA} are allowed", text.len())));
     }
     Ok(metadata)
 }

@@ -23,7 +23,7 @@ struct OperationView {
     effective: String,
     /// Explanation of the difference and its remedy, or the reason why the operation has no model.
     #[schema(
-        example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` brings it (package nvidia-cublas)"
+        example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` installs it (package nvidia-cublas)"
     )]
     reason: Option<String>,
     /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`,

@@ -29,7 +29,7 @@ pub(super) const LIVE: Spec = Spec::open().any_host();
 /// Report whether the process responds. Nothing else is checked; restart the process if this fails.
 #[utoipa::path(
     get, path = "/health/live", operation_id = "health_live", tag = "system",
-    responses((status = 200, description = "The process answers", body = Live)),
+    responses((status = 200, description = "The process responds", body = Live)),
 )]
 pub(super) async fn live() -> Json<Live> {
     Json(Live { status: "ok", version: env!("CARGO_PKG_VERSION") })
@@ -43,8 +43,8 @@ pub(super) const READY: Spec = Spec::open().problems(&[&[Code::NotReady]]).any_h
 #[utoipa::path(
     get, path = "/health/ready", operation_id = "health_ready", tag = "system",
     responses(
-        (status = 200, description = "The service can work", body = Ready),
-        (status = 503, description = "The service cannot work; `errors` has the reasons"),
+        (status = 200, description = "The service can process requests", body = Ready),
+        (status = 503, description = "The service cannot process requests; `errors` lists the reasons"),
     ),
 )]
 pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, ApiError> {
@@ -55,8 +55,8 @@ pub(super) async fn ready(State(state): State<AppState>) -> Result<Json<Ready>, 
     if let Err(error) = state.services.store.ping().await {
         // Anyone may call this operation, so addresses and user names of the database are only
         // logged.
-        tracing::warn!(%error, "the database does not answer");
-        reasons.push("the database does not answer".to_owned());
+        tracing::warn!(%error, "database not reachable");
+        reasons.push("the database does not respond".to_owned());
     }
     if let Err(reason) = state.services.analyzer.engine().ready() {
         reasons.push(format!("the models cannot run: {reason}"));

@@ -42,7 +42,7 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
     let first = &runs(&app, &id, 1).await[0];
     assert_eq!(time(&first["next_run_at"]) - time(&first["created_at"]), time::Duration::HOUR);
     let early = problem(app.delete(&format!("/crawls/{id}")).await, 409, "conflict").await;
-    assert!(early["detail"].as_str().unwrap().contains("start again"), "{early}");
+    assert!(early["detail"].as_str().unwrap().contains("a further run is scheduled"), "{early}");
 
     an_hour_later(&app).await;
     let both = runs(&app, &id, 2).await;

@@ -16,7 +16,7 @@ async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
     app.state.services.store.pool().close().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
     let reasons = problem(app.get("/health/ready").await, 503, "not_ready").await;
-    assert_eq!(reasons["errors"], json!(["the database does not answer"]));
+    assert_eq!(reasons["errors"], json!(["the database does not respond"]));
     let failed = problem(app.get("/faces").await, 500, "internal").await;
     let text = failed.to_string().to_lowercase();
     assert!(!text.contains("pool") && !text.contains("sql") && !text.contains("postgres"), "{text}");

@@ -98,7 +98,7 @@ impl SearchBody {
             };
         let input = input.ok_or_else(|| {
             const PROBES: [&str; 4] = ["url", "image_base64", "face_id", "embedding"];
-            ApiError::new(Code::InvalidField, format!("exactly one of {} is needed", PROBES.join(", ")))
+            ApiError::new(Code::InvalidField, format!("exactly one of {} is required", PROBES.join(", ")))
                 .allowed(PROBES)
         })?;
         Ok((input, params))
@@ -202,7 +202,10 @@ impl Probe {
             let current = &state.services.analyzer.engine().embedder().name;
             return Err(ApiError::new(
                 Code::ModelMismatch,
-                format!("the face was embedded by {}; the model in use is {current}", face.embedding_model),
+                format!(
+                    "the embedding of the face is from the model {}; the current model is {current}",
+                    face.embedding_model
+                ),
             )
             .field("face_id"));
         }
@@ -228,9 +231,13 @@ impl Probe {
                 .allowed([allowed.clone()])
         };
         if values.len() != dimensions {
-            return Err(refuse(format!("{} numbers; the model in use has {dimensions}", values.len())));
+            return Err(refuse(format!(
+                "it has {} numbers; the current model requires {dimensions}",
+                values.len()
+            )));
         }
-        let embedding = Embedding::from_raw(values).ok_or_else(|| refuse("it has no direction".into()))?;
+        let embedding =
+            Embedding::from_raw(values).ok_or_else(|| refuse("its length is zero or not finite".into()))?;
         Ok(Self {
             embedding: embedding.as_slice().to_vec(),
             collection: caller.collection(params.collection.as_deref()).await?,

@@ -50,15 +50,15 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
 /// that the collection already contains is not stored twice. `face_ids` enrols stored faces.
 #[utoipa::path(
     post, path = "/subjects/{id}/faces", operation_id = "enrol_subject_faces", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject"), EnrolParams),
+    params(("id" = Uuid, Path, description = "Id of the subject"), EnrolParams),
     request_body(content(
         (ImageForm = "multipart/form-data"), (EnrolBody = "application/json"), (Binary = "image/*"), (Binary = "application/octet-stream")
     )),
     responses(
         (status = 200, description = "The faces were enrolled", body = EnrolAnswer),
-        (status = 404, description = "No such subject or face"),
-        (status = 409, description = "A face shows another subject, and `move` is not set"),
-        (status = 422, description = "No face in the picture, a face of too low quality (`errors` has the reasons), or a wrong field"),
+        (status = 404, description = "The subject or face does not exist"),
+        (status = 409, description = "A face is assigned to a different subject, and `move` is not set"),
+        (status = 422, description = "The image has no face, the quality of a face is too low (`errors` lists the reasons), or a field is invalid"),
     ),
 )]
 pub(in super::super) async fn enrol_faces(
@@ -161,7 +161,7 @@ fn low_quality(field: &str, demands: Profile, unmet: Vec<String>) -> ApiError {
     .field(field)
     .allowed([
         format!("a face that meets the profile {name}"),
-        "another quality_profile".into(),
+        "a different quality_profile".into(),
         "force=true".into(),
     ])
     .errors(unmet)

@@ -121,7 +121,7 @@ impl EnrolBody {
         };
         let input = input.ok_or_else(|| {
             const INPUTS: [&str; 3] = ["url", "image_base64", "face_ids"];
-            ApiError::new(Code::InvalidField, format!("exactly one of {} is needed", INPUTS.join(", ")))
+            ApiError::new(Code::InvalidField, format!("exactly one of {} is required", INPUTS.join(", ")))
                 .allowed(INPUTS)
         })?;
         Ok((input, params))
@@ -135,7 +135,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
         return Ok(faces);
     }
     let allowed = format!("1 to {MOST} ids of stored faces");
-    Err(ApiError::new(Code::InvalidField, format!("face_ids: {allowed} are allowed"))
+    Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
         .field("face_ids")
         .allowed([allowed]))
 }

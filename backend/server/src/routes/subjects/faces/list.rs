@@ -35,7 +35,7 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// List the faces of a subject.
 #[utoipa::path(
     get, path = "/subjects/{id}/faces", operation_id = "list_subject_faces", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject"), ListParams),
+    params(("id" = Uuid, Path, description = "Id of the subject"), ListParams),
     responses((status = 200, description = "A page of faces, newest first", body = SubjectFaceList)),
 )]
 pub(in super::super) async fn list_subject_faces(

@@ -18,10 +18,10 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 /// requires the scope `erase` in addition to `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
-    params(("id" = Uuid, Path, description = "The subject"), ("face_id" = Uuid, Path, description = "The face"), WhatGoes),
+    params(("id" = Uuid, Path, description = "Id of the subject"), ("face_id" = Uuid, Path, description = "Id of the face"), WhatGoes),
     responses(
-        (status = 204, description = "The face has no subject now"),
-        (status = 404, description = "No such subject, or the face does not show it"),
+        (status = 204, description = "The face was removed from the subject"),
+        (status = 404, description = "The subject does not exist, or the face is not assigned to it"),
     ),
 )]
 pub(in super::super) async fn remove_subject_face(
@@ -32,8 +32,8 @@ pub(in super::super) async fn remove_subject_face(
 ) -> Result<StatusCode, ApiError> {
     let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
-        let detail = "this deletes images that were sent in for enrolment, which needs the scope erase; \
-                      send enrolled_images=keep to take the face away and keep the image";
+        let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
+                      send enrolled_images=keep to remove the face and keep the image";
         return Err(insufficient(Scope::Erase, detail));
     }
     let store = caller.store();
