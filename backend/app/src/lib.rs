@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod cli;
 pub mod config;
+mod files;
 pub mod models;
 pub mod otlp;
 pub mod profile;

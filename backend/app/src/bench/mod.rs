@@ -8,7 +8,7 @@ mod auto_batch;
 mod bottleneck;
 mod counters;
 mod measure;
-pub(crate) mod pictures;
+mod pictures;
 mod plot;
 pub mod report;
 mod spread;

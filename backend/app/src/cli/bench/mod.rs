@@ -2,10 +2,10 @@
 mod engines;
 mod search;
 
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError, image_folder, output};
 use crate::bench::{
-    Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, pictures,
-    report, svg, text,
+    Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, report, svg,
+    text,
 };
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
@@ -139,7 +139,8 @@ impl BenchArgs {
             let sizes = self.sizes().unwrap_or_else(|| ImageSize::ALL.to_vec());
             return Ok(sizes.into_iter().map(Pictures::drawn).collect());
         };
-        let files = pictures::read(&pictures::folder(folder).map_err(UsageError)?)?;
+        let files = image_folder::list(folder)?;
+        let files = files.iter().map(|path| image_folder::read(path)).collect::<Result<_, _>>()?;
         let own = Pictures::of(files, &settings.limits());
         Ok(match self.sizes() {
             None => vec![own],
