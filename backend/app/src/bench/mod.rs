@@ -26,7 +26,6 @@ pub use report::{Auto, Device, Gain, Report, SideReport, Summary, System};
 pub use spread::Spread;
 pub use table::text;
 pub use work::Subject;
-pub(crate) use work::letterbox;
 
 use measure::{Tally, round};
 use pipeline::Analyzer;

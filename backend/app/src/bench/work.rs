@@ -8,7 +8,7 @@ use pipeline::{AnalyzeOptions, Analyzer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::{Frame, Letterbox};
+use vision::Frame;
 
 /// Side in pixels of the chips that embedders accept.
 const CHIP: u32 = 112;
@@ -148,7 +148,7 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             // The pipeline does the same: if both operations share a device, the image is copied to
             // it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
-                let letterbox = letterbox(analyzer, &frame);
+                let letterbox = analyzer.letterbox(&frame);
                 engine.detect_frame(frame, letterbox, min_score, Priority::Background).await?
             } else {
                 let canvas = canvas(analyzer, frame, &mut stages).await?;
@@ -178,20 +178,13 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     Ok(Sample { took: asked.elapsed(), faces, stages })
 }
 
-/// Returns the placement of the frame on the detector's canvas.
-pub(crate) fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
-    let side = analyzer.config().det_size;
-    let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
-    analyzer.engine().placed(Letterbox::fit((frame.width(), frame.height()), size))
-}
-
 /// Returns the frame drawn on the detector's canvas.
 async fn canvas(
     analyzer: &Analyzer,
     frame: Arc<Frame>,
     stages: &mut BTreeMap<&'static str, Duration>,
 ) -> anyhow::Result<Arc<Frame>> {
-    let letterbox = letterbox(analyzer, &frame);
+    let letterbox = analyzer.letterbox(&frame);
     let drawn = analyzer.pixels().canvas(frame, letterbox, Priority::Background).await?;
     stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
     Ok(drawn.output)

@@ -1,7 +1,6 @@
 //! Implements `models samples`, which writes the inputs that the models receive for a folder of
 //! images.
 use super::{Exit, UsageError, image_folder, output};
-use crate::bench::letterbox;
 use crate::config::Settings;
 use crate::service::{prepare_models, start_engine};
 use anyhow::Context;
@@ -60,7 +59,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
             chips.extend_from_slice(chip.data());
         }
         faces += analysis.faces.len();
-        let canvas = letterbox(&analyzer, &analysis.frame).draw(&analysis.frame);
+        let canvas = analyzer.letterbox(&analysis.frame).draw(&analysis.frame);
         let (name, width, height) =
             (format!("canvas_{}.rgb", canvases.len()), canvas.width(), canvas.height());
         put(&name, canvas.data())?;
