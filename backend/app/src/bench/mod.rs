@@ -12,7 +12,6 @@ mod pictures;
 mod plot;
 pub mod report;
 mod spread;
-mod table;
 mod work;
 
 pub use analysis::gain;
@@ -24,7 +23,6 @@ pub use pictures::{ImageSize, Pictures};
 pub use plot::svg;
 pub use report::{Auto, Device, Gain, Report, SideReport, Summary, System};
 pub use spread::Spread;
-pub use table::text;
 pub use work::Subject;
 
 use measure::{Tally, round};
@@ -69,7 +67,7 @@ pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport
 
 /// Returns the results of every operation, size and side in the order of the documentation, not of
 /// the alphabet.
-fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
+pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
     let operations = Subject::ALL.map(Subject::name);
     let sizes = ImageSize::ALL.map(ImageSize::name);

@@ -23,7 +23,6 @@ mod sweep;
 mod up;
 
 pub use args::{Cli, Command};
-pub(crate) use output::{megabytes, table, whole};
 
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;

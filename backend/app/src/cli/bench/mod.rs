@@ -1,11 +1,11 @@
 //! Implements `bench`, which measures the speed of this machine without a database.
 mod engines;
 mod search;
+mod table;
 
 use super::{Exit, UsageError, image_folder, output};
 use crate::bench::{
     Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, report, svg,
-    text,
 };
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
@@ -238,5 +238,5 @@ fn write(args: &BenchArgs, report: &Report) -> anyhow::Result<()> {
         }
         None => {}
     }
-    output::line(text(report))
+    output::line(table::text(report))
 }
