@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use app::bench::{Counters, Device, Pictures, Plan, Side, SideReport, Spread, Subject, gain, measure, svg};
+use app::bench::{
+    Counters, Device, Pictures, Plan, Process, Side, SideReport, Spread, Subject, gain, measure, svg,
+};
 use common::process::{Finished, Workplace};
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
@@ -22,6 +24,10 @@ fn side() -> Side {
     let config = inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
     let engine = Engine::start(&config, &pack).unwrap();
     Side { gpu: false, analyzer: Analyzer::new(engine, pipeline::Config::default()) }
+}
+
+fn process() -> Process {
+    Process { cores: 2, cpu_seconds: || Some(1.0), counters: Counters::default() }
 }
 
 /// Returns a PNG with `faces` faces that the fixture's detector finds.
@@ -49,15 +55,12 @@ async fn every_operation_is_measured_by_the_guides_names() {
     let files = [picture(2), picture(1)];
     let pictures = pictures(&[&files[0], &files[1]]);
     let mut told = Vec::new();
-    let results = measure(
-        &plan(&Subject::ALL),
-        std::slice::from_ref(&side),
-        &[pictures],
-        &Counters::default(),
-        |what| told.push(what.to_owned()),
-    )
-    .await
-    .unwrap();
+    let results =
+        measure(&plan(&Subject::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
+            told.push(what.to_owned())
+        })
+        .await
+        .unwrap();
     assert_eq!(told.len(), 6);
     let json = serde_json::to_value(&results).unwrap();
     for subject in Subject::ALL {
@@ -90,7 +93,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     let mixed = pictures(&[&good, b"no picture", &good, &good]);
     let operations = [Subject::Pipeline, Subject::Operation(Operation::QualityChecks)];
     let sides = std::slice::from_ref(&side);
-    let results = measure(&plan(&operations), sides, &[mixed], &Counters::default(), |_| ()).await.unwrap();
+    let results = measure(&plan(&operations), sides, &[mixed], &process(), |_| ()).await.unwrap();
     for operation in operations {
         let result = &results[operation.name()]["original"]["gpu_false"];
         assert_eq!((result.success_rate, result.images, result.failed), (0.75, 9, 3));
@@ -98,7 +101,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
         assert!(result.errors.keys().all(|reason| reason.contains("image")), "{:?}", result.errors);
     }
     let broken = pictures(&[b"no picture"]);
-    let refused = measure(&plan(&operations), sides, &[broken], &Counters::default(), |_| ()).await;
+    let refused = measure(&plan(&operations), sides, &[broken], &process(), |_| ()).await;
     assert!(refused.unwrap_err().to_string().contains("none of the pictures can be used"));
 }
 

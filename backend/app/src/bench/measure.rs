@@ -1,6 +1,5 @@
 //! Runs the work and collects the results.
 use super::counters::Counts;
-use crate::telemetry::cpu_seconds;
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,7 +23,13 @@ pub(super) struct Round {
 }
 
 /// Calls `once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
-pub(super) async fn round<F>(once: impl Fn(usize) -> F, count: usize, in_flight: usize) -> Round
+/// `cpu_seconds` returns the CPU time of the process, if the system reports it.
+pub(super) async fn round<F>(
+    once: impl Fn(usize) -> F,
+    count: usize,
+    in_flight: usize,
+    cpu_seconds: fn() -> Option<f64>,
+) -> Round
 where
     F: Future<Output = Result<Sample, String>>,
 {
@@ -119,7 +124,7 @@ mod tests {
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(sample())
         };
-        assert_eq!(round(once, 20, 4).await.answers.len(), 20);
+        assert_eq!(round(once, 20, 4, || None).await.answers.len(), 20);
         assert_eq!(most.load(Ordering::SeqCst), 4);
     }
 

@@ -10,6 +10,7 @@ mod counters;
 mod measure;
 mod pictures;
 mod plot;
+mod process;
 pub mod report;
 mod spread;
 mod work;
@@ -21,6 +22,7 @@ pub use bottleneck::{Bottleneck, Facts, bottleneck};
 pub use counters::Counters;
 pub use pictures::{ImageSize, Pictures};
 pub use plot::svg;
+pub use process::Process;
 pub use report::{Auto, Device, Gain, Report, SideReport, Summary, System};
 pub use spread::Spread;
 pub use work::Subject;
@@ -95,7 +97,7 @@ pub async fn measure(
     plan: &Plan,
     sides: &[Side],
     pictures: &[Pictures],
-    counters: &Counters,
+    process: &Process,
     mut progress: impl FnMut(&str),
 ) -> anyhow::Result<Results> {
     let mut results = Results::new();
@@ -104,11 +106,14 @@ pub async fn measure(
             progress(&format!("{} {}", subject.name(), pictures.size));
             let Some(first) = sides.first() else { continue };
             let work = Work::prepare(*subject, pictures, &first.analyzer).await?;
-            let tallies = turns(plan, sides, &work, counters).await;
+            let tallies = turns(plan, sides, &work, process).await;
             let of_size = results.entry(subject.name().to_owned()).or_default();
             let of_side = of_size.entry(pictures.size.clone()).or_default();
             for (side, tally) in sides.iter().zip(tallies) {
-                of_side.insert(side.key().to_owned(), tally.report(side, *subject, plan.batch_size));
+                of_side.insert(
+                    side.key().to_owned(),
+                    tally.report(side, *subject, plan.batch_size, process.cores),
+                );
             }
         }
     }
@@ -117,10 +122,10 @@ pub async fn measure(
 
 /// Runs the warm-up, then rounds in which each side is measured. The order of the sides changes
 /// between rounds.
-async fn turns(plan: &Plan, sides: &[Side], work: &Work, counters: &Counters) -> Vec<Tally> {
+async fn turns(plan: &Plan, sides: &[Side], work: &Work, process: &Process) -> Vec<Tally> {
     let run = async |side: &Side, iterations: usize| {
         let once = |index| work.once(&side.analyzer, index);
-        round(once, iterations * plan.batch_size, plan.batch_size).await
+        round(once, iterations * plan.batch_size, plan.batch_size, process.cpu_seconds).await
     };
     for side in sides {
         run(side, plan.warmup).await;
@@ -133,9 +138,9 @@ async fn turns(plan: &Plan, sides: &[Side], work: &Work, counters: &Counters) ->
         let mut order: Vec<usize> = (0..sides.len()).collect();
         order.rotate_left(number % sides.len());
         for index in order {
-            let before = counters.read();
+            let before = process.counters.read();
             let measured = run(&sides[index], share).await;
-            tallies[index].add(measured, plan.batch_size, &before.until(&counters.read()));
+            tallies[index].add(measured, plan.batch_size, &before.until(&process.counters.read()));
         }
     }
     tallies

@@ -216,7 +216,9 @@ impl Report {
 }
 
 impl Tally {
-    pub(super) fn report(self, side: &Side, subject: Subject, batch_size: usize) -> SideReport {
+    /// Computes the report. `in_flight` is the number of concurrent images, and `cores` that of the
+    /// cores that the process may use.
+    pub(super) fn report(self, side: &Side, subject: Subject, in_flight: usize, cores: usize) -> SideReport {
         let succeeded = self.latencies.len();
         let asked = succeeded + self.failed;
         let wall = self.wall.as_secs_f64();
@@ -237,13 +239,8 @@ impl Tally {
             some if some == device.len() => "all",
             _ => "some",
         };
-        let bottleneck = bottleneck(&Facts {
-            stages: &stages,
-            device: &device,
-            cores: crate::config::cores(),
-            cores_used,
-            in_flight: batch_size,
-        });
+        let bottleneck =
+            bottleneck(&Facts { stages: &stages, device: &device, cores, cores_used, in_flight });
         SideReport {
             mean_time_ms: per_picture(milliseconds(self.wall)),
             mean_throughput: per_second(succeeded),

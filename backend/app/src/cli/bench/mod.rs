@@ -5,7 +5,8 @@ mod table;
 
 use super::{Exit, UsageError, image_folder, output};
 use crate::bench::{
-    Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, report, svg,
+    Auto, Counters, ImageSize, Pictures, Plan, Process, Report, Results, Side, Subject, System, measure,
+    report, svg,
 };
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
@@ -151,7 +152,11 @@ impl BenchArgs {
 
 pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<Exit> {
     args.check()?;
-    let counters = Counters::new(telemetry::init_metrics()?);
+    let process = Process {
+        cores: cores(),
+        cpu_seconds: telemetry::cpu_seconds,
+        counters: Counters::new(telemetry::init_metrics()?),
+    };
     let (sides, mut notes) = engines::start(settings, &args).await?;
     let pictures = tokio::task::block_in_place(|| args.pictures(settings))?;
     let plan = args.plan();
@@ -161,10 +166,10 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
-    let results = measure(&plan, &sides, &pictures, &counters, step).await?;
+    let results = measure(&plan, &sides, &pictures, &process, step).await?;
     bar.finish_and_clear();
     let auto_batch = if args.auto_batch {
-        Some(search::batch_size(settings, &args, &plan, &sides, &pictures[0], &counters).await?)
+        Some(search::batch_size(settings, &args, &plan, &sides, &pictures[0], &process).await?)
     } else {
         None
     };

@@ -1,6 +1,6 @@
 //! Implements `--auto-batch`.
 use super::{BenchArgs, engines};
-use crate::bench::{Auto, Counters, Pictures, Plan, Side, Step, Subject, batch_sizes, measure, recommend};
+use crate::bench::{Auto, Pictures, Plan, Process, Side, Step, Subject, batch_sizes, measure, recommend};
 use crate::config::Settings;
 use crate::progress;
 
@@ -11,7 +11,7 @@ pub(super) async fn batch_size(
     plan: &Plan,
     sides: &[Side],
     pictures: &Pictures,
-    counters: &Counters,
+    process: &Process,
 ) -> anyhow::Result<Auto> {
     let subject = match plan.subjects.as_slice() {
         [one] => *one,
@@ -26,14 +26,14 @@ pub(super) async fn batch_size(
         bar.set_message(format!("batch {batch}"));
         bar.inc(1);
         let step = match (gpu, cpu) {
-            (None, Some(side)) => one(side, plan, subject, batch, batch, pictures, counters).await?,
+            (None, Some(side)) => one(side, plan, subject, batch, batch, pictures, process).await?,
             _ => {
                 let mut config = engines::on_gpu(settings, args);
                 config.gpu_batch_size = batch;
                 let side = engines::side(settings, config, true).await?;
                 match engines::absent(&side, &[subject]) {
                     // With two batches in flight, the next batch is full while one runs.
-                    None => one(&side, plan, subject, batch, 2 * batch, pictures, counters).await?,
+                    None => one(&side, plan, subject, batch, 2 * batch, pictures, process).await?,
                     reason => Step { batch, images_per_second: None, gpu_memory_bytes: None, reason },
                 }
             }
@@ -62,7 +62,7 @@ async fn one(
     batch: usize,
     in_flight: usize,
     pictures: &Pictures,
-    counters: &Counters,
+    process: &Process,
 ) -> anyhow::Result<Step> {
     let images = plan.batch_size * plan.iterations;
     let plan = Plan {
@@ -73,7 +73,7 @@ async fn one(
         warmup: plan.warmup,
     };
     let sides = std::slice::from_ref(side);
-    let results = measure(&plan, sides, std::slice::from_ref(pictures), counters, |_| ()).await?;
+    let results = measure(&plan, sides, std::slice::from_ref(pictures), process, |_| ()).await?;
     let result = results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values()).next();
     let devices = side.analyzer.engine().report().devices;
     let reason = result.filter(|result| result.runtime_fallbacks > 0).map(|result| {
