@@ -5,6 +5,7 @@
 //! [`inference::Engine`]. `docs/reference/BENCHMARKS.md` describes the report.
 mod analysis;
 mod auto_batch;
+mod batch_search;
 mod bottleneck;
 mod counters;
 mod measure;
@@ -16,14 +17,14 @@ mod spread;
 mod work;
 
 pub use analysis::gain;
-pub(crate) use auto_batch::sizes as batch_sizes;
 pub use auto_batch::{AutoBatch, Step, recommend};
+pub use batch_search::{BatchSearch, SearchReport};
 pub use bottleneck::{Bottleneck, Facts, bottleneck};
 pub use counters::Counters;
 pub use pictures::{ImageSize, Pictures};
 pub use plot::svg;
 pub use process::Process;
-pub use report::{Auto, Device, Gain, Report, SideReport, Summary, System};
+pub use report::{Device, Gain, Report, SideReport, Summary, System};
 pub use spread::Spread;
 pub use work::Subject;
 

@@ -1,6 +1,6 @@
 //! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
 use super::measure::{Tally, milliseconds};
-use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
+use super::{Bottleneck, Facts, Results, SearchReport, Side, Spread, Subject, bottleneck};
 use inference::report::{GpuDevice, LoadedModel};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub struct Report {
     /// The most important result.
     pub summary: Option<Summary>,
     /// The search for a batch size, if it was requested.
-    pub auto_batch: Option<Auto>,
+    pub auto_batch: Option<SearchReport>,
     /// What was measured.
     pub plan: Plan,
     /// The machine and the program that were measured.
@@ -129,20 +129,6 @@ pub struct Summary {
     pub bottleneck: Option<Bottleneck>,
 }
 
-/// The search for a batch size.
-#[derive(Clone, Debug, Serialize)]
-pub struct Auto {
-    /// The operation.
-    pub operation: &'static str,
-    /// The image size.
-    pub image_size: String,
-    /// `gpu_true` or `gpu_false`.
-    pub side: &'static str,
-    /// The steps and the recommendation.
-    #[serde(flatten)]
-    pub found: AutoBatch,
-}
-
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
@@ -198,7 +184,7 @@ impl Report {
     /// Builds the report and computes its conclusions.
     pub fn new(
         results: Results,
-        auto_batch: Option<Auto>,
+        auto_batch: Option<SearchReport>,
         plan: Plan,
         system: System,
         notes: Vec<String>,

@@ -5,7 +5,7 @@ mod table;
 
 use super::{Exit, UsageError, image_folder, output};
 use crate::bench::{
-    Auto, Counters, ImageSize, Pictures, Plan, Process, Report, Results, Side, Subject, System, measure,
+    BatchSearch, Counters, ImageSize, Pictures, Plan, Process, Report, Side, Subject, System, measure,
     report, svg,
 };
 use crate::config::{Settings, cores};
@@ -169,14 +169,23 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     let results = measure(&plan, &sides, &pictures, &process, step).await?;
     bar.finish_and_clear();
     let auto_batch = if args.auto_batch {
-        Some(search::batch_size(settings, &args, &plan, &sides, &pictures[0], &process).await?)
+        let search = BatchSearch {
+            plan: &plan,
+            pictures: &pictures[0],
+            process: &process,
+            gpu: sides.iter().any(|side| side.gpu),
+            largest: settings.inference().gpu_batch_size,
+            memory_limit: settings.gpu.memory_limit_gb * f64::from(1 << 30),
+        };
+        Some(search::batch_size(settings, &args, &sides, &search).await?)
     } else {
         None
     };
     if cfg!(debug_assertions) {
         notes.push("this is a debug build: its figures say little about a release build".to_owned());
     }
-    let report = assemble(settings, &args, &sides, &pictures, results, auto_batch, notes);
+    let system = system(settings, &sides);
+    let report = Report::new(results, auto_batch, reported(&args, &pictures), system, notes);
     write(&args, &report)?;
     let all =
         report.benchmark_results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
@@ -184,25 +193,16 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     Ok(Exit::of(succeeded, failed))
 }
 
-fn assemble(
-    settings: &Settings,
-    args: &BenchArgs,
-    sides: &[Side],
-    pictures: &[Pictures],
-    results: Results,
-    auto_batch: Option<Auto>,
-    notes: Vec<String>,
-) -> Report {
+/// Returns the plan as the report describes it.
+fn reported(args: &BenchArgs, pictures: &[Pictures]) -> report::Plan {
     let drawn = || "drawn".to_owned();
-    let plan = report::Plan {
+    report::Plan {
         batch_size: args.batch_size as usize,
         iterations: args.iterations as usize,
         warmup: args.warmup as usize,
         images: args.images.as_ref().map_or_else(drawn, |folder| folder.display().to_string()),
         pictures: pictures.iter().map(|pictures| pictures.files.len()).max().unwrap_or(0),
-    };
-    let system = system(settings, sides);
-    Report::new(results, auto_batch, plan, system, notes)
+    }
 }
 
 fn system(settings: &Settings, sides: &[Side]) -> System {
