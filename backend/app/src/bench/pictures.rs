@@ -8,8 +8,8 @@ const DRAWN: u32 = 4;
 /// JPEG quality of images that are encoded here.
 const QUALITY: u8 = 90;
 
-/// `--image-size`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// The size of drawn or scaled images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSize {
     /// 320x240
     Small,

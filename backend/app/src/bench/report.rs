@@ -1,9 +1,8 @@
 //! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
-use super::measure::{Tally, milliseconds};
-use super::{Bottleneck, Facts, Results, SearchReport, Side, Spread, Subject, bottleneck};
+use super::analysis::{self, Analysis, Summary};
+use super::{Results, SearchReport};
 use inference::report::{GpuDevice, LoadedModel};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The results of one run of `facecrawl bench`.
 #[derive(Clone, Debug, Serialize)]
@@ -17,7 +16,7 @@ pub struct Report {
     /// The search for a batch size, if it was requested.
     pub auto_batch: Option<SearchReport>,
     /// What was measured.
-    pub plan: Plan,
+    pub plan: PlanReport,
     /// The machine and the program that were measured.
     pub system: System,
     /// Notes for the reader in sentences, such as a missing GPU or a GPU run that fell back to the
@@ -25,113 +24,9 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// Conclusions from the results.
-#[derive(Clone, Debug, Serialize)]
-pub struct Analysis {
-    /// Gains by operation and size that were measured on both the CPU and the GPU.
-    pub performance_gains: BTreeMap<String, BTreeMap<String, Gain>>,
-}
-
-/// Comparison of the GPU run with the CPU run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Gain {
-    /// Saved time per image in per cent of the CPU's time; negative if the GPU is slower.
-    pub time_improvement_percent: Option<f64>,
-    /// Increase of the throughput in per cent.
-    pub throughput_improvement_percent: Option<f64>,
-    /// Why there is no gain, or why it is not due to the GPU alone.
-    pub note: Option<String>,
-}
-
-/// Results of one operation and size on the CPU or the GPU.
-#[derive(Clone, Debug, Serialize)]
-pub struct SideReport {
-    /// Milliseconds per image: wall time divided by the number of images, with `batch_size` in
-    /// flight. `null` if every image failed.
-    pub mean_time_ms: Option<f64>,
-    /// Images per second, 1000 / `mean_time_ms`.
-    pub mean_throughput: f64,
-    /// Share of images without an error, 0..=1.
-    pub success_rate: f64,
-    /// Median of the iterations' milliseconds per image.
-    pub median_time_ms: Option<f64>,
-    /// 95th percentile of the iterations' milliseconds per image.
-    pub p95_time_ms: Option<f64>,
-    /// Minimum of the iterations' milliseconds per image.
-    pub min_time_ms: Option<f64>,
-    /// Maximum of the iterations' milliseconds per image.
-    pub max_time_ms: Option<f64>,
-    /// Standard deviation of the iterations' milliseconds per image.
-    pub stdev_time_ms: Option<f64>,
-    /// Time from call to result, per image.
-    pub latency_ms: Option<Spread>,
-    /// What `images` counts: `picture`, or `face` for `face_embedding`.
-    pub unit: &'static str,
-    /// Number of images that were measured without an error.
-    pub images: usize,
-    /// Number of images that failed.
-    pub failed: usize,
-    /// Number of failures by reason.
-    pub errors: BTreeMap<String, usize>,
-    /// Number of faces that were found or embedded.
-    pub faces: usize,
-    /// Faces per second.
-    pub faces_per_second: f64,
-    /// Milliseconds per image and stage, for the stages of the operation.
-    pub stages: BTreeMap<&'static str, f64>,
-    /// CPU time of the whole process per image, in milliseconds; `null` if the system does not
-    /// report it.
-    pub cpu_ms_per_image: Option<f64>,
-    /// CPU time divided by wall time.
-    pub cores_used: Option<f64>,
-    /// Mean number of requests per run of a model, by operation.
-    pub mean_batch: BTreeMap<String, f64>,
-    /// The devices of the operations that are used.
-    pub device: BTreeMap<&'static str, Device>,
-    /// How many of the operations run on a GPU: `all`, `some` or `none`.
-    pub on_gpu: &'static str,
-    /// Whether a GPU was requested and the CPU did all or a part of the work.
-    pub fell_back: bool,
-    /// Number of requests that ran on the CPU because a run on the device failed.
-    pub runtime_fallbacks: u64,
-    /// What limits the throughput.
-    pub bottleneck: Option<Bottleneck>,
-}
-
-/// The device of an operation.
-#[derive(Clone, Debug, Serialize)]
-pub struct Device {
-    /// The requested device: `cpu`, `cuda`, `auto`, …
-    pub asked: String,
-    /// The device that does the work: `cpu`, `cuda:0`, …
-    pub effective: String,
-    /// Why they differ.
-    pub reason: Option<String>,
-    /// Whether a GPU was requested and the CPU does the work.
-    pub fell_back: bool,
-}
-
-/// The most important result: that of the pipeline if it was measured, of medium images if there
-/// are any, and of a GPU if one did the work.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// The operation.
-    pub operation: String,
-    /// The image size.
-    pub image_size: String,
-    /// `gpu_true` or `gpu_false`.
-    pub side: String,
-    /// Images per second (for `face_embedding`, chips).
-    pub images_per_second: f64,
-    /// Faces per second.
-    pub faces_per_second: f64,
-    /// What limits the throughput.
-    pub bottleneck: Option<Bottleneck>,
-}
-
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct PlanReport {
     /// Number of concurrent images.
     pub batch_size: usize,
     /// Number of measured iterations.
@@ -185,13 +80,13 @@ impl Report {
     pub fn new(
         results: Results,
         auto_batch: Option<SearchReport>,
-        plan: Plan,
+        plan: PlanReport,
         system: System,
         notes: Vec<String>,
     ) -> Self {
         Self {
-            analysis: super::analysis::analysis(&results),
-            summary: super::analysis::summary(&results),
+            analysis: analysis::analysis(&results),
+            summary: analysis::summary(&results),
             benchmark_results: results,
             auto_batch,
             plan,
@@ -199,75 +94,4 @@ impl Report {
             notes,
         }
     }
-}
-
-impl Tally {
-    /// Computes the report. `in_flight` is the number of concurrent images, and `cores` that of the
-    /// cores that the process may use.
-    pub(super) fn report(self, side: &Side, subject: Subject, in_flight: usize, cores: usize) -> SideReport {
-        let succeeded = self.latencies.len();
-        let asked = succeeded + self.failed;
-        let wall = self.wall.as_secs_f64();
-        let per_second = |count: usize| if wall > 0.0 { count as f64 / wall } else { 0.0 };
-        let per_picture = |total: f64| (succeeded > 0).then(|| total / succeeded as f64);
-        let times = Spread::of(&self.per_picture);
-        let stages: BTreeMap<&'static str, f64> = self
-            .stages
-            .iter()
-            .filter_map(|(stage, total)| Some((*stage, per_picture(milliseconds(*total))?)))
-            .collect();
-        let cores_used = self.cpu.filter(|_| wall > 0.0).map(|seconds| seconds / wall);
-
-        let device = devices(side, subject);
-        let placed = device.values().filter(|device| device.effective != "cpu").count();
-        let on_gpu = match placed {
-            0 => "none",
-            some if some == device.len() => "all",
-            _ => "some",
-        };
-        let bottleneck =
-            bottleneck(&Facts { stages: &stages, device: &device, cores, cores_used, in_flight });
-        SideReport {
-            mean_time_ms: per_picture(milliseconds(self.wall)),
-            mean_throughput: per_second(succeeded),
-            success_rate: if asked > 0 { succeeded as f64 / asked as f64 } else { 0.0 },
-            median_time_ms: times.map(|t| t.median),
-            p95_time_ms: times.map(|t| t.p95),
-            min_time_ms: times.map(|t| t.min),
-            max_time_ms: times.map(|t| t.max),
-            stdev_time_ms: times.map(|t| t.stdev),
-            latency_ms: Spread::of(&self.latencies),
-            unit: subject.unit(),
-            images: succeeded,
-            failed: self.failed,
-            errors: self.errors,
-            faces: self.faces,
-            faces_per_second: per_second(self.faces),
-            stages,
-            cpu_ms_per_image: self.cpu.and_then(|seconds| per_picture(seconds * 1e3)),
-            cores_used,
-            mean_batch: self.counts.mean_batch(),
-            on_gpu,
-            fell_back: side.gpu
-                && (device.values().any(|device| device.fell_back) || self.counts.fallbacks > 0.0),
-            runtime_fallbacks: self.counts.fallbacks as u64,
-            device,
-            bottleneck,
-        }
-    }
-}
-
-fn devices(side: &Side, subject: Subject) -> BTreeMap<&'static str, Device> {
-    let all = side.analyzer.engine().operations();
-    let used = subject.uses().iter().filter_map(|operation| {
-        let found = all.iter().find(|report| report.operation == operation.name())?;
-        let device = Device {
-            asked: found.requested.clone(),
-            effective: found.effective.clone(),
-            reason: found.reason.clone(),
-            fell_back: found.gpu_requested && found.effective == "cpu",
-        };
-        Some((operation.name(), device))
-    });
-    used.collect()
 }

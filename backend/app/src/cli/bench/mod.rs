@@ -5,8 +5,8 @@ mod table;
 
 use super::{Exit, UsageError, image_folder, output};
 use crate::bench::{
-    BatchSearch, Counters, ImageSize, Pictures, Plan, Process, Report, Side, Subject, System, measure,
-    report, svg,
+    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, Subject, System,
+    measure, svg,
 };
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
@@ -194,9 +194,9 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
 }
 
 /// Returns the plan as the report describes it.
-fn reported(args: &BenchArgs, pictures: &[Pictures]) -> report::Plan {
+fn reported(args: &BenchArgs, pictures: &[Pictures]) -> PlanReport {
     let drawn = || "drawn".to_owned();
-    report::Plan {
+    PlanReport {
         batch_size: args.batch_size as usize,
         iterations: args.iterations as usize,
         warmup: args.warmup as usize,
