@@ -1,7 +1,6 @@
 //! Contains the parts of the `facecrawl` binary: configuration, model store, command line,
 //! telemetry and shutdown.
 
-pub mod bench;
 pub mod cli;
 pub mod config;
 mod files;

@@ -4,13 +4,13 @@ mod search;
 mod table;
 
 use super::{Exit, UsageError, image_folder, output};
-use crate::bench::{
-    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, Subject, System,
-    measure, svg,
-};
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
 use anyhow::Context;
+use bench::{
+    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, Subject, System,
+    measure, svg,
+};
 use clap::{Args, ValueEnum};
 use inference::Operation;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Implements `--auto-batch`.
 use super::{BenchArgs, engines};
-use crate::bench::{BatchSearch, SearchReport, Side};
 use crate::config::Settings;
 use crate::progress;
+use bench::{BatchSearch, SearchReport, Side};
 
 /// Measures batch sizes. On a GPU, each batch size has an engine of its own. On the CPU, all steps
 /// use the engine of `sides`.

@@ -1,6 +1,6 @@
 //! Formats the report for people.
-use crate::bench::{Report, SideReport, ordered};
 use crate::cli::output::{megabytes, table, whole};
+use bench::{Report, SideReport, ordered};
 use std::fmt::Write;
 
 /// The stages, in the order in which an image is processed.

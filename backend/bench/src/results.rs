@@ -1,5 +1,5 @@
 //! Holds the results of all measurements.
-use super::{ImageSize, SideReport, Subject};
+use crate::{ImageSize, SideReport, Subject};
 use std::collections::BTreeMap;
 
 /// The results by operation, size and side.

@@ -1,7 +1,7 @@
 //! Measures each subject on each size, on the sides in turn.
-use super::rounds::{Tally, round};
-use super::work::Work;
-use super::{Pictures, Process, Results, Side, Subject};
+use crate::rounds::{Tally, round};
+use crate::work::Work;
+use crate::{Pictures, Process, Results, Side, Subject};
 
 /// Number of rounds in which CPU and GPU alternate, so that other load on the machine affects both.
 const ROUNDS: usize = 5;

@@ -33,7 +33,7 @@ pub struct AutoBatch {
 }
 
 /// Returns 1, 2, 4, … and `most`.
-pub(super) fn sizes(most: usize) -> Vec<usize> {
+pub(crate) fn sizes(most: usize) -> Vec<usize> {
     let doubling = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
     let mut sizes: Vec<usize> = doubling.take_while(|size| *size < most).collect();
     sizes.push(most.max(1));

@@ -1,5 +1,5 @@
 //! Searches for the best batch size by measuring several.
-use super::{AutoBatch, Pictures, Plan, Process, Side, Step, Subject, auto_batch, measure, recommend};
+use crate::{AutoBatch, Pictures, Plan, Process, Side, Step, Subject, auto_batch, measure, recommend};
 use serde::Serialize;
 
 /// The limits of a search, and what each of its steps measures.
@@ -34,7 +34,7 @@ pub struct SearchReport {
 }
 
 impl BatchSearch<'_> {
-    /// Returns what is measured: the only subject of the plan, or the pipeline if there are several.
+    /// Returns what is measured: the only subject of the plan, or the pipeline if it has several.
     pub fn subject(&self) -> Subject {
         match self.plan.subjects.as_slice() {
             [one] => *one,

@@ -1,5 +1,5 @@
 //! Reports the devices of the operations that a measurement uses.
-use super::{Side, Subject};
+use crate::{Side, Subject};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Device {
 }
 
 /// Returns the devices of the operations that `subject` uses.
-pub(super) fn devices(side: &Side, subject: Subject) -> BTreeMap<&'static str, Device> {
+pub(crate) fn devices(side: &Side, subject: Subject) -> BTreeMap<&'static str, Device> {
     let all = side.analyzer.engine().operations();
     let used = subject.uses().iter().filter_map(|operation| {
         let found = all.iter().find(|report| report.operation == operation.name())?;

@@ -1,5 +1,5 @@
 //! Compares the GPU with the CPU, and selects the summary.
-use super::{Bottleneck, Results, SideReport, Subject};
+use crate::{Bottleneck, Results, SideReport, Subject};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
 }
 
 /// Computes the gains for operations and sizes that were measured on both the CPU and the GPU.
-pub(super) fn analysis(results: &Results) -> Analysis {
+pub(crate) fn analysis(results: &Results) -> Analysis {
     let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
     for (operation, sizes) in results {
         for (size, sides) in sizes {
@@ -92,7 +92,7 @@ pub(super) fn analysis(results: &Results) -> Analysis {
 }
 
 /// Selects the result for the summary.
-pub(super) fn summary(results: &Results) -> Option<Summary> {
+pub(crate) fn summary(results: &Results) -> Option<Summary> {
     let pipeline = results.get_key_value(Subject::Pipeline.name());
     let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;
     let (size, sides) = sizes.get_key_value("medium").or_else(|| sizes.first_key_value())?;

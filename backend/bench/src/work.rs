@@ -1,6 +1,6 @@
 //! Runs one operation on one image.
-use super::rounds::Sample;
-use super::{Pictures, Subject};
+use crate::rounds::Sample;
+use crate::{Pictures, Subject};
 use anyhow::bail;
 use bytes::Bytes;
 use inference::{Operation, Priority, drawing};
@@ -14,7 +14,7 @@ use vision::Frame;
 const CHIP: u32 = 112;
 
 /// Inputs that can be used repeatedly.
-pub(super) enum Work {
+pub(crate) enum Work {
     Pipeline(Vec<Bytes>),
     Operation(Operation, Vec<Result<Arc<Frame>, String>>),
 }
@@ -22,7 +22,7 @@ pub(super) enum Work {
 impl Work {
     /// Prepares the inputs. All work that must not be measured happens here: decoding images for
     /// single operations, and finding chips.
-    pub(super) async fn prepare(
+    pub(crate) async fn prepare(
         subject: Subject,
         pictures: &Pictures,
         analyzer: &Analyzer,
@@ -43,7 +43,7 @@ impl Work {
     }
 
     /// Runs the work once. `index` selects the input, modulo the number of inputs.
-    pub(super) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
+    pub(crate) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
         match self {
             Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
             Self::Operation(operation, frames) => {

@@ -1,5 +1,5 @@
 //! Describes what the measurements read of the process in which they run.
-use super::Counters;
+use crate::Counters;
 
 /// The process that runs the measurements.
 #[derive(Clone, Debug)]

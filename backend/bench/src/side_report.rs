@@ -1,7 +1,7 @@
 //! Computes the figures of one operation and size on the CPU or the GPU.
-use super::device::devices;
-use super::rounds::{Tally, milliseconds};
-use super::{Bottleneck, Device, Facts, Side, Spread, Subject, bottleneck};
+use crate::device::devices;
+use crate::rounds::{Tally, milliseconds};
+use crate::{Bottleneck, Device, Facts, Side, Spread, Subject, bottleneck};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ pub struct SideReport {
 impl Tally {
     /// Computes the report. `in_flight` is the number of concurrent images, and `cores` that of the
     /// cores that the process may use.
-    pub(super) fn report(self, side: &Side, subject: Subject, in_flight: usize, cores: usize) -> SideReport {
+    pub(crate) fn report(self, side: &Side, subject: Subject, in_flight: usize, cores: usize) -> SideReport {
         let succeeded = self.latencies.len();
         let asked = succeeded + self.failed;
         let wall = self.wall.as_secs_f64();

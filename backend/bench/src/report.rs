@@ -1,6 +1,6 @@
 //! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
-use super::analysis::{self, Analysis, Summary};
-use super::{Results, SearchReport};
+use crate::analysis::{self, Analysis, Summary};
+use crate::{Results, SearchReport};
 use inference::report::{GpuDevice, LoadedModel};
 use serde::Serialize;
 
