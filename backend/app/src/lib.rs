@@ -3,7 +3,7 @@
 
 pub mod cli;
 pub mod config;
-mod files;
+mod image_files;
 pub mod models;
 pub mod otlp;
 pub mod profile;

@@ -1,6 +1,6 @@
 //! Reads the folder of `--images`, an option of several commands.
 use super::UsageError;
-use crate::files;
+use crate::image_files;
 use anyhow::Context;
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<PathBuf>, UsageError> {
     if !path.is_dir() {
         return Err(wrong("it is no folder"));
     }
-    let found = files::images_of(path).map_err(|error| wrong(&error.to_string()))?;
+    let found = image_files::find_images(path).map_err(|error| wrong(&error.to_string()))?;
     if found.is_empty() {
         return Err(wrong("the folder holds no pictures"));
     }

@@ -2,7 +2,7 @@
 use super::ScanArgs;
 use super::summary::FileOutcome;
 use crate::config::{Settings, cores};
-use crate::files::Found;
+use crate::image_files::Found;
 use crate::progress;
 use crate::service::Foundation;
 use anyhow::Context;

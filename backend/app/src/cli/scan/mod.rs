@@ -6,7 +6,7 @@ mod web;
 
 use super::{Exit, UsageError, output};
 use crate::config::Settings;
-use crate::files::{self, Found};
+use crate::image_files::{self, Found};
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
@@ -127,7 +127,7 @@ impl ScanArgs {
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
     let signal = listen_for_signals()?;
-    let found = tokio::task::spawn_blocking(move || files::find(&paths)).await??;
+    let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let foundation = tokio::select! {
         foundation = Foundation::start(settings, Sharing::Join) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),

@@ -42,11 +42,11 @@ pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
     Ok(found)
 }
 
-/// Returns the images of a folder, ordered by name.
+/// Returns the images of a folder, as a scan finds them.
 ///
 /// # Errors
 /// Fails on the first path that cannot be read.
-pub(crate) fn images_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn find_images(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let found = find(&[folder.to_owned()])?;
     match found.unreadable.into_iter().next() {
         Some((path, reason)) => Err(io::Error::other(format!("{}: {reason}", path.display()))),
