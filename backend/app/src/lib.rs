@@ -1,9 +1,9 @@
 //! Contains the parts of the `facecrawl` binary: configuration, model store, command line,
 //! telemetry and shutdown.
 
-pub mod bench;
 pub mod cli;
 pub mod config;
+mod image_files;
 pub mod models;
 pub mod otlp;
 pub mod profile;

@@ -36,6 +36,7 @@ use memory::PictureMemory;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
+use vision::{Frame, Letterbox};
 
 /// Analyses images. Cloning it is cheap.
 #[derive(Clone)]
@@ -100,6 +101,18 @@ impl Analyzer {
     /// Returns the configuration of the service.
     pub fn config(&self) -> &Config {
         &self.inner.config
+    }
+
+    /// Returns the placement of a whole frame on the detector's canvas.
+    pub fn letterbox(&self, frame: &Frame) -> Letterbox {
+        let canvas = self.canvas(self.config().det_size);
+        self.engine.placed(Letterbox::fit((frame.width(), frame.height()), canvas))
+    }
+
+    /// Returns the size of the canvas for `det_size`: a square, unless the detector accepts only
+    /// one size.
+    fn canvas(&self, det_size: u32) -> (u32, u32) {
+        self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
     }
 
     /// Returns the threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the

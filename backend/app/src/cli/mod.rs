@@ -8,6 +8,7 @@ mod detect;
 mod draw;
 mod gpu;
 mod health;
+mod image_folder;
 mod jobs;
 mod keys;
 mod migrate;
@@ -22,8 +23,6 @@ mod sweep;
 mod up;
 
 pub use args::{Cli, Command};
-pub(crate) use output::{megabytes, table, whole};
-pub(crate) use scan::find_images;
 
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;

@@ -10,7 +10,7 @@ use time::format_description::well_known::Rfc3339;
 const COLUMNS: u16 = 100;
 
 /// Returns an empty table in the common style, as wide as the terminal and at most 100 characters.
-pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
+pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
@@ -23,7 +23,7 @@ pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
 
 /// Returns a table in which the given columns never break words. The other columns share the rest
 /// of the width.
-pub(crate) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
+pub(super) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
     let mut table = table(header);
     for column in columns {
         if let Some(column) = table.column_mut(*column) {
@@ -62,6 +62,6 @@ pub(super) fn at(time: OffsetDateTime) -> String {
 }
 
 /// Formats a number of bytes for people: `4.2 MB`.
-pub(crate) fn megabytes(bytes: u64) -> String {
+pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -1,7 +1,6 @@
 //! Implements `models samples`, which writes the inputs that the models receive for a folder of
 //! images.
-use super::{Exit, UsageError, output};
-use crate::bench::{letterbox, pictures};
+use super::{Exit, UsageError, image_folder, output};
 use crate::config::Settings;
 use crate::service::{prepare_models, start_engine};
 use anyhow::Context;
@@ -30,7 +29,7 @@ pub(super) struct SamplesArgs {
 
 pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Result<Exit> {
     let SamplesArgs { images, to } = args;
-    let files = pictures::folder(&images).map_err(UsageError)?;
+    let files = image_folder::list(&images)?;
     std::fs::create_dir_all(&to).with_context(|| format!("--to {}", to.display()))?;
     if std::fs::read_dir(&to).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(UsageError(format!("--to {}: the folder is not empty", to.display())).into());
@@ -49,7 +48,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let (mut chips, mut faces, mut canvases, mut failed) = (Vec::new(), 0, Vec::new(), 0);
     for path in &files {
-        let bytes = pictures::read(std::slice::from_ref(path))?.remove(0);
+        let bytes = image_folder::read(path)?;
         let analysis = match analyzer.analyze(bytes, &options, Priority::Background).await {
             Ok(analysis) => analysis,
             Err(error) => {
@@ -62,7 +61,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
             chips.extend_from_slice(chip.data());
         }
         faces += analysis.faces.len();
-        let canvas = letterbox(&analyzer, &analysis.frame).draw(&analysis.frame);
+        let canvas = analyzer.letterbox(&analysis.frame).draw(&analysis.frame);
         let (name, width, height) =
             (format!("canvas_{}.rgb", canvases.len()), canvas.width(), canvas.height());
         put(&name, canvas.data())?;

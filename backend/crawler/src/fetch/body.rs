@@ -1,6 +1,6 @@
 //! Reads response bodies within their limits.
 use super::FetchError;
-use super::client::explain;
+use super::convert::explain;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};

@@ -1,11 +1,11 @@
 //! Sends HTTP requests to addresses that the guard allows.
+use super::convert::explain;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
-use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
-use crate::guard::{Guard, GuardError, Reach};
+use crate::dns::{Lookup, SystemLookup, VettedResolver};
+use crate::guard::{Guard, Reach};
 use crate::{Config, urls};
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -286,26 +286,4 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let wait = at - time::OffsetDateTime::now_utc();
     // A date in the past means no wait.
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
-}
-
-/// Converts an error of the HTTP client. Errors of our resolver and of the guard are found among
-/// its causes.
-pub(super) fn explain(error: reqwest::Error) -> FetchError {
-    let mut cause: Option<&(dyn Error + 'static)> = error.source();
-    let mut deepest = None;
-    while let Some(inner) = cause {
-        if let Some(guard) = inner.downcast_ref::<GuardError>() {
-            return FetchError::Guard(guard.clone());
-        }
-        if let Some(NoAddress(why)) = inner.downcast_ref::<NoAddress>() {
-            return FetchError::Dns(why.clone());
-        }
-        deepest = Some(inner);
-        cause = inner.source();
-    }
-    if error.is_timeout() {
-        return FetchError::Timeout("no connection within the time limit");
-    }
-    // The deepest cause is the most specific ("connection refused"). The outer ones repeat the URL.
-    FetchError::Connect(deepest.map_or_else(|| error.to_string(), ToString::to_string))
 }

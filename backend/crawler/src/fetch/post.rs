@@ -1,7 +1,8 @@
 //! Posts messages to a URL of a third party (webhooks). The guard checks the URL as for every
 //! fetch.
 use super::FetchError;
-use super::client::{Fetcher, explain};
+use super::client::Fetcher;
+use super::convert::explain;
 use bytes::Bytes;
 use std::time::Duration;
 use url::Url;

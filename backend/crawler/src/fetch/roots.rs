@@ -23,7 +23,7 @@ impl Roots {
     /// Returns [`RootsError`] if there is no certificate or one is invalid.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
         super::client::provide_crypto();
-        let bad = |error: reqwest::Error| RootsError::Bad(super::client::explain(error).to_string());
+        let bad = |error: reqwest::Error| RootsError::Bad(super::convert::explain(error).to_string());
         let certificates = reqwest::Certificate::from_pem_bundle(text).map_err(bad)?;
         if certificates.is_empty() {
             return Err(RootsError::None);

@@ -196,7 +196,7 @@ impl Analyzer {
             )));
         }
         Ok(Settings {
-            canvas: detector.fixed_size.unwrap_or((side, side)),
+            canvas: self.canvas(side),
             passes: options.passes.unwrap_or(self.config().passes),
             min_score,
             max_faces: options.max_faces.map_or(MAX_FACES, |most| most.min(MAX_FACES)),

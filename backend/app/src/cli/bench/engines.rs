@@ -1,9 +1,9 @@
 //! Starts the engines of the CPU run and the GPU run of a benchmark.
 use super::{BenchArgs, What};
-use crate::bench::{Side, Subject};
 use crate::config::Settings;
 use crate::service::start_engine_with;
 use anyhow::bail;
+use bench::{Side, Subject};
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 

@@ -1,15 +1,16 @@
 //! Implements `bench`, which measures the speed of this machine without a database.
 mod engines;
 mod search;
+mod table;
 
-use super::{Exit, UsageError, output};
-use crate::bench::{
-    Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, pictures,
-    report, svg, text,
-};
+use super::{Exit, UsageError, image_folder, output};
 use crate::config::{Settings, cores};
 use crate::{progress, telemetry};
 use anyhow::Context;
+use bench::{
+    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, Subject, System,
+    measure, svg,
+};
 use clap::{Args, ValueEnum};
 use inference::Operation;
 use std::path::{Path, PathBuf};
@@ -141,7 +142,8 @@ impl BenchArgs {
             let sizes = self.sizes().unwrap_or_else(|| ImageSize::ALL.to_vec());
             return Ok(sizes.into_iter().map(Pictures::drawn).collect());
         };
-        let files = pictures::read(&pictures::folder(folder).map_err(UsageError)?)?;
+        let files = image_folder::list(folder)?;
+        let files = files.iter().map(|path| image_folder::read(path)).collect::<Result<_, _>>()?;
         let own = Pictures::of(files, &settings.limits());
         Ok(match self.sizes() {
             None => vec![own],
@@ -152,7 +154,11 @@ impl BenchArgs {
 
 pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<Exit> {
     args.check()?;
-    let counters = Counters::new(telemetry::init_metrics()?);
+    let process = Process {
+        cores: cores(),
+        cpu_seconds: telemetry::cpu_seconds,
+        counters: Counters::new(telemetry::init_metrics()?),
+    };
     let (sides, mut notes) = engines::start(settings, &args).await?;
     let pictures = tokio::task::block_in_place(|| args.pictures(settings))?;
     let plan = args.plan();
@@ -162,17 +168,26 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
-    let results = measure(&plan, &sides, &pictures, &counters, step).await?;
+    let results = measure(&plan, &sides, &pictures, &process, step).await?;
     bar.finish_and_clear();
     let auto_batch = if args.auto_batch {
-        Some(search::batch_size(settings, &args, &plan, &sides, &pictures[0], &counters).await?)
+        let search = BatchSearch {
+            plan: &plan,
+            pictures: &pictures[0],
+            process: &process,
+            gpu: sides.iter().any(|side| side.gpu),
+            largest: settings.inference().gpu_batch_size,
+            memory_limit: settings.gpu.memory_limit_gb * f64::from(1 << 30),
+        };
+        Some(search::batch_size(settings, &args, &sides, &search).await?)
     } else {
         None
     };
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; its figures are not representative of a release build".to_owned());
     }
-    let report = assemble(settings, &args, &sides, &pictures, results, auto_batch, notes);
+    let system = system(settings, &sides);
+    let report = Report::new(results, auto_batch, reported(&args, &pictures), system, notes);
     write(&args, &report)?;
     let all =
         report.benchmark_results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
@@ -180,25 +195,16 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     Ok(Exit::of(succeeded, failed))
 }
 
-fn assemble(
-    settings: &Settings,
-    args: &BenchArgs,
-    sides: &[Side],
-    pictures: &[Pictures],
-    results: Results,
-    auto_batch: Option<Auto>,
-    notes: Vec<String>,
-) -> Report {
+/// Returns the plan as the report describes it.
+fn reported(args: &BenchArgs, pictures: &[Pictures]) -> PlanReport {
     let drawn = || "drawn".to_owned();
-    let plan = report::Plan {
+    PlanReport {
         batch_size: args.batch_size as usize,
         iterations: args.iterations as usize,
         warmup: args.warmup as usize,
         images: args.images.as_ref().map_or_else(drawn, |folder| folder.display().to_string()),
         pictures: pictures.iter().map(|pictures| pictures.files.len()).max().unwrap_or(0),
-    };
-    let system = system(settings, sides);
-    Report::new(results, auto_batch, plan, system, notes)
+    }
 }
 
 fn system(settings: &Settings, sides: &[Side]) -> System {
@@ -239,5 +245,5 @@ fn write(args: &BenchArgs, report: &Report) -> anyhow::Result<()> {
         }
         None => {}
     }
-    output::line(text(report))
+    output::line(table::text(report))
 }

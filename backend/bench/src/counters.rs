@@ -17,11 +17,11 @@ impl std::fmt::Debug for Counters {
 
 /// The counts per operation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Number of runs, and of requests in them.
-    pub(super) runs: BTreeMap<String, (f64, f64)>,
+    pub(crate) runs: BTreeMap<String, (f64, f64)>,
     /// Number of requests that ran on the CPU instead of the device.
-    pub(super) fallbacks: f64,
+    pub(crate) fallbacks: f64,
 }
 
 impl Counters {
@@ -30,14 +30,14 @@ impl Counters {
         Self { handle: Some(handle) }
     }
 
-    pub(super) fn read(&self) -> Counts {
+    pub(crate) fn read(&self) -> Counts {
         self.handle.as_ref().map(|handle| parse(&handle.render())).unwrap_or_default()
     }
 }
 
 impl Counts {
     /// Returns the increase from `self` to `later`.
-    pub(super) fn until(&self, later: &Self) -> Self {
+    pub(crate) fn until(&self, later: &Self) -> Self {
         let runs = later.runs.iter().map(|(operation, (runs, requests))| {
             let (old_runs, old_requests) = self.runs.get(operation).copied().unwrap_or_default();
             (operation.clone(), (runs - old_runs, requests - old_requests))
@@ -45,7 +45,7 @@ impl Counts {
         Self { runs: runs.collect(), fallbacks: later.fallbacks - self.fallbacks }
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (operation, (runs, requests)) in &other.runs {
             let mine = self.runs.entry(operation.clone()).or_default();
             *mine = (mine.0 + runs, mine.1 + requests);
@@ -54,7 +54,7 @@ impl Counts {
     }
 
     /// Returns the mean number of requests per run, for the operations that ran.
-    pub(super) fn mean_batch(&self) -> BTreeMap<String, f64> {
+    pub(crate) fn mean_batch(&self) -> BTreeMap<String, f64> {
         let ran = self.runs.iter().filter(|(_, (runs, _))| *runs > 0.0);
         ran.map(|(operation, (runs, requests))| (operation.clone(), requests / runs)).collect()
     }

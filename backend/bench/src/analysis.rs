@@ -1,7 +1,43 @@
 //! Compares the GPU with the CPU, and selects the summary.
-use super::report::Analysis;
-use super::{Gain, Results, SideReport, Subject, Summary};
+use crate::{Bottleneck, Results, SideReport, Subject};
+use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// Conclusions from the results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Analysis {
+    /// Gains by operation and size that were measured on both the CPU and the GPU.
+    pub performance_gains: BTreeMap<String, BTreeMap<String, Gain>>,
+}
+
+/// Comparison of the GPU run with the CPU run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gain {
+    /// Saved time per image in per cent of the CPU's time; negative if the GPU is slower.
+    pub time_improvement_percent: Option<f64>,
+    /// Increase of the throughput in per cent.
+    pub throughput_improvement_percent: Option<f64>,
+    /// Why there is no gain, or why it is not due to the GPU alone.
+    pub note: Option<String>,
+}
+
+/// The most important result: that of the pipeline if it was measured, of medium images if there
+/// are any, and of a GPU if one did the work.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The operation.
+    pub operation: String,
+    /// The image size.
+    pub image_size: String,
+    /// `gpu_true` or `gpu_false`.
+    pub side: String,
+    /// Images per second (for `face_embedding`, chips).
+    pub images_per_second: f64,
+    /// Faces per second.
+    pub faces_per_second: f64,
+    /// What limits the throughput.
+    pub bottleneck: Option<Bottleneck>,
+}
 
 /// Computes the gains in per cent: `(cpu - gpu) / cpu` for times and `(gpu - cpu) / cpu` for
 /// throughput. A GPU run whose work fell back to the CPU has no gain, whatever its figures are.

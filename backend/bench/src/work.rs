@@ -1,6 +1,6 @@
 //! Runs one operation on one image.
-use super::Pictures;
-use super::measure::Sample;
+use crate::rounds::Sample;
+use crate::{Pictures, Subject};
 use anyhow::bail;
 use bytes::Bytes;
 use inference::{Operation, Priority, drawing};
@@ -8,60 +8,13 @@ use pipeline::{AnalyzeOptions, Analyzer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::{Frame, Letterbox};
+use vision::Frame;
 
 /// Side in pixels of the chips that embedders accept.
 const CHIP: u32 = 112;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// One operation alone.
-    Operation(Operation),
-    /// The whole pipeline, from bytes to embeddings.
-    Pipeline,
-}
-
-impl Subject {
-    /// All subjects, in the order of the documentation.
-    pub const ALL: [Self; 6] = [
-        Self::Operation(Operation::FaceDetection),
-        Self::Operation(Operation::FaceEmbedding),
-        Self::Operation(Operation::ImageProcessing),
-        Self::Operation(Operation::ImageEnhancement),
-        Self::Operation(Operation::QualityChecks),
-        Self::Pipeline,
-    ];
-
-    /// Returns the name in snake_case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Operation(operation) => operation.name(),
-            Self::Pipeline => "pipeline",
-        }
-    }
-
-    /// Returns the operations whose devices the subject uses. The measured operation comes first.
-    pub fn uses(self) -> &'static [Operation] {
-        use Operation::{FaceDetection, FaceEmbedding, ImageEnhancement, ImageProcessing, QualityChecks};
-        match self {
-            Self::Operation(FaceDetection) => &[FaceDetection, ImageProcessing],
-            Self::Operation(FaceEmbedding) => &[FaceEmbedding],
-            Self::Operation(ImageProcessing) => &[ImageProcessing],
-            Self::Operation(ImageEnhancement) => &[ImageEnhancement],
-            Self::Operation(QualityChecks) => &[QualityChecks],
-            Self::Pipeline => &[FaceDetection, FaceEmbedding, ImageProcessing],
-        }
-    }
-
-    /// Returns what is counted: `picture`, or `face` if the inputs are chips.
-    pub fn unit(self) -> &'static str {
-        if self == Self::Operation(Operation::FaceEmbedding) { "face" } else { "picture" }
-    }
-}
-
 /// Inputs that can be used repeatedly.
-pub(super) enum Work {
+pub(crate) enum Work {
     Pipeline(Vec<Bytes>),
     Operation(Operation, Vec<Result<Arc<Frame>, String>>),
 }
@@ -69,7 +22,7 @@ pub(super) enum Work {
 impl Work {
     /// Prepares the inputs. All work that must not be measured happens here: decoding images for
     /// single operations, and finding chips.
-    pub(super) async fn prepare(
+    pub(crate) async fn prepare(
         subject: Subject,
         pictures: &Pictures,
         analyzer: &Analyzer,
@@ -90,7 +43,7 @@ impl Work {
     }
 
     /// Runs the work once. `index` selects the input, modulo the number of inputs.
-    pub(super) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
+    pub(crate) async fn once(&self, analyzer: &Analyzer, index: usize) -> Result<Sample, String> {
         match self {
             Self::Pipeline(files) => whole(analyzer, files[index % files.len()].clone()).await,
             Self::Operation(operation, frames) => {
@@ -148,7 +101,7 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             // The pipeline does the same: if both operations share a device, the image is copied to
             // it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
-                let letterbox = letterbox(analyzer, &frame);
+                let letterbox = analyzer.letterbox(&frame);
                 engine.detect_frame(frame, letterbox, min_score, Priority::Background).await?
             } else {
                 let canvas = canvas(analyzer, frame, &mut stages).await?;
@@ -178,20 +131,13 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     Ok(Sample { took: asked.elapsed(), faces, stages })
 }
 
-/// Returns the placement of the frame on the detector's canvas.
-pub(crate) fn letterbox(analyzer: &Analyzer, frame: &Frame) -> Letterbox {
-    let side = analyzer.config().det_size;
-    let size = analyzer.engine().detector().fixed_size.unwrap_or((side, side));
-    analyzer.engine().placed(Letterbox::fit((frame.width(), frame.height()), size))
-}
-
 /// Returns the frame drawn on the detector's canvas.
 async fn canvas(
     analyzer: &Analyzer,
     frame: Arc<Frame>,
     stages: &mut BTreeMap<&'static str, Duration>,
 ) -> anyhow::Result<Arc<Frame>> {
-    let letterbox = letterbox(analyzer, &frame);
+    let letterbox = analyzer.letterbox(&frame);
     let drawn = analyzer.pixels().canvas(frame, letterbox, Priority::Background).await?;
     stages.extend([("queue", drawn.queued), ("letterbox", drawn.ran)]);
     Ok(drawn.output)

@@ -1,5 +1,5 @@
 //! Finds what limits the throughput of a measurement.
-use super::Device;
+use crate::Device;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,13 +1,13 @@
 //! Formats the report for people.
-use super::{Report, SideReport, ordered};
-use crate::cli::{table, whole};
+use crate::cli::output::{megabytes, table, whole};
+use bench::{Report, SideReport, ordered};
 use std::fmt::Write;
 
 /// The stages, in the order in which an image is processed.
 const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", "enhance", "embed", "queue"];
 
 /// Returns two tables, the summary and the notes.
-pub fn text(report: &Report) -> String {
+pub(super) fn text(report: &Report) -> String {
     // Some cells contain two values, because twelve columns would not fit the width of a page.
     let mut speeds = whole(
         &[0],
@@ -55,7 +55,7 @@ pub fn text(report: &Report) -> String {
             steps.add_row([
                 step.batch.to_string(),
                 number(step.images_per_second),
-                step.gpu_memory_bytes.map(crate::cli::megabytes).unwrap_or_default(),
+                step.gpu_memory_bytes.map(megabytes).unwrap_or_default(),
                 step.reason.clone().unwrap_or_default(),
             ]);
         }

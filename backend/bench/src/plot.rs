@@ -1,5 +1,5 @@
 //! Draws the throughput as horizontal bars in SVG.
-use super::{Results, ordered};
+use crate::{Results, ordered};
 use std::fmt::Write;
 
 const WIDTH: f64 = 880.0;

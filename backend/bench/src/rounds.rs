@@ -1,22 +1,21 @@
-//! Runs the work and collects the results.
-use super::counters::Counts;
-use crate::telemetry::cpu_seconds;
+//! Runs the work in rounds and adds up their results.
+use crate::counters::Counts;
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The result of one image.
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// Time from call to result.
-    pub(super) took: Duration,
-    pub(super) faces: usize,
+    pub(crate) took: Duration,
+    pub(crate) faces: usize,
     /// Time by stage.
-    pub(super) stages: BTreeMap<&'static str, Duration>,
+    pub(crate) stages: BTreeMap<&'static str, Duration>,
 }
 
 /// The results of one round in order of completion, each with the time since the start of the
 /// round.
-pub(super) struct Round {
+pub(crate) struct Round {
     answers: Vec<(Duration, Result<Sample, String>)>,
     wall: Duration,
     /// CPU seconds, if the system reports them.
@@ -24,7 +23,13 @@ pub(super) struct Round {
 }
 
 /// Calls `once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
-pub(super) async fn round<F>(once: impl Fn(usize) -> F, count: usize, in_flight: usize) -> Round
+/// `cpu_seconds` returns the CPU time of the process, if the system reports it.
+pub(crate) async fn round<F>(
+    once: impl Fn(usize) -> F,
+    count: usize,
+    in_flight: usize,
+    cpu_seconds: fn() -> Option<f64>,
+) -> Round
 where
     F: Future<Output = Result<Sample, String>>,
 {
@@ -40,27 +45,27 @@ where
 
 /// The totals of all rounds on the CPU or the GPU.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// Milliseconds per image, one value per iteration.
-    pub(super) per_picture: Vec<f64>,
+    pub(crate) per_picture: Vec<f64>,
     /// Milliseconds from call to result, one value per image.
-    pub(super) latencies: Vec<f64>,
-    pub(super) failed: usize,
+    pub(crate) latencies: Vec<f64>,
+    pub(crate) failed: usize,
     /// Number of failures by reason.
-    pub(super) errors: BTreeMap<String, usize>,
-    pub(super) faces: usize,
-    pub(super) stages: BTreeMap<&'static str, Duration>,
-    pub(super) wall: Duration,
+    pub(crate) errors: BTreeMap<String, usize>,
+    pub(crate) faces: usize,
+    pub(crate) stages: BTreeMap<&'static str, Duration>,
+    pub(crate) wall: Duration,
     /// CPU seconds; `None` if the system does not report them.
-    pub(super) cpu: Option<f64>,
-    pub(super) counts: Counts,
+    pub(crate) cpu: Option<f64>,
+    pub(crate) counts: Counts,
 }
 
 impl Tally {
     /// Adds a round. An iteration consists of `batch` consecutive results and lasts from the last
     /// result of the previous iteration to its own last result. The images in flight stay constant,
     /// so there is no pause between iterations.
-    pub(super) fn add(&mut self, round: Round, batch: usize, counts: &Counts) {
+    pub(crate) fn add(&mut self, round: Round, batch: usize, counts: &Counts) {
         self.wall += round.wall;
         self.cpu = round.cpu.map(|seconds| self.cpu.unwrap_or(0.0) + seconds);
         self.counts.add(counts);
@@ -93,7 +98,7 @@ impl Tally {
     }
 }
 
-pub(super) fn milliseconds(time: Duration) -> f64 {
+pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
@@ -119,7 +124,7 @@ mod tests {
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(sample())
         };
-        assert_eq!(round(once, 20, 4).await.answers.len(), 20);
+        assert_eq!(round(once, 20, 4, || None).await.answers.len(), 20);
         assert_eq!(most.load(Ordering::SeqCst), 4);
     }
 

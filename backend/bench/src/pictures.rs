@@ -1,7 +1,5 @@
 //! Provides the images of a benchmark: drawn images of three sizes, or those of a folder.
-use anyhow::Context;
 use bytes::Bytes;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vision::{Frame, Letterbox, Limits};
 
@@ -10,8 +8,8 @@ const DRAWN: u32 = 4;
 /// JPEG quality of images that are encoded here.
 const QUALITY: u8 = 90;
 
-/// `--image-size`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// The size of drawn or scaled images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSize {
     /// 320x240
     Small,
@@ -92,27 +90,4 @@ impl Pictures {
         });
         Self { size: size.name().to_owned(), files: files.collect(), frames }
     }
-}
-
-/// Reads every file.
-pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Bytes>> {
-    let read =
-        |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    paths.iter().map(|path| read(path).map(Bytes::from)).collect()
-}
-
-/// Returns the images of a folder, ordered by name.
-///
-/// # Errors
-/// Returns a sentence that describes the problem with the folder.
-pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
-    if !path.is_dir() {
-        return Err(format!("--images {}: not a folder", path.display()));
-    }
-    let found =
-        crate::cli::find_images(path).map_err(|error| format!("--images {}: {error}", path.display()))?;
-    if found.is_empty() {
-        return Err(format!("--images {}: the folder contains no images", path.display()));
-    }
-    Ok(found)
 }
