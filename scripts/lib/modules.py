@@ -30,7 +30,6 @@ KNOWN_CYCLES = {
     "crawler": {("config", "fetch")},
     "inference": {
         ("backend", "ep"),
-        ("batcher", "engine"),
         ("ep", "report"),
         ("ep", "runtime"),
         ("ep", "unavailable"),

@@ -29,11 +29,12 @@ pub mod tensorrt;
 pub mod trace;
 mod unavailable;
 
+pub use batcher::{Priority, Timed};
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
 pub use config::{StandIn, TensorrtConfig};
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, Priority, ScorerInfo, Timed};
+pub use engine::{DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
