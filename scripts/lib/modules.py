@@ -33,7 +33,6 @@ KNOWN_CYCLES = {
         ("ep", "report"),
         ("ep", "runtime"),
         ("ep", "unavailable"),
-        ("models", "pixels"),
     },
     "queue": {("job", "queue"), ("partitions", "queue")},
     "server": {
