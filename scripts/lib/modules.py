@@ -28,12 +28,6 @@ ORDER = {
 KNOWN_CYCLES = {
     "app": {("bench", "cli")},
     "crawler": {("config", "fetch")},
-    "inference": {
-        ("backend", "ep"),
-        ("ep", "report"),
-        ("ep", "runtime"),
-        ("ep", "unavailable"),
-    },
     "queue": {("job", "queue"), ("partitions", "queue")},
     "server": {
         ("auth", "state"),

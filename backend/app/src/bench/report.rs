@@ -1,7 +1,7 @@
 //! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
 use super::measure::{Tally, milliseconds};
 use super::{AutoBatch, Bottleneck, Facts, Results, Side, Spread, Subject, bottleneck};
-use inference::report::{GpuDevice, LoadedModel};
+use inference::{GpuDevice, LoadedModel};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
