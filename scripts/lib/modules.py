@@ -32,9 +32,6 @@ KNOWN_CYCLES = {
     "server": {
         ("auth", "state"),
         ("confirmation", "state"),
-        ("error", "middleware"),
-        ("extract", "middleware"),
-        ("middleware", "state"),
         ("operation", "router"),
         ("router", "routes"),
         ("routes", "state"),

@@ -7,6 +7,7 @@
 //! The work behind the API (analysis, crawls, storage) is in the other crates.
 
 mod auth;
+mod body_memory;
 pub mod config;
 mod confirmation;
 pub mod error;
@@ -19,6 +20,7 @@ mod limit;
 mod middleware;
 mod openapi;
 mod operation;
+mod request;
 mod router;
 mod routes;
 mod serve;

@@ -1,5 +1,5 @@
 //! Contains the caller of an operation, which handlers receive as an argument.
-use crate::middleware::request_id;
+use crate::request;
 use crate::{ApiError, AppState};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -55,7 +55,7 @@ impl Caller {
         collection: impl Into<Option<Uuid>>,
         detail: Value,
     ) -> Result<(), ApiError> {
-        let request_id = request_id::current();
+        let request_id = request::id();
         let entry = AuditEntry {
             action,
             collection_id: collection.into(),

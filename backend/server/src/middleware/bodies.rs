@@ -4,14 +4,11 @@
 //! the oldest partly read body may wait for more memory. Other partly read bodies are rejected and
 //! release their memory, so two of them never wait for each other.
 //!
-//! The reservation of one body is in `room`. Fetched images are reserved in `extract::fetched`.
-mod room;
-
-pub(crate) use room::{Elder, NoRoom};
-
-use super::timeout;
+//! The reservation of one body is in `body_memory`. Fetched images are reserved in
+//! `extract::fetched`.
+use crate::body_memory::Room;
 use crate::extract::{is_json, linger, unsupported};
-use crate::{ApiError, AppState, operation};
+use crate::{ApiError, AppState, operation, request};
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
@@ -19,7 +16,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::stream::try_unfold;
-use room::Room;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
@@ -44,7 +40,7 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let room = Arc::new(Mutex::new(Room::new(&state, until())));
+    let room = Arc::new(Mutex::new(state.bodies.room(until())));
     let request = request.map(|body| counted(body, Plan { copies, longest }, room.clone()));
     let response = next.run(request).await;
     drop(room);
@@ -73,7 +69,7 @@ fn has_type(headers: &HeaderMap) -> bool {
 /// response.
 fn until() -> Option<Instant> {
     let now = Instant::now();
-    timeout::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
+    request::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
 }
 
 /// Describes how a body is counted.
