@@ -31,10 +31,8 @@ KNOWN_CYCLES = {
     "queue": {("job", "queue"), ("partitions", "queue")},
     "server": {
         ("auth", "state"),
-        ("confirmation", "state"),
         ("operation", "router"),
         ("router", "routes"),
-        ("routes", "state"),
     },
     "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
     "vision": {("crop", "view")},

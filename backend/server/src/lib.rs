@@ -12,6 +12,7 @@ pub mod config;
 mod confirmation;
 pub mod error;
 mod extract;
+mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

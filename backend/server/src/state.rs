@@ -2,8 +2,8 @@
 //! module.
 use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
-use crate::confirmation::Secret;
-use crate::routes::crawls::Follows;
+use crate::confirmation::{Confirmations, Secret};
+use crate::follow::Follows;
 use crate::shares::{KIB, Mine, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
@@ -136,6 +136,15 @@ impl AppState {
         let all = self.analyses.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
         let all = all.map_err(|_| refused("too many analyses are waiting"))?;
         Ok(Admission { _all: all, _share: share })
+    }
+
+    /// Returns the signer for confirmation tokens. Call it before a transaction begins, because it
+    /// may have to read the secret from the database.
+    ///
+    /// # Errors
+    /// Fails with 503 if the database is unavailable.
+    pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
+        self.confirmation_secret.signer(&self.services.store, self.config.confirm_above).await
     }
 
     /// Returns the minimum similarity at which two faces are considered one person, for a request

@@ -1,8 +1,8 @@
 //! `GET /crawls/{id}/events`
-use super::follow::{Look, Stream};
-use super::view::{CrawlView, Snapshot};
+use super::view::CrawlView;
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
+use crate::follow::{Look, Snapshot, Stream};
 use crate::openapi::example_of;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
