@@ -30,7 +30,6 @@ KNOWN_CYCLES = {
     "crawler": {("config", "fetch")},
     "queue": {("job", "queue"), ("partitions", "queue")},
     "server": {
-        ("auth", "state"),
         ("operation", "router"),
         ("router", "routes"),
     },

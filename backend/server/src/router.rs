@@ -1,9 +1,9 @@
 //! Builds the router of the service from all operations, the pages and the middleware. The
 //! operations are in `routes`.
-use crate::middleware::{again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
+use crate::middleware::{access, again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
 use crate::openapi::{Frame, complete};
 use crate::operation::Routes;
-use crate::{ApiError, AppState, Code, auth, routes};
+use crate::{ApiError, AppState, Code, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -50,7 +50,7 @@ fn guarded(operations: Routes, state: &AppState) -> Router<AppState> {
         .route_layer(from_fn_with_state(state.clone(), places::layer))
         .route_layer(from_fn_with_state(state.clone(), bodies::layer))
         .route_layer(from_fn(again::layer))
-        .route_layer(from_fn_with_state(state.clone(), auth::layer))
+        .route_layer(from_fn_with_state(state.clone(), access::layer))
 }
 
 /// Adds the middleware that surrounds every handler, page and fallback.

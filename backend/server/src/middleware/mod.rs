@@ -2,7 +2,8 @@
 //! CORS, headers, panics, timeout, hosts and origins.
 //!
 //! The layers for retries of reads, memory for bodies and database connections run after
-//! authentication. The authentication itself is in `auth`.
+//! authentication (`access`).
+pub(crate) mod access;
 pub(crate) mod again;
 pub(crate) mod bodies;
 pub(crate) mod headers;

@@ -87,7 +87,7 @@ impl Watcher {
                 () = self.state.shutdown.cancelled() => return None,
                 looked = self.looks.changed() => looked.ok()?,
             }
-            let welcome = self.caller.is_still_welcome(&self.state).await;
+            let welcome = self.caller.is_still_welcome(&self.state.keyring, &self.state.services.store).await;
             if matches!(welcome, Err(error) if error.code() == Code::Unauthorized) {
                 return None;
             }
