@@ -29,10 +29,6 @@ KNOWN_CYCLES = {
     "app": {("bench", "cli")},
     "crawler": {("config", "fetch")},
     "queue": {("job", "queue"), ("partitions", "queue")},
-    "server": {
-        ("operation", "router"),
-        ("router", "routes"),
-    },
     "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
     "vision": {("crop", "view")},
 }
@@ -46,8 +42,11 @@ def code_of(path):
 
 
 def names_after(text, prefix):
-    """Yields the first name of each path that starts with `prefix`, groups in braces included."""
-    for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*)", text):
+    """Yields the first name of each path that starts with `prefix`, groups in braces included.
+
+    A name that the path continues after ends with `::`: it is a module or a type, not a function.
+    """
+    for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*(?:::)?)", text):
         if match.group(1) != "{":
             yield match.group(1)
             continue
@@ -59,7 +58,7 @@ def names_after(text, prefix):
         while "{" in flat:
             flat = re.sub(r"\{[^{}]*\}", "", flat)
         for part in flat.split(","):
-            if name := re.match(r"\s*([A-Za-z_]\w*)", part):
+            if name := re.match(r"\s*([A-Za-z_]\w*(?:::)?)", part):
                 yield name.group(1)
 
 
@@ -74,20 +73,25 @@ def exports(root):
 
 def dependencies(root):
     """Returns the modules that each module of a crate depends on."""
-    origin, found = exports(root), {}
+    origin, sources = exports(root), []
     for path in sorted(root.rglob("*.rs")):
         parts = list(path.relative_to(root).with_suffix("").parts)
         if parts[-1] == "mod":
             parts.pop()
-        if parts[0] in ("lib", "main", "bin"):
-            continue
+        if parts[0] not in ("lib", "main", "bin"):
+            sources.append((path, parts))
+    found = {parts[0]: set() for _, parts in sources}
+    for path, parts in sources:
         text = code_of(path)
         names = set(names_after(text, r"\bcrate"))
         names |= set(names_after(text, r"(?<!::)\b" + "::".join(["super"] * len(parts))))
         names -= {"super"}
-        uses = found.setdefault(parts[0], set())
-        uses |= {origin.get(name, name) for name in names} - {parts[0]}
-    return {module: uses & found.keys() for module, uses in found.items()}
+        for name in names:
+            module = name.removesuffix("::")
+            # A function that `lib.rs` exports may have the name of a module.
+            is_module = name != module and module in found
+            found[parts[0]] |= {module} if is_module else {module, origin.get(module, module)}
+    return {module: uses & found.keys() - {module} for module, uses in found.items()}
 
 
 def wrong(crate, root):

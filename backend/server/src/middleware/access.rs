@@ -2,24 +2,25 @@
 //!
 //! It looks up the key, checks the scope that the operation's `Spec` requires, and adds a `Caller`
 //! to the request for the handler.
+use super::Api;
 use crate::auth::{Caller, CallerId, Peer, check_scope, credentials};
 use crate::config::Auth;
-use crate::operation::{self, Access};
-use crate::{ApiError, AppState, Code};
+use crate::operation::Access;
+use crate::{ApiError, Code};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 /// Forwards a request to its operation, or responds with the reason for the rejection.
-pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
-    let caller = match state.config.auth {
-        Auth::None => Caller::anyone(&state.services.store),
-        Auth::Keys => match admit(&state, &mut request).await {
+pub(crate) async fn layer(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let caller = match api.state.config.auth {
+        Auth::None => Caller::anyone(&api.state.services.store),
+        Auth::Keys => match admit(&api, &mut request).await {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),
         },
     };
-    let standing = match caller.key().map(|key| state.rates.take(key)).transpose() {
+    let standing = match caller.key().map(|key| api.state.rates.take(key)).transpose() {
         Ok(standing) => standing.flatten(),
         Err((error, standing)) => {
             let mut response = error.into_response();
@@ -36,9 +37,9 @@ pub(crate) async fn layer(State(state): State<AppState>, mut request: Request, n
     response
 }
 
-async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiError> {
-    let store = &state.services.store;
-    let operation = operation::of(request).ok_or_else(|| {
+async fn admit(api: &Api, request: &mut Request) -> Result<Caller, ApiError> {
+    let store = &api.state.services.store;
+    let operation = api.operations.of(request).ok_or_else(|| {
         let (method, path) = (request.method(), request.uri().path());
         ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
     })?;
@@ -50,7 +51,7 @@ async fn admit(state: &AppState, request: &mut Request) -> Result<Caller, ApiErr
     }
     let hash = presented?;
     let peer = Peer::of(request.extensions());
-    let key = state.keyring.find(store, &hash, Some(peer)).await?;
+    let key = api.state.keyring.find(store, &hash, Some(peer)).await?;
     tracing::Span::current().record("key_id", tracing::field::display(key.id));
     if let Access::Needs(scope) = access {
         check_scope(&key, scope)?;

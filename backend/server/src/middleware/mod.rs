@@ -13,3 +13,14 @@ pub(crate) mod panic;
 pub(crate) mod places;
 pub(crate) mod request_id;
 pub(crate) mod timeout;
+
+use crate::AppState;
+use crate::operation::Operations;
+use std::sync::Arc;
+
+/// The state of the handlers, and the operations of the router that the layers belong to.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) state: AppState,
+    pub(crate) operations: Arc<Operations>,
+}
