@@ -4,8 +4,10 @@
 pub mod bench;
 pub mod cli;
 pub mod config;
+mod image_files;
 pub mod models;
 pub mod otlp;
+mod output;
 pub mod profile;
 pub mod progress;
 pub mod service;

@@ -1,4 +1,5 @@
 //! Provides the images of a benchmark: drawn images of three sizes, or those of a folder.
+use crate::image_files::find_images;
 use anyhow::Context;
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
@@ -109,8 +110,7 @@ pub(crate) fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Err(format!("--images {}: it is no folder", path.display()));
     }
-    let found =
-        crate::cli::find_images(path).map_err(|error| format!("--images {}: {error}", path.display()))?;
+    let found = find_images(path).map_err(|error| format!("--images {}: {error}", path.display()))?;
     if found.is_empty() {
         return Err(format!("--images {}: the folder holds no pictures", path.display()));
     }

@@ -1,6 +1,6 @@
 //! Formats the report for people.
 use super::{Report, SideReport, ordered};
-use crate::cli::{table, whole};
+use crate::output::{megabytes, table, whole};
 use std::fmt::Write;
 
 /// The stages, in the order in which an image is processed.
@@ -55,7 +55,7 @@ pub fn text(report: &Report) -> String {
             steps.add_row([
                 step.batch.to_string(),
                 number(step.images_per_second),
-                step.gpu_memory_bytes.map(crate::cli::megabytes).unwrap_or_default(),
+                step.gpu_memory_bytes.map(megabytes).unwrap_or_default(),
                 step.reason.clone().unwrap_or_default(),
             ]);
         }

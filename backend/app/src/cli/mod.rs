@@ -13,7 +13,6 @@ mod keys;
 mod migrate;
 mod models;
 mod openapi;
-mod output;
 mod reembed;
 mod restore;
 mod samples;
@@ -22,8 +21,6 @@ mod sweep;
 mod up;
 
 pub use args::{Cli, Command};
-pub(crate) use output::{megabytes, table, whole};
-pub(crate) use scan::find_images;
 
 use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
 use crate::models::ModelError;

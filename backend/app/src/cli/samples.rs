@@ -1,8 +1,9 @@
 //! Implements `models samples`, which writes the inputs that the models receive for a folder of
 //! images.
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::bench::{letterbox, pictures};
 use crate::config::Settings;
+use crate::output;
 use crate::service::{prepare_models, start_engine};
 use anyhow::Context;
 use clap::Args;

@@ -2,12 +2,13 @@
 mod engines;
 mod search;
 
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::bench::{
     Auto, Counters, ImageSize, Pictures, Plan, Report, Results, Side, Subject, System, measure, pictures,
     report, svg, text,
 };
 use crate::config::{Settings, cores};
+use crate::output;
 use crate::{progress, telemetry};
 use anyhow::Context;
 use clap::{Args, ValueEnum};

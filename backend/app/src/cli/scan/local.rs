@@ -1,8 +1,8 @@
 //! Scans local files, several concurrently.
 use super::ScanArgs;
-use super::files::Found;
 use super::summary::FileOutcome;
 use crate::config::{Settings, cores};
+use crate::image_files::Found;
 use crate::progress;
 use crate::service::Foundation;
 use anyhow::Context;

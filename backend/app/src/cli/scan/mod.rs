@@ -1,12 +1,13 @@
 //! Implements `scan`, which finds and stores the faces of folders, files and web pages.
 
-mod files;
 mod local;
 mod summary;
 mod web;
 
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::config::Settings;
+use crate::image_files::{self, Found};
+use crate::output;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
@@ -124,22 +125,10 @@ impl ScanArgs {
     }
 }
 
-/// Returns the images of a folder, as a scan finds them.
-///
-/// # Errors
-/// Fails on the first path that cannot be read.
-pub(crate) fn find_images(folder: &std::path::Path) -> std::io::Result<Vec<PathBuf>> {
-    let found = files::find(&[folder.to_owned()])?;
-    match found.unreadable.into_iter().next() {
-        Some((path, reason)) => Err(std::io::Error::other(format!("{}: {reason}", path.display()))),
-        None => Ok(found.images),
-    }
-}
-
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
     let signal = listen_for_signals()?;
-    let found = tokio::task::spawn_blocking(move || files::find(&paths)).await??;
+    let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let foundation = tokio::select! {
         foundation = Foundation::start(settings, Sharing::Join) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
@@ -159,7 +148,7 @@ async fn scan(
     settings: &Settings,
     foundation: &Foundation,
     args: &ScanArgs,
-    found: files::Found,
+    found: Found,
     urls: Vec<String>,
     signal: &CancellationToken,
 ) -> anyhow::Result<Summary> {

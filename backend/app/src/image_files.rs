@@ -15,20 +15,20 @@ const HEAD: u64 = 64;
 
 /// The result of a search.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// The given folders and files as absolute paths.
-    pub(super) inputs: Vec<PathBuf>,
+    pub(crate) inputs: Vec<PathBuf>,
     /// Absolute paths of the images, ordered by name.
-    pub(super) images: Vec<PathBuf>,
+    pub(crate) images: Vec<PathBuf>,
     /// Paths that could not be read, with the reason.
-    pub(super) unreadable: Vec<(PathBuf, String)>,
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
     /// Number of files that are not images.
-    pub(super) ignored: usize,
+    pub(crate) ignored: usize,
 }
 
 /// Searches the inputs. Folders are walked recursively. Files that are specified directly are
 /// treated as images, regardless of their content.
-pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
+pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
     let mut found = Found::default();
     for input in inputs {
         let input = std::path::absolute(input)?;
@@ -40,6 +40,18 @@ pub(super) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
         found.inputs.push(input);
     }
     Ok(found)
+}
+
+/// Returns the images of a folder, as a scan finds them.
+///
+/// # Errors
+/// Fails on the first path that cannot be read.
+pub(crate) fn find_images(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let found = find(&[folder.to_owned()])?;
+    match found.unreadable.into_iter().next() {
+        Some((path, reason)) => Err(io::Error::other(format!("{}: {reason}", path.display()))),
+        None => Ok(found.images),
+    }
 }
 
 fn walk(folder: &Path, found: &mut Found) {
