@@ -29,7 +29,6 @@ KNOWN_CYCLES = {
     "crawler": {("config", "fetch")},
     "queue": {("job", "queue"), ("partitions", "queue")},
     "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
-    "vision": {("crop", "view")},
 }
 
 
