@@ -2,6 +2,7 @@
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, NoAddress, SystemLookup, VettedResolver};
 use crate::guard::{Guard, GuardError, Reach};
+use crate::tls::provide_crypto;
 use crate::{Config, urls};
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::error::Error;
@@ -177,12 +178,6 @@ impl Drop for OpenHop<'_> {
             self.policy.abandoned(url);
         }
     }
-}
-
-/// Selects the cryptography provider of the TLS library. Does nothing if another part of the
-/// process has already selected one.
-pub(super) fn provide_crypto() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
