@@ -26,7 +26,6 @@ ORDER = {
 
 # Pairs of modules that still depend on each other. None may be added.
 KNOWN_CYCLES = {
-    "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
 }
 
 
