@@ -2,7 +2,7 @@
 
 A module is a file or folder directly under `src`. It depends on each module that it names through
 `crate::` or `super::`, also through the names that `lib.rs` exports again. Comments, strings and
-test modules at the end of a file do not count.
+test modules (at the end of a file, or in a file `tests.rs`) do not count.
 """
 
 import re
@@ -22,10 +22,6 @@ ORDER = {
         "crawl": {"domain", "completion", "ingest"},
         "worker": {"domain", "analyze", "cluster", "completion", "ingest", "crawl"},
     },
-}
-
-# Pairs of modules that still depend on each other. None may be added.
-KNOWN_CYCLES = {
 }
 
 
@@ -73,7 +69,8 @@ def dependencies(root):
         parts = list(path.relative_to(root).with_suffix("").parts)
         if parts[-1] == "mod":
             parts.pop()
-        if parts[0] not in ("lib", "main", "bin"):
+        is_test = parts[-1] == "tests" or parts[-1].endswith("_tests")
+        if parts[0] not in ("lib", "main", "bin") and not is_test:
             sources.append((path, parts))
     found = {parts[0]: set() for _, parts in sources}
     for path, parts in sources:
@@ -89,6 +86,21 @@ def dependencies(root):
     return {module: uses & found.keys() - {module} for module, uses in found.items()}
 
 
+def cycles(uses):
+    """Returns a shortest cycle through each module that is part of one, each cycle once."""
+    found = {}
+    for module in sorted(uses):
+        paths, seen = [[module]], set()
+        for path in paths:
+            if module in uses[path[-1]]:
+                found.setdefault(frozenset(path), path)
+                break
+            following = sorted(uses[path[-1]] - seen)
+            seen.update(following)
+            paths += [[*path, name] for name in following]
+    return found.values()
+
+
 def wrong(crate, root):
     """Yields a line for each dependency that must not be."""
     uses = dependencies(Path(root))
@@ -98,14 +110,5 @@ def wrong(crate, root):
                 yield f"{crate}: the module {module} has no place in the order of modules"
             for name in sorted(names - order.get(module, set())):
                 yield f"{crate}: {module} must not use {name}"
-    known = KNOWN_CYCLES.get(crate, set())
-    found = {
-        (module, name)
-        for module, names in uses.items()
-        for name in names
-        if module < name and module in uses[name]
-    }
-    for pair in sorted(found - known):
-        yield f"{crate}: {pair[0]} and {pair[1]} use each other"
-    for pair in sorted(known - found):
-        yield f"{crate}: {pair[0]} and {pair[1]} no longer use each other; take them off the list"
+    for cycle in cycles(uses):
+        yield f"{crate}: modules use each other in a cycle: {' -> '.join([*cycle, cycle[0]])}"
