@@ -24,32 +24,6 @@ ORDER = {
     },
 }
 
-# Pairs of modules that still depend on each other. None may be added.
-KNOWN_CYCLES = {
-    "crawler": {("config", "fetch")},
-    "inference": {
-        ("backend", "ep"),
-        ("batcher", "engine"),
-        ("ep", "report"),
-        ("ep", "runtime"),
-        ("ep", "unavailable"),
-        ("models", "pixels"),
-    },
-    "queue": {("job", "queue"), ("partitions", "queue")},
-    "server": {
-        ("auth", "state"),
-        ("confirmation", "state"),
-        ("error", "middleware"),
-        ("extract", "middleware"),
-        ("middleware", "state"),
-        ("operation", "router"),
-        ("router", "routes"),
-        ("routes", "state"),
-    },
-    "store": {("database", "search"), ("erasures", "tombstones"), ("images", "sources")},
-    "vision": {("crop", "view")},
-}
-
 
 def code_of(path):
     """Returns the text of a file without its test module, comments and strings."""
@@ -59,8 +33,11 @@ def code_of(path):
 
 
 def names_after(text, prefix):
-    """Yields the first name of each path that starts with `prefix`, groups in braces included."""
-    for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*)", text):
+    """Yields the first name of each path that starts with `prefix`, groups in braces included.
+
+    A name that the path continues after ends with `::`: it is a module or a type, not a function.
+    """
+    for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*(?:::)?)", text):
         if match.group(1) != "{":
             yield match.group(1)
             continue
@@ -72,7 +49,7 @@ def names_after(text, prefix):
         while "{" in flat:
             flat = re.sub(r"\{[^{}]*\}", "", flat)
         for part in flat.split(","):
-            if name := re.match(r"\s*([A-Za-z_]\w*)", part):
+            if name := re.match(r"\s*([A-Za-z_]\w*(?:::)?)", part):
                 yield name.group(1)
 
 
@@ -87,20 +64,41 @@ def exports(root):
 
 def dependencies(root):
     """Returns the modules that each module of a crate depends on."""
-    origin, found = exports(root), {}
+    origin, sources = exports(root), []
     for path in sorted(root.rglob("*.rs")):
         parts = list(path.relative_to(root).with_suffix("").parts)
         if parts[-1] == "mod":
             parts.pop()
-        if parts[0] in ("lib", "main", "bin"):
-            continue
+        is_test = parts[-1] == "tests" or parts[-1].endswith("_tests")
+        if parts[0] not in ("lib", "main", "bin") and not is_test:
+            sources.append((path, parts))
+    found = {parts[0]: set() for _, parts in sources}
+    for path, parts in sources:
         text = code_of(path)
         names = set(names_after(text, r"\bcrate"))
         names |= set(names_after(text, r"(?<!::)\b" + "::".join(["super"] * len(parts))))
         names -= {"super"}
-        uses = found.setdefault(parts[0], set())
-        uses |= {origin.get(name, name) for name in names} - {parts[0]}
-    return {module: uses & found.keys() for module, uses in found.items()}
+        for name in names:
+            module = name.removesuffix("::")
+            # A function that `lib.rs` exports may have the name of a module.
+            is_module = name != module and module in found
+            found[parts[0]] |= {module} if is_module else {module, origin.get(module, module)}
+    return {module: uses & found.keys() - {module} for module, uses in found.items()}
+
+
+def cycles(uses):
+    """Returns a shortest cycle through each module that is part of one, each cycle once."""
+    found = {}
+    for module in sorted(uses):
+        paths, seen = [[module]], set()
+        for path in paths:
+            if module in uses[path[-1]]:
+                found.setdefault(frozenset(path), path)
+                break
+            following = sorted(uses[path[-1]] - seen)
+            seen.update(following)
+            paths += [[*path, name] for name in following]
+    return found.values()
 
 
 def wrong(crate, root):
@@ -112,14 +110,5 @@ def wrong(crate, root):
                 yield f"{crate}: the module {module} has no place in the order of modules"
             for name in sorted(names - order.get(module, set())):
                 yield f"{crate}: {module} must not use {name}"
-    known = KNOWN_CYCLES.get(crate, set())
-    found = {
-        (module, name)
-        for module, names in uses.items()
-        for name in names
-        if module < name and module in uses[name]
-    }
-    for pair in sorted(found - known):
-        yield f"{crate}: {pair[0]} and {pair[1]} use each other"
-    for pair in sorted(known - found):
-        yield f"{crate}: {pair[0]} and {pair[1]} no longer use each other; take them off the list"
+    for cycle in cycles(uses):
+        yield f"{crate}: modules use each other in a cycle: {' -> '.join([*cycle, cycle[0]])}"

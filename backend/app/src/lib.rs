@@ -6,6 +6,7 @@ pub mod config;
 mod image_files;
 pub mod models;
 pub mod otlp;
+mod output;
 pub mod profile;
 pub mod progress;
 pub mod service;

@@ -1,7 +1,7 @@
 //! Defines the report. `docs/reference/BENCHMARKS.md` describes it in prose.
 use crate::analysis::{self, Analysis, Summary};
 use crate::{Results, SearchReport};
-use inference::report::{GpuDevice, LoadedModel};
+use inference::{GpuDevice, LoadedModel};
 use serde::Serialize;
 
 /// The results of one run of `facecrawl bench`.

@@ -1,5 +1,5 @@
 //! Defines the limits of the fetcher and its identity towards servers.
-use crate::fetch::Roots;
+use crate::tls::Roots;
 use ipnet::IpNet;
 use std::time::Duration;
 

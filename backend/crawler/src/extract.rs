@@ -5,6 +5,7 @@
 pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
+mod extensions;
 mod gate;
 mod json_ld;
 mod memory;
@@ -20,8 +21,8 @@ use crate::Directives;
 use crate::recipes::SiteRecipe;
 use url::Url;
 
+pub use extensions::{has_image_extension, is_page_path};
 pub use memory::{LONGEST_MEMORY, reader};
-pub use resolve::{has_image_extension, is_page_path};
 
 /// Maximum number of links per page. Later ones are dropped.
 pub const MAX_LINKS: usize = 10_000;

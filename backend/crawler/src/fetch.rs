@@ -3,10 +3,8 @@ mod body;
 mod client;
 mod convert;
 mod post;
-mod roots;
 
 pub use client::{Fetcher, MAX_RETRY_AFTER};
-pub use roots::{Roots, RootsError};
 
 use crate::GuardError;
 use bytes::Bytes;

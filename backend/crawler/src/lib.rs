@@ -13,15 +13,17 @@ pub mod recipes;
 pub mod robots;
 pub mod scope;
 pub mod sitemap;
+pub mod tls;
 pub mod urls;
 
 pub use config::Config;
 pub use directives::Directives;
 pub use extract::{ImageCandidate, Link, Page, extract_page};
-pub use fetch::{FetchError, Fetched, Fetcher, HopPolicy, Request, Roots, Validators};
+pub use fetch::{FetchError, Fetched, Fetcher, HopPolicy, Request, Validators};
 pub use guard::{Guard, GuardError};
 pub use pace::Pace;
 pub use recipes::{Recipe, RecipeError, Recipes};
 pub use robots::Robots;
 pub use scope::Scope;
 pub use sitemap::Sitemap;
+pub use tls::{Roots, RootsError};

@@ -29,14 +29,16 @@ pub mod tensorrt;
 pub mod trace;
 mod unavailable;
 
+pub use batcher::{Priority, Timed};
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
 pub use config::{StandIn, TensorrtConfig};
+pub use devices::GpuDevice;
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, Priority, ScorerInfo, Timed};
+pub use engine::{DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};
-pub use report::{BatchRun, DeviceReport, GpuDevice, LoadedModel, OperationReport, ProviderReport};
+pub use report::{BatchRun, DeviceReport, LoadedModel, OperationReport, ProviderReport};
 pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime};

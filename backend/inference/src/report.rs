@@ -1,4 +1,5 @@
 //! Reports the device of each operation; the response of `GET /gpu`.
+use crate::devices::GpuDevice;
 use crate::ep::Provider;
 use crate::unavailable::Refusal;
 use serde::Serialize;
@@ -42,27 +43,6 @@ fn append(text: &mut Option<String>, separator: &str, more: String) {
         Some(own) => format!("{own}{separator}{more}"),
         None => more,
     });
-}
-
-/// A GPU.
-#[derive(Clone, Debug, Serialize)]
-pub struct GpuDevice {
-    /// Index in the driver's numbering.
-    pub id: u32,
-    /// Product name.
-    pub name: String,
-    /// `cuda`, `rocm`, `mps`.
-    pub backend: &'static str,
-    /// Total memory in bytes.
-    pub memory_total: Option<u64>,
-    /// Used memory in bytes.
-    pub memory_used: Option<u64>,
-    /// Driver version.
-    pub driver: Option<String>,
-    /// Share of the last sample period in which the GPU was busy, 0..1.
-    pub utilization: Option<f64>,
-    /// NVIDIA's compute capability: `8.6`.
-    pub compute_capability: Option<String>,
 }
 
 /// A model on a device, with the time and memory of its load.
@@ -113,6 +93,13 @@ pub struct ProviderReport {
     pub in_build: bool,
     /// Whether the loaded library was built with the provider.
     pub in_library: bool,
+}
+
+impl ProviderReport {
+    /// Reports whether the program and the library include `provider`. The library must be loaded.
+    pub(crate) fn of(provider: Provider) -> Self {
+        Self { name: provider.name(), in_build: provider.in_build(), in_library: provider.in_library() }
+    }
 }
 
 /// The backends, devices and operations of an engine.

@@ -1,5 +1,5 @@
 //! Looks up the unique keys of live jobs.
-use crate::queue::stored_key;
+use crate::enqueue::stored_key;
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use std::collections::HashSet;

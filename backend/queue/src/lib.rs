@@ -5,6 +5,8 @@
 //! See `docs/explanation/QUEUE.md` for the state machine.
 
 mod claim;
+mod enqueue;
+mod error;
 mod forget;
 mod groups;
 mod inspect;
@@ -17,8 +19,10 @@ mod report;
 pub mod runner;
 mod settle;
 
+pub use enqueue::Enqueued;
+pub use error::QueueError;
 pub use inspect::QueueStats;
 pub use job::{Claim, ClaimedJob, JobRow, JobState, NewJob};
-pub use queue::{CHANNEL, Config, Enqueued, Queue, QueueError};
+pub use queue::{CHANNEL, Config, Queue};
 pub use report::{KindReport, QueueReport};
 pub use runner::{Concurrency, Handler, Outcome, Runner, RunnerConfig};

@@ -15,7 +15,7 @@
 use crate::queue::wake;
 use crate::{Queue, QueueError};
 use sqlx::{FromRow, PgConnection};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use uuid::Uuid;
 
@@ -40,16 +40,6 @@ const PARTITIONS: i64 = 500;
 const LEAST_PARTITIONS: i64 = 20;
 /// Number of places per partition key once half of the group's window is used.
 pub(crate) const FEW_PLACES: i64 = 8;
-
-/// The positions at which the last passes ended.
-#[derive(Debug, Default)]
-pub(crate) struct PartitionPositions {
-    /// Kind and id of the last group of the last pass. The default sorts before all groups.
-    group: (String, Uuid),
-    /// The last key that the last pass visited in each group. A pass starts at the first key of a
-    /// group without an entry.
-    partitions: HashMap<(String, Uuid), String>,
-}
 
 /// Maximum number of groups whose position is remembered. Above it, all positions are removed.
 /// Entries of cancelled crawls' groups would otherwise be kept forever, because no pass visits

@@ -1,23 +1,18 @@
-//! Defines the queue handle, its configuration, its errors, and how jobs are enqueued.
+//! Defines the queue handle and its configuration, and what all operations share: the locks of
+//! groups and the notification of workers.
 //!
-//! Other operations are in sibling modules: `claim` (claim jobs, extend leases), `settle` (end a
-//! run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
-use crate::NewJob;
-use crate::partitions::{FEW_PLACES, PartitionPositions};
-use sha2::{Digest, Sha256};
+//! The operations are in sibling modules: `enqueue`, `claim` (claim jobs, extend leases), `settle`
+//! (end a run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
+use crate::QueueError;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
 
 /// The `NOTIFY` channel that wakes waiting workers. The payload is empty.
 pub const CHANNEL: &str = "facecrawl_jobs";
-
-/// Maximum length, in bytes, of a unique key that is stored unchanged. Longer keys are stored as
-/// their SHA-256, because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
-const LONGEST_PLAIN_KEY: usize = 512;
 
 /// How long a call waits for one of the queue's own connections before it fails.
 const ACQUIRE: Duration = Duration::from_secs(5);
@@ -58,44 +53,14 @@ impl Default for Config {
     }
 }
 
-/// The result of enqueueing one `NewJob`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    /// A job was added with this id.
-    New(Uuid),
-    /// A live job with the same kind and unique key exists already.
-    Duplicate,
-}
-
-/// Why the queue rejected a call.
-#[derive(Debug, thiserror::Error)]
-pub enum QueueError {
-    /// The claim is no longer held: the job was rescued after its lease expired, or it was
-    /// cancelled.
-    #[error("the claim on job {0} is no longer held")]
-    Stale(Uuid),
-    /// The job does not exist, or its state does not allow the operation.
-    #[error("there is no job {0}, or its state does not allow this")]
-    NotFound(Uuid),
-    /// The job cannot be retried: a live job has the same kind and unique key.
-    #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
-    Duplicate(Uuid),
-    /// The input cannot be stored. The text states what is allowed.
-    #[error("{0}")]
-    Invalid(String),
-    /// The database failed.
-    #[error("the queue's database failed: {0}")]
-    Database(#[from] sqlx::Error),
-}
-
-impl QueueError {
-    /// Returns the database error, if this is one.
-    pub fn database(&self) -> Option<&sqlx::Error> {
-        match self {
-            Self::Database(error) => Some(error),
-            _ => None,
-        }
-    }
+/// The positions at which the last passes of `unpark` ended.
+#[derive(Debug, Default)]
+pub(crate) struct PartitionPositions {
+    /// Kind and id of the last group of the last pass. The default sorts before all groups.
+    pub(crate) group: (String, Uuid),
+    /// The last key that the last pass visited in each group. A pass starts at the first key of a
+    /// group without an entry.
+    pub(crate) partitions: HashMap<(String, Uuid), String>,
 }
 
 /// A handle to the queue. It is cheap to clone.
@@ -150,114 +115,7 @@ impl Queue {
     pub fn config(&self) -> &Config {
         &self.config
     }
-
-    /// Adds jobs inside the caller's transaction. Returns one result per job, in input order.
-    ///
-    /// Jobs of a held group are held. Waiting workers wake up when the transaction commits.
-    ///
-    /// # Errors
-    /// Fails with `Invalid` if a job cannot be stored. The text identifies the first such job, and
-    /// no job is added.
-    pub async fn enqueue(
-        &self,
-        conn: &mut PgConnection,
-        jobs: &[NewJob],
-    ) -> Result<Vec<Enqueued>, QueueError> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
-        for (index, job) in jobs.iter().enumerate() {
-            check(job).map_err(|reason| QueueError::Invalid(format!("job {index}: {reason}")))?;
-        }
-        // The lock and the insert must be two statements. The insert takes its snapshot after the
-        // lock is held, so it sees whether the group was held in the meantime.
-        let groups: Vec<Uuid> =
-            jobs.iter().filter_map(|job| job.group_id).collect::<BTreeSet<_>>().into_iter().collect();
-        if !groups.is_empty() {
-            lock_groups_shared(conn, &groups).await?;
-        }
-
-        let ids: Vec<Uuid> = jobs.iter().map(|_| Uuid::now_v7()).collect();
-        let keys: Vec<Option<String>> =
-            jobs.iter().map(|job| job.unique_key.as_deref().map(stored_key)).collect();
-        // All callers insert unique keys in the same order, so two of them never deadlock.
-        let mut order: Vec<usize> = (0..jobs.len()).collect();
-        order.sort_by(|&a, &b| (&jobs[a].kind, &keys[a]).cmp(&(&jobs[b].kind, &keys[b])));
-        fn column<'a, T>(order: &'a [usize], value: impl Fn(usize) -> T + 'a) -> Vec<T> {
-            order.iter().map(|&index| value(index)).collect()
-        }
-        let added: Vec<(Uuid, bool)> = sqlx::query_as(ENQUEUE)
-            .bind(column(&order, |i| ids[i]))
-            .bind(column(&order, |i| jobs[i].kind.as_str()))
-            .bind(column(&order, |i| &jobs[i].payload))
-            .bind(column(&order, |i| jobs[i].priority))
-            .bind(column(&order, |i| jobs[i].max_attempts))
-            .bind(column(&order, |i| jobs[i].scheduled_at))
-            .bind(column(&order, |i| keys[i].as_deref()))
-            .bind(column(&order, |i| jobs[i].group_id))
-            .bind(column(&order, |i| jobs[i].partition_key.as_deref()))
-            .bind(self.config.partition_window)
-            .bind(self.config.group_window)
-            .bind(FEW_PLACES)
-            .bind(column(&order, |i| jobs[i].tenant))
-            .fetch_all(&mut *conn)
-            .await?;
-        if added.iter().any(|&(_, due)| due) {
-            wake(conn).await?;
-        }
-        let added: BTreeSet<Uuid> = added.into_iter().map(|(id, _)| id).collect();
-        Ok(ids
-            .into_iter()
-            .map(|id| if added.contains(&id) { Enqueued::New(id) } else { Enqueued::Duplicate })
-            .collect())
-    }
 }
-
-/// Inserts jobs in input order. A job is parked if its partition key has `partition_window`
-/// unparked jobs, or if its group has `group_window` unparked jobs over all keys. Jobs earlier in
-/// the same call count too.
-const ENQUEUE: &str = "
-with n as materialized (
-    select *, row_number() over (partition by kind, group_id, partition_key order by priority, position) as place
-    from unnest($1::uuid[], $2::text[], $3::jsonb[], $4::smallint[], $5::smallint[], $6::timestamptz[], $7::text[],
-                $8::uuid[], $9::text[], $13::uuid[])
-         with ordinality
-         as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, partition_key, tenant, position)
-), lines as materialized (
-    select l.kind, l.group_id, l.partition_key, line.length
-    from (select distinct kind, group_id, partition_key from n where partition_key is not null) l cross join lateral (
-        select count(*) as length from (
-            select 1 from jobs j
-            where j.group_id = l.group_id and j.kind = l.kind and j.partition_key = l.partition_key and not j.parked
-            limit $10
-        ) standing
-    ) line
-), crowds as materialized (
-    select g.kind, g.group_id, crowd.size
-    from (select distinct kind, group_id from n where partition_key is not null) g cross join lateral (
-        select count(*) as size from (
-            select 1 from jobs j
-            where j.group_id = g.group_id and j.kind = g.kind and j.partition_key is not null and not j.parked
-            limit $11
-        ) standing
-    ) crowd
-), in_partition as (
-    select n.*, c.size,
-           coalesce(l.length + n.place > case when c.size >= $11 / 2 then least($10, $12) else $10 end, false) as partition_full
-    from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.partition_key = n.partition_key
-           left join crowds c on c.kind = n.kind and c.group_id = n.group_id
-), placed as (
-    select i.*, partition_full or (partition_key is not null and size + count(*) filter (where partition_key is not null and not partition_full)
-               over (partition by kind, group_id order by priority, position) > $11) as parked,
-           group_id is not null and group_id in (select id from job_groups) as group_held
-    from in_partition i
-)
-insert into jobs (id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, tenant, created_at, partition_key, parked, held)
-select id, kind, payload, priority, max_attempts, coalesce(scheduled_at, statement_timestamp()),
-       unique_key, group_id, tenant, statement_timestamp(), partition_key, parked, parked or group_held
-from placed order by position
-on conflict (kind, unique_key) where unique_key is not null do nothing
-returning id, not held and scheduled_at <= clock_timestamp()";
 
 /// Waits until no transaction holds, releases or cancels one of the groups, and blocks such changes
 /// until the transaction ends.
@@ -276,50 +134,4 @@ pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid])
 pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
     sqlx::query("select pg_notify($1, '')").bind(CHANNEL).execute(conn).await?;
     Ok(())
-}
-
-/// Rejects, with a readable reason, a job that Postgres would reject.
-fn check(job: &NewJob) -> Result<(), String> {
-    if job.kind.is_empty() || job.kind.contains('\0') {
-        return Err(format!("the kind is {:?}; it must be a non-empty string without NUL", job.kind));
-    }
-    if job.max_attempts < 1 {
-        return Err(format!("max_attempts is {}; it must be at least 1", job.max_attempts));
-    }
-    if let Some(partition_key) = &job.partition_key
-        && (job.group_id.is_none()
-            || partition_key.is_empty()
-            || partition_key.contains('\0')
-            || partition_key.len() > LONGEST_PLAIN_KEY)
-    {
-        return Err(format!(
-            "a partition key requires a group and must have 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
-        ));
-    }
-    if has_nul(&job.payload) {
-        return Err(format!(
-            "the payload of kind {:?} contains a NUL character, which jsonb cannot store",
-            job.kind
-        ));
-    }
-    Ok(())
-}
-
-fn has_nul(value: &serde_json::Value) -> bool {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_nul),
-        Value::Object(fields) => fields.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// Returns the key, or its digest if the key cannot be stored in an index entry or a text column.
-pub(crate) fn stored_key(key: &str) -> String {
-    if key.len() <= LONGEST_PLAIN_KEY && !key.contains('\0') {
-        key.to_owned()
-    } else {
-        format!("sha256:{}", hex::encode(Sha256::digest(key)))
-    }
 }

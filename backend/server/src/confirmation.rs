@@ -5,11 +5,12 @@
 //! may delete up to `confirm_above` rows more.
 //!
 //! The dry runs and the deletions themselves are in `routes`.
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use store::Store;
 use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
@@ -35,17 +36,17 @@ pub(crate) struct Deletion {
     pub(crate) count: u64,
 }
 
-impl AppState {
-    /// Returns the signer for confirmation tokens. Call it before a transaction begins, because it
-    /// may have to read the secret from the database.
+impl Secret {
+    /// Returns the signer for confirmation tokens. Deletions of at most `most` rows need no token.
+    /// Call it before a transaction begins, because it may have to read the secret from the
+    /// database.
     ///
     /// # Errors
     /// Fails with 503 if the database is unavailable.
-    pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
-        let read = || self.services.store.confirmation_secret();
-        let secret = self.confirmation_secret.0.get_or_try_init(read).await?;
+    pub(crate) async fn signer(&self, store: &Store, most: u64) -> Result<Confirmations, ApiError> {
+        let secret = self.0.get_or_try_init(|| store.confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
-        Ok(Confirmations { mac, most: self.config.confirm_above })
+        Ok(Confirmations { mac, most })
     }
 }
 

@@ -7,10 +7,12 @@
 //! The work behind the API (analysis, crawls, storage) is in the other crates.
 
 mod auth;
+mod body_memory;
 pub mod config;
 mod confirmation;
 pub mod error;
 mod extract;
+mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -19,6 +21,7 @@ mod limit;
 mod middleware;
 mod openapi;
 mod operation;
+mod request;
 mod router;
 mod routes;
 mod serve;

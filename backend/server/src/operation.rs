@@ -3,7 +3,7 @@
 //! the requests.
 mod routes;
 
-pub(crate) use routes::{Routes, find, methods, of};
+pub(crate) use routes::{Operations, Routes, methods};
 
 use crate::{Code, Scope};
 

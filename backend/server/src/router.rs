@@ -1,17 +1,23 @@
 //! Builds the router of the service from all operations, the pages and the middleware. The
 //! operations are in `routes`.
-use crate::middleware::{again, bodies, headers, hosts, observe, panic, places, request_id, timeout};
+mod docs;
+
+use crate::middleware::{
+    Api, access, again, bodies, headers, hosts, observe, panic, places, request_id, timeout,
+};
 use crate::openapi::{Frame, complete};
-use crate::operation::Routes;
-use crate::{ApiError, AppState, Code, auth, routes};
+use crate::operation::{Operations, Routes};
+use crate::routes::fallback::{no_method, no_route, no_status_route};
+use crate::{AppState, routes};
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{from_fn, from_fn_with_state};
+use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
 
-pub(crate) fn operations() -> Routes {
+fn operations() -> Routes {
     Routes::with_openapi(Frame::openapi())
         .merge(routes::faces::router())
         .merge(routes::images::router())
@@ -23,40 +29,52 @@ pub(crate) fn operations() -> Routes {
         .merge(routes::jobs::router())
         .merge(routes::subjects::router())
         .merge(routes::system::router())
+        .merge(docs::operation())
 }
 
 /// Returns the OpenAPI description of the API. It needs no running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    let mut document = operations().router.into_openapi();
-    complete(&mut document);
-    document
+    described().0
+}
+
+/// Returns the OpenAPI description of the API, and its operations.
+pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
+    let Routes { router, operations } = operations();
+    let mut document = router.into_openapi();
+    complete(&mut document, &operations);
+    (document, operations)
 }
 
 /// Returns the router of the HTTP service.
 pub fn router(state: AppState) -> Router {
-    let router = guarded(operations(), &state)
-        .merge(routes::system::docs_router())
+    let (router, api) = guarded(operations(), state);
+    let router = router
+        .merge(docs::browser())
         .merge(routes::system::page_router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method);
-    surround(router, state)
+    surround(router, api)
 }
 
 /// Adds the key check to every operation. Pages are merged later, because pages and unknown paths
 /// need no key.
-fn guarded(operations: Routes, state: &AppState) -> Router<AppState> {
-    let (router, _) = operations.router.split_for_parts();
-    router
-        .route_layer(from_fn_with_state(state.clone(), places::layer))
-        .route_layer(from_fn_with_state(state.clone(), bodies::layer))
+fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
+    let Routes { router, operations } = routes;
+    let api = Api { state, operations: Arc::new(operations) };
+    let (router, _) = router.split_for_parts();
+    let router = router
+        .route_layer(from_fn_with_state(api.clone(), places::layer))
+        .route_layer(from_fn_with_state(api.clone(), bodies::layer))
         .route_layer(from_fn(again::layer))
-        .route_layer(from_fn_with_state(state.clone(), auth::layer))
+        .route_layer(from_fn_with_state(api.clone(), access::layer));
+    (router, api)
 }
 
 /// Adds the middleware that surrounds every handler, page and fallback.
-fn surround(router: Router<AppState>, state: AppState) -> Router {
+fn surround(router: Router<AppState>, api: Api) -> Router {
+    let state = api.state.clone();
     let mut router = router
-        .layer(from_fn_with_state(state.clone(), hosts::layer))
+        .layer(from_fn_with_state(api, hosts::layer))
         .layer(from_fn_with_state(state.clone(), timeout::layer))
         .layer(CatchPanicLayer::custom(panic::answer))
         .layer(from_fn(headers::layer));
@@ -68,10 +86,8 @@ fn surround(router: Router<AppState>, state: AppState) -> Router {
 
 /// Returns the router of a process without an API, with health checks and metrics.
 pub fn status_router(state: AppState) -> Router {
-    let router = guarded(routes::system::status_router(), &state)
-        .fallback(no_status_route)
-        .method_not_allowed_fallback(no_method);
-    surround(router, state)
+    let (router, api) = guarded(routes::system::status_router(), state);
+    surround(router.fallback(no_status_route).method_not_allowed_fallback(no_method), api)
 }
 
 /// Returns the CORS layer, or `None` if the operator allows no other origins.
@@ -99,18 +115,21 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     })
 }
 
-pub(crate) async fn no_route(uri: Uri) -> ApiError {
-    ApiError::new(Code::RouteNotFound, format!("the path {} does not exist; see /docs", uri.path()))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+    use crate::operation::Access;
 
-async fn no_status_route(uri: Uri) -> ApiError {
-    let detail = format!(
-        "the path {} does not exist; a worker serves only /health/live, /health/ready and /metrics",
-        uri.path()
-    );
-    ApiError::new(Code::RouteNotFound, detail)
-}
-
-async fn no_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {}", uri.path()))
+    #[test]
+    fn a_route_is_found_by_method_and_template() {
+        let operations = operations().operations;
+        let needs = |method, path| operations.find(&method, path).map(|found| found.spec.access);
+        assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
+        assert_eq!(needs(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
+        assert_eq!(needs(Method::GET, "/health/live"), Some(Access::Open));
+        assert_eq!(needs(Method::PUT, "/faces/{id}"), None);
+        assert_eq!(needs(Method::GET, "/elsewhere"), None);
+    }
 }

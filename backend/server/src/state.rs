@@ -1,11 +1,11 @@
 //! Contains the state that all handlers share. Shared state of a single module is defined in that
 //! module.
 use crate::auth::{CallerId, Keyring, Rates};
-use crate::confirmation::Secret;
-use crate::middleware::bodies::Elder;
-use crate::routes::crawls::Follows;
+use crate::body_memory::BodyMemory;
+use crate::confirmation::{Confirmations, Secret};
+use crate::follow::Follows;
 use crate::shares::{KIB, Mine, Shares};
-use crate::{ApiError, Config};
+use crate::{ApiError, Config, request};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
 use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold};
@@ -57,11 +57,7 @@ pub struct Shared {
     /// Each caller's share of the database connections.
     pub(crate) places: Shares,
     /// Memory for request bodies.
-    pub(crate) bodies: Budget,
-    /// The partly read body that waits for more memory for request bodies.
-    pub(crate) elder: Elder,
-    /// Each caller's share of that memory.
-    pub(crate) shares: Shares,
+    pub(crate) bodies: BodyMemory,
     /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
     /// is still held while its images are fetched.
     pub(crate) fetched: Budget,
@@ -91,11 +87,8 @@ impl AppState {
     ) -> Self {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
         let connections = services.store.pool().options().get_max_connections();
-        let bodies = Budget::new("request_bodies", config.body_budget);
         Self(Arc::new(Shared {
-            shares: Shares::of(bodies.limit(), KIB),
-            bodies,
-            elder: Elder::default(),
+            bodies: BodyMemory::new(config.body_budget),
             fetched: Budget::new("fetched_images", config.body_budget),
             fetched_shares: Shares::of(config.body_budget, KIB),
             answers: Budget::new("answers", config.answer_budget),
@@ -119,7 +112,7 @@ impl AppState {
     /// callers, and no work starts after the request's deadline.
     pub(crate) fn analyzer(&self) -> Analyzer {
         let analyzer = self.services.analyzer.on_behalf_of(CallerId::current().into());
-        match crate::middleware::timeout::deadline() {
+        match request::deadline() {
             Some(deadline) => analyzer.before(deadline),
             None => analyzer,
         }
@@ -143,6 +136,15 @@ impl AppState {
         let all = self.analyses.clone().try_acquire_many_owned(u32::try_from(wanted).unwrap_or(u32::MAX));
         let all = all.map_err(|_| refused("too many analyses are in progress"))?;
         Ok(Admission { _all: all, _share: share })
+    }
+
+    /// Returns the signer for confirmation tokens. Call it before a transaction begins, because it
+    /// may have to read the secret from the database.
+    ///
+    /// # Errors
+    /// Fails with 503 if the database is unavailable.
+    pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
+        self.confirmation_secret.signer(&self.services.store, self.config.confirm_above).await
     }
 
     /// Returns the minimum similarity at which two faces are considered one person, for a request

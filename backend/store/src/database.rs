@@ -1,6 +1,6 @@
 //! Database connection, transactions and migrations.
 use crate::StoreError;
-use crate::search::LargeScopes;
+use crate::large_scopes::LargeScopes;
 use crate::transient::{self, Cause};
 use sha2::{Digest, Sha256};
 use sqlx::migrate::{Migrate, Migrator};

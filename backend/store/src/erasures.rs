@@ -11,10 +11,12 @@ mod carry_out;
 mod chip;
 mod likeness;
 mod plan;
+mod restored;
 mod subjects;
 
 pub use carry_out::CarriedOut;
 pub use plan::{DoomedFace, Plan};
+pub use restored::Again;
 
 use crate::{Store, StoreError};
 use pgvector::HalfVector;

@@ -67,24 +67,6 @@ pub struct Image {
     pub created_at: OffsetDateTime,
 }
 
-/// Where an image was found.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
-pub struct Source {
-    /// URL of the page, if any.
-    pub page_url: Option<String>,
-    /// URL or path of the file.
-    pub image_url: String,
-    /// The crawl that found it, while the crawl exists.
-    pub crawl_id: Option<Uuid>,
-    /// Alternative text of the image on the page.
-    pub alt: Option<String>,
-    /// `crawl` (also for scans), or `enrolment` for an image that was sent to enrol a person.
-    pub kind: String,
-    /// When it was found.
-    #[serde(with = "time::serde::rfc3339")]
-    pub found_at: OffsetDateTime,
-}
-
 /// Filters of `GET /images`.
 #[derive(Clone, Debug, Default)]
 pub struct ImageFilter {
@@ -101,7 +83,7 @@ pub use crate::near::{MARKED_BITS, MARKED_GRADIENT_BITS, NEAR_BITS};
 /// Maximum number of candidates that [`Store::near_candidates`] returns.
 const MOST_CANDIDATES: i64 = 64;
 
-pub use crate::sources::MOST_SOURCES;
+pub use crate::sources::{MOST_SOURCES, Source};
 
 macro_rules! select_images {
     ($tail:literal) => {

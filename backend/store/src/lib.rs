@@ -29,6 +29,7 @@ pub mod hosts;
 pub mod http_cache;
 pub mod images;
 pub mod keys;
+mod large_scopes;
 pub mod ledger;
 pub mod models;
 mod near;

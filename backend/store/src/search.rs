@@ -4,13 +4,12 @@
 //! collection and one embedding model. The statement contains the model's id as a literal, because
 //! the planner uses a partial index only if it can see the index's condition.
 use crate::faces::{Face, check_embedding, halfvec, push_scope};
+use crate::large_scopes::Scope;
 use crate::models::EmbeddingModel;
 use crate::subject_faces::Shown;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The parameters of a search.
@@ -141,7 +140,7 @@ impl Store {
     /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
     /// becomes outdated, the index search returns too few faces and the exact search runs.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
-        let scope = Scope::of(query);
+        let scope = scope(query);
         if self.large_scopes.contains(&scope, bound) {
             return Ok(true);
         }
@@ -203,45 +202,14 @@ impl Store {
     }
 }
 
-/// The set of faces that a search compares with, apart from `exclude_face`.
-#[derive(PartialEq, Eq, Hash)]
-struct Scope {
-    model: i32,
-    collection: Uuid,
-    crawl: Option<Uuid>,
-    /// The minimum quality, as bits.
-    quality: Option<u32>,
-    with_subject: bool,
-}
-
-impl Scope {
-    fn of(query: &SearchQuery) -> Self {
-        Self {
-            model: query.model_id,
-            collection: query.collection_id,
-            crawl: query.crawl_id,
-            quality: query.min_quality.map(f32::to_bits),
-            with_subject: query.with_subject,
-        }
-    }
-}
-
-/// Scopes known to have more faces than a bound, with the time of the count.
-#[derive(Default)]
-pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
-
-impl LargeScopes {
-    const KEPT: Duration = Duration::from_secs(60);
-
-    fn contains(&self, scope: &Scope, bound: i64) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
-    }
-
-    fn insert(&self, scope: Scope, bound: i64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, since)| since.elapsed() < Self::KEPT);
-        known.insert(scope, (bound, Instant::now()));
+/// Returns the scope of a search.
+fn scope(query: &SearchQuery) -> Scope {
+    Scope {
+        model: query.model_id,
+        collection: query.collection_id,
+        crawl: query.crawl_id,
+        quality: query.min_quality.map(f32::to_bits),
+        with_subject: query.with_subject,
     }
 }
 

@@ -3,9 +3,9 @@
 //!
 //! An image can be on every page of a site, and URLs can be long. So every result is limited in
 //! rows and bytes.
-use crate::images::Source;
 use crate::{Store, StoreError};
 use std::collections::HashMap;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Maximum number of sources per image that one call returns. A logo, for example, can be on every
@@ -16,6 +16,24 @@ pub const MOST_COUNTED: i64 = 1_000;
 /// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
 /// among its images. Each image has at least one source in any case.
 pub const MOST_BYTES: usize = 16 << 20;
+
+/// Where an image was found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
+pub struct Source {
+    /// URL of the page, if any.
+    pub page_url: Option<String>,
+    /// URL or path of the file.
+    pub image_url: String,
+    /// The crawl that found it, while the crawl exists.
+    pub crawl_id: Option<Uuid>,
+    /// Alternative text of the image on the page.
+    pub alt: Option<String>,
+    /// `crawl` (also for scans), or `enrolment` for an image that was sent to enrol a person.
+    pub kind: String,
+    /// When it was found.
+    #[serde(with = "time::serde::rfc3339")]
+    pub found_at: OffsetDateTime,
+}
 
 /// The first sources of an image.
 #[derive(Clone, Debug, Default, PartialEq)]

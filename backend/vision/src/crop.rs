@@ -1,7 +1,7 @@
 //! Crops, thumbnails and rotations.
 
+use crate::geometry::Region;
 use crate::resize::lanczos;
-use crate::view::Region;
 use crate::{Frame, Rect};
 
 /// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the

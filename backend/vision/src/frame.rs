@@ -1,7 +1,7 @@
 //! The pixel container that all crates use.
 
+use crate::attachment::Attachment;
 use std::any::Any;
-use std::sync::Arc;
 
 /// An 8-bit RGB image, rows top to bottom, pixels interleaved, no padding: `data.len() == width *
 /// height * 3`.
@@ -10,27 +10,19 @@ pub struct Frame {
     width: u32,
     height: u32,
     data: Vec<u8>,
-    held: Held,
+    attachment: Attachment,
 }
-
-/// A value that is dropped together with the pixels. It is not part of the image: frames with equal
-/// pixels are equal.
-#[derive(Clone, Default)]
-struct Held(#[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Any + Send + Sync>>);
-
-impl PartialEq for Held {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Held {}
 
 impl Frame {
     /// Wraps `data`. Returns `None` if its length is not `width * height * 3` or a side is zero.
     pub fn new(width: u32, height: u32, data: Vec<u8>) -> Option<Self> {
         let wanted = (width as usize).checked_mul(height as usize)?.checked_mul(3)?;
-        (wanted > 0 && data.len() == wanted).then_some(Self { width, height, data, held: Held::default() })
+        (wanted > 0 && data.len() == wanted).then_some(Self {
+            width,
+            height,
+            data,
+            attachment: Attachment::default(),
+        })
     }
 
     /// Creates a frame of one colour.
@@ -40,21 +32,21 @@ impl Frame {
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         assert!(width > 0 && height > 0, "a frame has at least one pixel");
         let data = rgb.repeat(width as usize * height as usize);
-        Self { width, height, data, held: Held::default() }
+        Self { width, height, data, attachment: Attachment::default() }
     }
 
     /// Attaches a value that is dropped when these pixels and all their clones are dropped, such as
     /// a permit for memory. It replaces the previously attached value.
     #[must_use]
     pub fn holding(mut self, thing: impl Any + Send + Sync) -> Self {
-        self.held = Held(Some(Arc::new(thing)));
+        self.attachment = Attachment::of(thing);
         self
     }
 
     /// Attaches the value that is attached to `other`; both frames share it.
     #[must_use]
     pub fn holding_as(mut self, other: &Self) -> Self {
-        self.held = other.held.clone();
+        self.attachment = other.attachment.clone();
         self
     }
 
@@ -102,6 +94,7 @@ impl std::fmt::Debug for Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn what_is_held_goes_with_the_last_of_the_pixels() {

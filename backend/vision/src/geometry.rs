@@ -1,4 +1,4 @@
-//! Points, rectangles and detections.
+//! Points, rectangles, regions and detections.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,26 @@ impl Rect {
 
     fn is_finite(&self) -> bool {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite())
+    }
+}
+
+/// A part of an image in whole pixels; never empty, always inside the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Left edge.
+    pub x: u32,
+    /// Top edge.
+    pub y: u32,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+}
+
+impl Region {
+    /// Returns the region that contains the whole image.
+    pub(crate) fn whole((width, height): (u32, u32)) -> Self {
+        Self { x: 0, y: 0, width, height }
     }
 }
 

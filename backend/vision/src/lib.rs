@@ -6,6 +6,7 @@
 //! origin top-left, x to the right, y down. Pixel (0, 0) covers the square from (0, 0) to (1, 1).
 
 pub mod align;
+mod attachment;
 mod cover;
 pub mod crop;
 pub mod decode;

@@ -5,6 +5,7 @@
 //! and SCRFD misses a face that fills the canvas. Views change the size of a face on the canvas: a
 //! small view shrinks large faces, tiles enlarge small ones.
 
+use crate::geometry::Region;
 use crate::{Detection, Frame, Letterbox, Point, Rect};
 
 /// Share of a tile's side that overlaps its neighbour. A face that is larger than the overlap is
@@ -14,19 +15,6 @@ const OVERLAP: f64 = 0.2;
 /// Distance from a border inside the image, as a share of the box's longer side, below which the
 /// border is considered to cut the box.
 const CUT_MARGIN: f32 = 0.1;
-
-/// A part of an image in whole pixels; never empty, always inside the image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
-    /// Left edge.
-    pub x: u32,
-    /// Top edge.
-    pub y: u32,
-    /// Width in pixels.
-    pub width: u32,
-    /// Height in pixels.
-    pub height: u32,
-}
 
 /// A part of an image and its placement on a detector's canvas.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,12 +87,6 @@ impl View {
             before || after
         };
         ends(x, width, bbox.x, bbox.width, self.image.0) || ends(y, height, bbox.y, bbox.height, self.image.1)
-    }
-}
-
-impl Region {
-    fn whole((width, height): (u32, u32)) -> Self {
-        Self { x: 0, y: 0, width, height }
     }
 }
 

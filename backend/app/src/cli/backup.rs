@@ -1,6 +1,7 @@
 //! Implements `backup`.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::Settings;
+use crate::output;
 use crate::service::{Database, Sharing, open_blobs, postgres};
 use anyhow::Context;
 use clap::Args;

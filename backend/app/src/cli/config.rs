@@ -1,6 +1,7 @@
 //! Implements `config check` and `config example`.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::{Loaded, env_example};
+use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
 

@@ -1,6 +1,7 @@
 //! Implements `detect`, which prints the faces of files without a database.
-use super::{Exit, UsageError, draw, output};
+use super::{Exit, UsageError, draw};
 use crate::config::{Settings, cores};
+use crate::output;
 use crate::service::start_engine;
 use anyhow::Context;
 use clap::Args;

@@ -1,6 +1,7 @@
 //! Implements `gpu`, which lists devices and operations, and tests every device.
-use super::{Command, Exit, output};
+use super::{Command, Exit};
 use crate::config::Settings;
+use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;

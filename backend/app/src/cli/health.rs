@@ -1,6 +1,7 @@
 //! Implements `health`, for health checks in containers without another HTTP client.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::Settings;
+use crate::output;
 use anyhow::Context;
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

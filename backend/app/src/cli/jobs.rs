@@ -1,8 +1,8 @@
 //! Implements `jobs list|show|retry|cancel|stats`, with which operators manage the queue. The
 //! commands need only the database.
-use super::output::at;
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::config::Settings;
+use crate::output::{self, at};
 use crate::service::{Database, Sharing};
 use clap::{Args, Subcommand};
 use pipeline::{CrawlError, Crawls};

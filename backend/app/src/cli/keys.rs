@@ -1,7 +1,7 @@
 //! Implements `keys create|list|revoke`.
-use super::output::at;
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::config::Settings;
+use crate::output::{self, at};
 use crate::service::{Database, Sharing};
 use clap::builder::PossibleValue;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};

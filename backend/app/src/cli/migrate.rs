@@ -1,6 +1,7 @@
 //! Implements `migrate`.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::Settings;
+use crate::output;
 use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;

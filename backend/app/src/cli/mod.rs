@@ -14,7 +14,6 @@ mod keys;
 mod migrate;
 mod models;
 mod openapi;
-mod output;
 mod reembed;
 mod restore;
 mod samples;

@@ -1,9 +1,10 @@
 //! Implements `models list|fetch|verify|samples|build`.
 mod list;
 
-use super::{Exit, UsageError, output, samples};
+use super::{Exit, UsageError, samples};
 use crate::config::Settings;
 use crate::models::{FileState, ModelStore};
+use crate::output;
 use crate::service::prepare_models;
 use clap::{Args, Subcommand};
 use inference::{GpuBackend, Manifest, Pack};

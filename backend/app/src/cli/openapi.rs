@@ -1,5 +1,6 @@
 //! Implements `openapi`.
-use super::{Exit, output};
+use super::Exit;
+use crate::output;
 
 pub(super) fn run() -> anyhow::Result<Exit> {
     output::json(&server::openapi())?;

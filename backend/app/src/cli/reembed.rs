@@ -1,6 +1,7 @@
 //! Implements `reembed`.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::Settings;
+use crate::output;
 use crate::progress;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use anyhow::Context;

@@ -1,7 +1,8 @@
 //! Implements `restore`.
 use super::backup::{BLOBS, DELETION_LOG, DUMP};
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::config::Settings;
+use crate::output;
 use crate::service::{Database, Sharing, open_blobs, postgres};
 use anyhow::{Context, ensure};
 use clap::Args;

@@ -1,7 +1,8 @@
 //! Implements `models samples`, which writes the inputs that the models receive for a folder of
 //! images.
-use super::{Exit, UsageError, image_folder, output};
+use super::{Exit, UsageError, image_folder};
 use crate::config::Settings;
+use crate::output;
 use crate::service::{prepare_models, start_engine};
 use anyhow::Context;
 use clap::Args;

@@ -1,6 +1,7 @@
 //! Implements `sweep`.
-use super::{Exit, output};
+use super::Exit;
 use crate::config::Settings;
+use crate::output;
 use crate::service::{Database, Sharing, open_blobs};
 use clap::Args;
 use pipeline::Maintenance;

@@ -1,4 +1,5 @@
 //! Selects one candidate per image from the URLs in `<picture>`, `<source>` and `<img>`.
+use super::extensions::is_undecodable;
 use super::srcset;
 
 /// Attributes in which lazy loaders put the real `srcset`.
@@ -79,7 +80,7 @@ impl Offer {
         let typed = self.mime.as_deref().is_none_or(is_decodable_type);
         let mut push = |url: &str, found_in, width, density| {
             if is_fetchable(url) {
-                let decodable = typed && !super::resolve::is_undecodable(url);
+                let decodable = typed && !is_undecodable(url);
                 into.push(Candidate { url: url.to_owned(), found_in, decodable, width, media, density });
             }
         };

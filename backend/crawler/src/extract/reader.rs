@@ -1,7 +1,7 @@
 //! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
+use super::extensions::{has_image_extension, is_image_link};
 use super::gate::{self, Gate};
 use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
-use super::resolve::{has_image_extension, is_image_link};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
 use crate::Directives;

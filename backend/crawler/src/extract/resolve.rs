@@ -1,5 +1,6 @@
 //! Converts the extracted values to absolute URLs without duplicates.
 use super::budget::ByteBudget;
+use super::extensions::is_page_path;
 use super::reader::Found;
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page};
 use crate::urls;
@@ -7,126 +8,6 @@ use encoding_rs::{Encoding, UTF_8};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use url::Url;
-
-/// Extensions of files that the decoders can read (AVIF only in builds that include it).
-const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
-/// Extensions of image formats that no decoder here reads.
-const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
-/// Extensions of files that contain no links or images for the crawler.
-const NO_PAGE: &[&str] = &[
-    "7z",
-    "aac",
-    "apk",
-    "avi",
-    "bin",
-    "bz2",
-    "css",
-    "csv",
-    "deb",
-    "dmg",
-    "doc",
-    "docx",
-    "eot",
-    "eps",
-    "epub",
-    "exe",
-    "flac",
-    "flv",
-    "gz",
-    "heic",
-    "heif",
-    "ico",
-    "ics",
-    "iso",
-    "jar",
-    "js",
-    "json",
-    "jxl",
-    "m4a",
-    "m4v",
-    "mid",
-    "mjs",
-    "mkv",
-    "mov",
-    "mp3",
-    "mp4",
-    "mpeg",
-    "mpg",
-    "msi",
-    "odt",
-    "ogg",
-    "ogv",
-    "otf",
-    "pdf",
-    "ppt",
-    "pptx",
-    "ps",
-    "psd",
-    "rar",
-    "rpm",
-    "rtf",
-    "svg",
-    "svgz",
-    "swf",
-    "tar",
-    "tgz",
-    "tif",
-    "tiff",
-    "torrent",
-    "ttf",
-    "txt",
-    "wasm",
-    "wav",
-    "webm",
-    "webmanifest",
-    "wma",
-    "wmv",
-    "woff",
-    "woff2",
-    "xls",
-    "xlsx",
-    "xz",
-    "zip",
-    "zst",
-];
-
-/// Returns the lower-case extension of the last path segment of an absolute or relative URL.
-fn extension(url: &str) -> Option<String> {
-    let path = url.split(['?', '#']).next().unwrap_or_default().trim_ascii();
-    let (_, extension) = path.rsplit('/').next()?.rsplit_once('.')?;
-    (extension.len() <= 11).then(|| extension.to_ascii_lowercase())
-}
-
-fn is_one_of(url: &str, list: &[&str]) -> bool {
-    extension(url).is_some_and(|e| list.contains(&e.as_str()))
-}
-
-/// Returns whether the URL's path ends with the extension of an image file that can be decoded.
-pub fn has_image_extension(url: &str) -> bool {
-    is_one_of(url, IMAGE)
-}
-
-/// Returns whether a path may lead to a page: it has no extension of a document, an archive, a film
-/// or another file without links.
-pub fn is_page_path(path: &str) -> bool {
-    // Wikis describe a file on a page with the file's name: /wiki/File:Portrait.jpg
-    is_namespaced(path) || !(is_one_of(path, NO_PAGE) || is_one_of(path, IMAGE))
-}
-
-/// Returns whether a link leads to an image file, not to a page.
-pub(super) fn is_image_link(href: &str) -> bool {
-    has_image_extension(href) && !is_namespaced(href)
-}
-
-pub(super) fn is_undecodable(url: &str) -> bool {
-    is_one_of(url, UNDECODABLE)
-}
-
-fn is_namespaced(url: &str) -> bool {
-    let path = url.split(['?', '#']).next().unwrap_or_default();
-    let name = path.rsplit('/').next().unwrap_or_default();
-    name.contains(':') || name.contains("%3A") || name.contains("%3a")
-}
 
 /// Converts what the reader found into a [`Page`].
 pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding) -> Page {

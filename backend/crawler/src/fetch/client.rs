@@ -3,6 +3,7 @@ use super::convert::explain;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{Guard, Reach};
+use crate::tls::provide_crypto;
 use crate::{Config, urls};
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
@@ -178,12 +179,6 @@ impl Drop for OpenHop<'_> {
             self.policy.abandoned(url);
         }
     }
-}
-
-/// Selects the cryptography provider of the TLS library. Does nothing if another part of the
-/// process has already selected one.
-pub(super) fn provide_crypto() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {

@@ -85,7 +85,7 @@ fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<
         .with_inter_op_spinning(false)?
         // Otherwise the runtime would cache a memory plan for each image size.
         .with_memory_pattern(false)?
-        .with_execution_providers(placement.provider.registrations(placement)?)?;
+        .with_execution_providers(placement.registrations()?)?;
     let mut builder = match placement.provider {
         Provider::Cpu => builder,
         _ => builder.with_disable_cpu_fallback()?,

@@ -3,11 +3,12 @@
 mod graphs;
 mod onnx;
 mod prepared;
+mod registration;
 
 pub use graphs::PixelGraphs;
-pub(crate) use onnx::is_out_of_memory;
 pub use onnx::{OnnxModel, Placement};
 pub use prepared::{Preparation, PreparedModel};
+pub(crate) use registration::load_library;
 
 use crate::graphs::Parameter;
 use vision::Frame;

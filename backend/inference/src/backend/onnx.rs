@@ -4,6 +4,7 @@ use crate::Precision;
 use crate::ep::Provider;
 use crate::runtime::{Runtime, log_level};
 use crate::tensorrt::{EngineOptions, Profile};
+use crate::unavailable::is_out_of_memory;
 use ort::session::Session;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel};
 use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
@@ -166,7 +167,7 @@ fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<
         Provider::Cpu => builder
             .with_auto_device(AutoDevicePolicy::PreferCPU)?
             .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
-        provider => builder.with_execution_providers(provider.registrations(placement)?)?,
+        _ => builder.with_execution_providers(placement.registrations()?)?,
     };
     builder.commit_from_memory(model)
 }
@@ -210,22 +211,6 @@ pub(super) fn show<'a>(
         .collect::<Result<Vec<_>, BackendError>>()?;
     read(&views);
     Ok(())
-}
-
-/// Returns whether the device or the host ran out of memory. The runtime reports device errors only
-/// as text. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own
-/// arena.
-pub(crate) fn is_out_of_memory(message: &str) -> bool {
-    const MEMORY: [&str; 6] = [
-        "out of memory",
-        "memory_allocation",
-        "failed to allocate memory",
-        "bad allocation",
-        "bad_alloc",
-        "available memory of",
-    ];
-    let text = message.to_ascii_lowercase();
-    MEMORY.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Maps the error text of a failed run to a [`BackendError`]. The phrases are those of CUDA and

@@ -6,16 +6,17 @@
 mod pictures;
 mod prefetch;
 mod queue;
+mod request;
 mod run;
 mod worker;
 
+pub use request::{Priority, Terms, Timed};
 pub(crate) use run::buckets;
 
+use crate::RunError;
 use crate::backend::Backend;
-use crate::engine::Priority;
 use crate::fair_queue::Requester;
 use crate::models::Model;
-use crate::{RunError, Timed};
 use parking_lot::Mutex;
 use queue::{Queue, Refused, Waiting};
 use std::sync::Arc;
@@ -89,26 +90,6 @@ struct Shared<M: Model> {
 }
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
-
-/// The terms under which a request is queued.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// The priority class.
-    pub priority: Priority,
-    /// The caller for whom the request runs. Requesters of the same priority class are served in
-    /// turn.
-    pub requester: Requester,
-    /// Time after which the result is no longer needed. A request that is still queued at that time
-    /// is not run.
-    pub deadline: Option<Instant>,
-}
-
-impl From<Priority> for Terms {
-    /// Returns terms with the default requester and without a deadline.
-    fn from(priority: Priority) -> Self {
-        Self { priority, requester: Requester::default(), deadline: None }
-    }
-}
 
 struct Entry<M: Model> {
     input: M::Input,

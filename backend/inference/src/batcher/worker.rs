@@ -1,10 +1,10 @@
 //! The thread of one device: runs batches, splits those that fail, and uses the fallback.
 use super::queue::Waiting as _;
 use super::run::{Outcome, Tensor, attempt, bucket, buckets};
-use super::{Device, Entry, Shared};
+use super::{Device, Entry, Shared, Timed};
+use crate::RunError;
 use crate::backend::BackendError;
 use crate::models::Model;
-use crate::{RunError, Timed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

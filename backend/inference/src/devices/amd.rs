@@ -1,6 +1,5 @@
 //! Lists AMD GPUs from sysfs (the files of the amdgpu driver).
-use super::folders;
-use crate::report::GpuDevice;
+use super::{GpuDevice, folders};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,28 @@ mod amd;
 mod nvidia;
 
 use crate::ep::Provider;
-use crate::report::GpuDevice;
+use serde::Serialize;
+
+/// A GPU.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuDevice {
+    /// Index in the driver's numbering.
+    pub id: u32,
+    /// Product name.
+    pub name: String,
+    /// `cuda`, `rocm`, `mps`.
+    pub backend: &'static str,
+    /// Total memory in bytes.
+    pub memory_total: Option<u64>,
+    /// Used memory in bytes.
+    pub memory_used: Option<u64>,
+    /// Driver version.
+    pub driver: Option<String>,
+    /// Share of the last sample period in which the GPU was busy, 0..1.
+    pub utilization: Option<f64>,
+    /// NVIDIA's compute capability: `8.6`.
+    pub compute_capability: Option<String>,
+}
 
 /// Returns this machine's GPUs, with the values that their drivers currently report.
 pub(crate) fn discover() -> Vec<GpuDevice> {

@@ -4,8 +4,7 @@
 //! Both number the devices in PCI bus order. CUDA uses that order with
 //! `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On machines with different
 //! GPUs, set `CUDA_DEVICE_ORDER` so that `GPU_DEVICE_ID` refers to the device listed here.
-use super::folders;
-use crate::report::GpuDevice;
+use super::{GpuDevice, folders};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use std::fs;

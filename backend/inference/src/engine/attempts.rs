@@ -45,7 +45,7 @@ impl<'a> Attempts<'a> {
         let ids = &self.config.device_ids;
         let mut tried = Vec::new();
         for provider in candidates {
-            let found = match provider.absence(self.runtime) {
+            let found = match Unavailable::absence(*provider, self.runtime.path()) {
                 Some(reason) => Err(reason),
                 None if ids.is_empty() => {
                     Err(Unavailable::new(*provider, UnavailableKind::Failed, "no device id is given"))

@@ -1,11 +1,11 @@
 //! Builds TensorRT engines in advance.
 use super::candidate::CandidateModel;
 use super::load::{detector, embedder, scorer};
-use crate::backend::OnnxModel;
+use crate::backend::{OnnxModel, load_library};
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::runtime::Runtime;
-use crate::unavailable::diagnose;
+use crate::unavailable::{Unavailable, diagnose};
 use crate::{Config, ResolvedPack, StartError, preload};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -52,12 +52,12 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
 
 fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
     let provider = Provider::Tensorrt;
-    if let Some(reason) = provider.absence(runtime) {
+    if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
         return Err(reason.to_string());
     }
     let Some(&first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
     preload::libraries(provider, runtime);
-    runtime.quietly(|| provider.load_library(runtime, first)).map_err(|error| {
+    runtime.quietly(|| load_library(runtime, provider, first)).map_err(|error| {
         let reason = diagnose(provider, first, &error.to_string());
         tracing::debug!(provider = provider.name(), detail = reason.detail, "provider not usable");
         reason.to_string()

@@ -3,7 +3,7 @@ use super::candidates::memory_share;
 use super::forms::Forms;
 use super::loading::Loading;
 use super::warmup::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, agree};
-use crate::backend::{OnnxModel, Placement};
+use crate::backend::{OnnxModel, Placement, load_library};
 use crate::batcher::buckets;
 use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
@@ -11,6 +11,7 @@ use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
+use crate::unavailable::Unavailable;
 use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
 use std::time::Instant;
@@ -175,7 +176,9 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
-        let tensorrt_version = library_version(self.runtime, device_id)?;
+        // Loaded first, so that a missing TensorRT is reported immediately and clearly.
+        load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
+        let tensorrt_version = library_version();
         let mode = self.config.performance_mode;
         let source = Source {
             file: self.file,
@@ -199,7 +202,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     /// Returns a CUDA session for canvases that the engine was not built for. Returns `None` if it
     /// is not needed or CUDA is not available.
     fn beside_tensorrt(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
-        if !self.any_size || Provider::Cuda.absence(self.runtime).is_some() {
+        if !self.any_size || Unavailable::absence(Provider::Cuda, self.runtime.path()).is_some() {
             return Ok(None);
         }
         let placement = self.placement(Provider::Cuda, device_id);

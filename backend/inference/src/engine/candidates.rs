@@ -1,5 +1,6 @@
 //! The providers that an operation may try, and its share of a device's memory.
 use crate::ep::Provider;
+use crate::unavailable::{Unavailable, UnavailableKind};
 use crate::{Config, Operation, StandIn};
 
 /// Returns the providers to try, best first.
@@ -8,6 +9,26 @@ pub(super) fn candidates(config: &Config) -> &'static [Provider] {
         StandIn::None => Provider::candidates(config.backend),
         StandIn::Cpu | StandIn::Failing => &[Provider::Cpu],
     }
+}
+
+/// Returns the provider that runs image operations when `provider` is requested.
+///
+/// Images have any size. TensorRT would build an engine for each size, so CUDA is used on the same
+/// device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and have
+/// no such alternative.
+///
+/// # Errors
+/// Returns the reason if no provider can run them.
+pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
+    let reason = match provider {
+        Provider::Cpu | Provider::Cuda => return Ok(provider),
+        Provider::Tensorrt => return Ok(Provider::Cuda),
+        Provider::OpenVino => "OpenVINO runs only models; image operations run on the CPU without it",
+        Provider::Migraphx | Provider::CoreMl => {
+            "it compiles a new graph for every image size, so image operations run on the CPU"
+        }
+    };
+    Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
 }
 
 /// Returns the bytes of device memory for a session of `operation`. All operations that request a

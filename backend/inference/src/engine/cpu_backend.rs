@@ -36,7 +36,7 @@ pub(super) fn prove<M: Model>(
 ) -> Result<OnnxModel, Unavailable> {
     let provider = chosen.provider;
     let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    match provider.absence(candidate.runtime) {
+    match Unavailable::absence(provider, candidate.runtime.path()) {
         Some(reason) => Err(reason),
         None if chosen.precision == Precision::Bf16 && !multiplies_bf16() => {
             unsuited("this processor does not support bf16 instructions")

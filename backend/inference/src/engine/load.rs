@@ -10,7 +10,10 @@ use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
 use crate::models::{DetectorModel, EmbedderModel, Model, Probe, QualityModel};
 use crate::runtime::Runtime;
-use crate::{Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ResolvedPack, StartError};
+use crate::{
+    Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ProviderReport, ResolvedPack,
+    StartError,
+};
 use std::time::Instant;
 use vision::{Frame, Letterbox};
 
@@ -84,7 +87,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
-        providers: Provider::ALL.map(Provider::report).to_vec(),
+        providers: Provider::ALL.map(ProviderReport::of).to_vec(),
         devices: Vec::new(),
         operations,
         models,

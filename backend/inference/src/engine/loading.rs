@@ -1,6 +1,7 @@
 //! Measures the load of a model, for the log and the report.
 use crate::backend::Placement;
-use crate::report::{GpuDevice, LoadedModel};
+use crate::devices::GpuDevice;
+use crate::report::LoadedModel;
 use crate::{Operation, devices};
 use std::time::Instant;
 

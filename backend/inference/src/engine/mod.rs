@@ -19,22 +19,13 @@ pub use build::{BuiltEngine, build_engines};
 pub use forms::fp32_model;
 pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
 
-use crate::batcher::{Batcher, Terms};
+use crate::batcher::{Batcher, Priority, Terms, Timed};
 use crate::fair_queue::Requester;
 use crate::models::{DetectorModel, EmbedderModel, Probe, QualityModel, check_chip};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vision::{Detection, Frame, Letterbox};
-
-/// The priority class of a request; interactive work runs first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Priority {
-    /// A person or an API caller waits for the result.
-    Interactive,
-    /// The request is part of a crawl or a batch job.
-    Background,
-}
 
 /// The loaded detector.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -80,17 +71,6 @@ pub struct ScorerInfo {
     pub name: String,
     /// SHA-256 of the file, hex.
     pub sha256: String,
-}
-
-/// A result with its timings.
-#[derive(Clone, Debug)]
-pub struct Timed<T> {
-    /// The result.
-    pub output: T,
-    /// Time spent waiting for a session.
-    pub queued: Duration,
-    /// Duration of the run, including preparation of the tensor and decoding of the outputs.
-    pub ran: Duration,
 }
 
 /// Loaded models behind queues. Cloning is cheap; the sessions are released when the last clone is

@@ -1,7 +1,7 @@
 //! Runs an image operation on a device, compares its results with those of the CPU, and measures
 //! it. `candidate` does the same for models.
 use super::candidate::steady;
-use super::candidates::memory_share;
+use super::candidates::{for_pixels, memory_share};
 use super::loading::Loading;
 use crate::backend::{Backend, PixelGraphs, Placement};
 use crate::drawing::portrait;
@@ -111,7 +111,7 @@ impl<M: Model> PictureSubject<M> {
         let failed = |text: String| diagnose(provider, device_id, &text);
         let operation = self.model.operation();
         let placement = Placement {
-            provider: provider.for_pixels()?,
+            provider: for_pixels(provider)?,
             device_id,
             memory_limit: memory_share(config, operation),
             ..Placement::CPU

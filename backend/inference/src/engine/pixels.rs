@@ -3,9 +3,9 @@
 use super::attempts::Attempts;
 use super::picture_subject::PictureSubject;
 use super::placement::on_the_cpu;
-use super::{Engine, Inner, Priority, Timed};
+use super::{Engine, Inner};
 use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
-use crate::batcher::{Batcher, Device, Limits};
+use crate::batcher::{Batcher, Device, Limits, Priority, Timed};
 use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
 use crate::{Operation, OperationReport, RunError, StandIn, StartError};

@@ -1,5 +1,6 @@
 //! A detector that takes images. This requires a device on which both the image operation and the
 //! detector run.
+use super::candidates::for_pixels;
 use super::warmup::{Sample, TOLERANCE, agree};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};
 use crate::batcher::buckets;
@@ -40,15 +41,9 @@ impl Colocation<'_> {
         };
         // The graphs run on the provider of `image_processing`, because TensorRT would compile an
         // engine for each image size.
-        let graphs =
-            placement.provider.for_pixels().map_err(|reason| reason.message()).and_then(|provider| {
-                Preparation::load(
-                    self.runtime,
-                    self.input,
-                    &sizes,
-                    &Placement { provider, ..placement.clone() },
-                )
-            });
+        let graphs = for_pixels(placement.provider).map_err(|reason| reason.message()).and_then(|provider| {
+            Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
+        });
         let preparation = match graphs {
             Ok(preparation) => preparation,
             Err(reason) => {

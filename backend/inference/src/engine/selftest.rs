@@ -2,6 +2,7 @@
 //! results with the CPU's, and measures the time.
 use super::attempts::Attempts;
 use super::candidate::CandidateModel;
+use super::candidates::for_pixels;
 use super::load::{detector, embedder, scorer};
 use super::picture_subject::PictureSubject;
 use crate::ep::Provider;
@@ -81,7 +82,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::ALL {
-        if let Some(reason) = provider.absence(&runtime) {
+        if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
             tests.push(DeviceTest {
                 outcome: Outcome::Absent,
                 ..failed(of(provider, provider.name(), None), &reason)
@@ -138,7 +139,7 @@ fn test_pictures<M: Model>(
     id: u32,
 ) -> DeviceTest {
     let test = on(candidate.model.operation(), provider, id);
-    if let Err(reason) = provider.for_pixels() {
+    if let Err(reason) = for_pixels(provider) {
         return DeviceTest { outcome: Outcome::Absent, ..failed(test, &reason) };
     }
     let Attempts { config, runtime, .. } = *attempts;

@@ -16,7 +16,7 @@ mod quality;
 mod stack;
 
 pub use enhancement::{contrast, enlargement};
-pub use processing::{canvas, tensor};
+pub use processing::{canvas, letterbox_parameters, tensor};
 pub use quality::{Row, statistics};
 pub use stack::stack;
 

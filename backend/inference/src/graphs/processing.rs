@@ -1,8 +1,9 @@
 //! `image_processing`: draws an image onto the detector's canvas. The results correspond to those
 //! of [`vision::Letterbox::draw`] and [`crate::models::PixelWriter`].
-use super::{PixelAxis, cast, filtered, frame, gather, levels};
+use super::{Parameter, PixelAxis, cast, filtered, frame, gather, levels};
 use crate::manifest::{Channels, PixelInput};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
+use vision::{AxisTaps, Frame, Letterbox};
 
 /// Builds the graph of the canvas. Inputs: image, rows' filter, columns' filter
 /// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`.
@@ -37,6 +38,14 @@ pub fn tensor(input: &PixelInput) -> Vec<u8> {
     let sides = [Axis::Fixed(1), Axis::Fixed(3), Axis::Free("canvas_height"), Axis::Free("canvas_width")];
     graph.output("tensor", &sides);
     graph.encode()
+}
+
+/// Returns the inputs of both graphs other than the image.
+pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Parameter> {
+    let AxisTaps { columns, rows } = letterbox.taps((frame.width(), frame.height()));
+    let mut parameters = Vec::from(Parameter::filter(rows, PixelAxis::Rows));
+    parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
+    parameters
 }
 
 fn draw(graph: &mut Graph) -> String {

@@ -2,8 +2,8 @@
 use super::{Model, PixelWriter, anchors, scrfd, yunet};
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
+use crate::graphs::letterbox_parameters;
 use crate::manifest::{ModelFamily, ModelFile};
-use crate::pixels::letterbox_parameters;
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
 

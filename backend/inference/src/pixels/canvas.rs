@@ -1,10 +1,10 @@
 //! `image_processing`: draws an image onto a detector's canvas.
 use crate::Operation;
 use crate::backend::{OutputView, Picture};
-use crate::graphs::{Parameter, PixelAxis};
+use crate::graphs::letterbox_parameters;
 use crate::models::Model;
 use std::sync::Arc;
-use vision::{AxisTaps, Frame, Letterbox};
+use vision::{Frame, Letterbox};
 
 /// Draws canvases, as bytes, on a device.
 #[derive(Clone, Copy, Debug)]
@@ -17,14 +17,6 @@ pub struct CanvasRequest {
     pub frame: Arc<Frame>,
     /// The image's place on the canvas.
     pub letterbox: Letterbox,
-}
-
-/// Returns the inputs of the graphs of `image_processing` other than the image.
-pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Parameter> {
-    let AxisTaps { columns, rows } = letterbox.taps((frame.width(), frame.height()));
-    let mut parameters = Vec::from(Parameter::filter(rows, PixelAxis::Rows));
-    parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
-    parameters
 }
 
 impl Model for CanvasModel {

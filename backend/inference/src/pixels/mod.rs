@@ -4,7 +4,7 @@ mod canvas;
 mod enhancement;
 mod statistics;
 
-pub use canvas::{CanvasModel, CanvasRequest, letterbox_parameters};
+pub use canvas::{CanvasModel, CanvasRequest};
 pub use enhancement::{EnhancementModel, EnhancementRequest};
 pub use statistics::StatisticsModel;
 

@@ -1,17 +1,13 @@
 //! Finds the version of the TensorRT library that the process has loaded.
-use crate::ep::Provider;
-use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
 
 /// Start of the file name of TensorRT's main library.
 const LIBRARY: &str = "libnvinfer.so";
 
-/// Returns TensorRT's version. It first loads the provider through ONNX Runtime, so that a missing
-/// TensorRT is reported immediately and clearly.
-pub(crate) fn library_version(runtime: &Runtime, device_id: u32) -> Result<String, String> {
-    Provider::Tensorrt.load_library(runtime, device_id).map_err(|e| e.to_string())?;
+/// Returns TensorRT's version. The provider must be loaded.
+pub(crate) fn library_version() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    Ok(in_maps(&maps).map_or_else(|| "unknown".to_owned(), |path| of_file(&path)))
+    in_maps(&maps).map_or_else(|| "unknown".to_owned(), |path| of_file(&path))
 }
 
 /// Returns the library's file from the process's memory mappings (proc(5): the sixth column).

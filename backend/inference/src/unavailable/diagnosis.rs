@@ -4,7 +4,6 @@
 //! therefore searches for known phrases: those of glibc's loader, of `cudaGetErrorString` and
 //! `hipGetErrorString`, and of ONNX Runtime's own checks.
 use super::{Unavailable, UnavailableKind};
-use crate::backend::is_out_of_memory;
 use crate::devices::{self, Drivers};
 use crate::ep::Provider;
 
@@ -89,6 +88,22 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
     } else {
         UnavailableKind::Failed
     }
+}
+
+/// Returns whether the device or the host ran out of memory. The runtime reports device errors only
+/// as text. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own
+/// arena.
+pub(crate) fn is_out_of_memory(message: &str) -> bool {
+    const MEMORY: [&str; 6] = [
+        "out of memory",
+        "memory_allocation",
+        "failed to allocate memory",
+        "bad allocation",
+        "bad_alloc",
+        "available memory of",
+    ];
+    let text = message.to_ascii_lowercase();
+    MEMORY.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Returns the file that the loader did not find: `libcublasLt.so.13: cannot open shared object

@@ -2,12 +2,13 @@
 mod diagnosis;
 mod packages;
 
-pub(crate) use diagnosis::{DISAGREES, diagnose};
+pub(crate) use diagnosis::{DISAGREES, diagnose, is_out_of_memory};
 
 use crate::GpuBackend;
 use crate::ep::Provider;
 use packages::Package;
 use std::fmt;
+use std::path::Path;
 
 /// The oldest major version of the NVIDIA driver that supports CUDA 13.
 const DRIVER: u32 = 580;
@@ -120,6 +121,19 @@ pub struct Unavailable {
 impl Unavailable {
     pub(crate) fn new(provider: Provider, kind: UnavailableKind, detail: impl Into<String>) -> Self {
         Self { provider: Some(provider), kind, detail: detail.into() }
+    }
+
+    /// Returns why this program and the ONNX Runtime in the file `library` cannot use `provider`;
+    /// `None` if it can be tried. The library must be loaded.
+    pub(crate) fn absence(provider: Provider, library: &Path) -> Option<Self> {
+        let kind = if !provider.in_build() {
+            UnavailableKind::NotInBuild
+        } else if !provider.in_library() {
+            UnavailableKind::NotInLibrary { library: library.display().to_string() }
+        } else {
+            return None;
+        };
+        Some(Self::new(provider, kind, format!("not among the providers of {}", library.display())))
     }
 
     /// Returns the reason for `GPU_BACKEND=cpu`, which allows no provider.

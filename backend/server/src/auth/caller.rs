@@ -1,6 +1,7 @@
 //! Contains the caller of an operation, which handlers receive as an argument.
-use crate::middleware::request_id;
-use crate::{ApiError, AppState};
+use super::Keyring;
+use crate::ApiError;
+use crate::request;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde_json::Value;
@@ -21,17 +22,17 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Returns the caller of a service that requires no keys. It can access every collection.
-    pub(super) fn anyone(state: &AppState) -> Self {
-        Self { key: None, store: state.services.store.clone() }
+    pub(crate) fn anyone(store: &Store) -> Self {
+        Self { key: None, store: store.clone() }
     }
 
     /// Returns the caller of an operation that requires no key. It can access no collection.
-    pub(super) fn nobody(state: &AppState) -> Self {
-        Self { key: None, store: state.services.store.within(Uuid::nil()) }
+    pub(crate) fn nobody(store: &Store) -> Self {
+        Self { key: None, store: store.within(Uuid::nil()) }
     }
 
-    pub(super) fn of(state: &AppState, key: Arc<ApiKey>, hash: KeyHash) -> Self {
-        let store = &state.services.store;
+    /// Returns the caller with this key.
+    pub(crate) fn of(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
         let store = key.collection_id.map_or_else(|| store.clone(), |collection| store.within(collection));
         Self { key: Some((key, hash)), store }
     }
@@ -55,7 +56,7 @@ impl Caller {
         collection: impl Into<Option<Uuid>>,
         detail: Value,
     ) -> Result<(), ApiError> {
-        let request_id = request_id::current();
+        let request_id = request::id();
         let entry = AuditEntry {
             action,
             collection_id: collection.into(),
@@ -101,9 +102,9 @@ impl Caller {
     }
 
     /// Checks that the key is still valid. Long-running streams call this repeatedly.
-    pub(crate) async fn is_still_welcome(&self, state: &AppState) -> Result<(), ApiError> {
+    pub(crate) async fn is_still_welcome(&self, keyring: &Keyring, store: &Store) -> Result<(), ApiError> {
         let Some((_, hash)) = &self.key else { return Ok(()) };
-        state.keyring.find(&state.services.store, hash, None).await.map(drop)
+        keyring.find(store, hash, None).await.map(drop)
     }
 }
 

@@ -7,7 +7,7 @@ use store::keys::KeyHash;
 pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Removes the key from the headers, so that no later code can reveal it, and returns its hash.
-pub(super) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
+pub(crate) fn take(headers: &mut HeaderMap) -> Result<KeyHash, ApiError> {
     let bearer = headers.remove(header::AUTHORIZATION);
     let plain = headers.remove(API_KEY);
     let text = match (&bearer, &plain) {

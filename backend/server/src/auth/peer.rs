@@ -49,7 +49,7 @@ pub(crate) enum CallerId {
 
 impl CallerId {
     /// Returns the caller of a request that comes from `peer`.
-    pub(super) fn of(caller: &Caller, peer: Peer) -> Self {
+    pub(crate) fn of(caller: &Caller, peer: Peer) -> Self {
         let Some(key) = caller.key() else { return Self::Address(peer) };
         key.collection_id.map_or(Self::Key(key.id), Self::Tenant)
     }
@@ -61,7 +61,7 @@ impl CallerId {
     }
 
     /// Runs `answer` with this caller as the current one.
-    pub(super) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
+    pub(crate) async fn scope<T>(self, answer: impl Future<Output = T>) -> T {
         CURRENT.scope(self, answer).await
     }
 }

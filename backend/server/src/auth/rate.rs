@@ -33,7 +33,7 @@ struct Entry {
 
 /// The remaining quota of a key, which is sent in the response headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(crate) struct Standing {
     rate: u32,
     left: u32,
 }
@@ -43,7 +43,7 @@ impl Rates {
     ///
     /// # Errors
     /// Fails with 429, which contains the time until the next token, and the quota for the headers.
-    pub(super) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
+    pub(crate) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
         let rate =
             key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);
         let Some(rate) = rate else { return Ok(None) };
@@ -77,7 +77,7 @@ impl Rates {
 impl Standing {
     /// Writes `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers defines
     /// them: `q` requests per `w` seconds, `r` remaining, the full quota again after `t` seconds.
-    pub(super) fn write(self, headers: &mut HeaderMap) {
+    pub(crate) fn write(self, headers: &mut HeaderMap) {
         let Self { rate, left } = self;
         let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));
         let fields = [

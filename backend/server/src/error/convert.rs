@@ -1,6 +1,6 @@
 //! Converts the errors of the other crates to problems.
 use super::{ApiError, Code};
-use crate::middleware::request_id;
+use crate::request;
 use crawler::FetchError;
 use inference::RunError;
 use pipeline::cluster::ClusterError;
@@ -66,7 +66,7 @@ impl From<FetchError> for ApiError {
             FetchError::Guard(error) => error.secret(),
             error => error.to_string(),
         };
-        tracing::info!(request_id = request_id::current(), why, "failed to fetch a URL for a caller");
+        tracing::info!(request_id = request::id(), why, "failed to fetch a URL for a caller");
         let reason = error.reason();
         let sentence = match code {
             Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),

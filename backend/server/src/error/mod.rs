@@ -8,7 +8,7 @@ mod example;
 
 pub use code::Code;
 
-use crate::middleware::request_id;
+use crate::request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -97,7 +97,7 @@ impl ApiError {
             status: code.status().as_u16(),
             code,
             detail,
-            request_id: request_id::current(),
+            request_id: request::id(),
             field: None,
             value: None,
             allowed: Vec::new(),
@@ -158,7 +158,7 @@ impl ApiError {
 
     /// Sets the id of the current request. Use it for an error that was created on another thread.
     pub(crate) fn of_this_request(mut self) -> Self {
-        self.0.request_id = request_id::current();
+        self.0.request_id = request::id();
         self
     }
 
@@ -183,7 +183,7 @@ impl ApiError {
 
     /// Returns a 500. The cause is logged with the request id and is not sent to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
-        tracing::error!(request_id = request_id::current(), error = %cause, "request failed");
+        tracing::error!(request_id = request::id(), error = %cause, "request failed");
         Self::unexplained()
     }
 
@@ -194,7 +194,7 @@ impl ApiError {
 
     /// Returns a 503 for a database that is unavailable. The error is logged.
     pub(crate) fn database(cause: Cause, error: &dyn std::fmt::Display) -> Self {
-        tracing::warn!(request_id = request_id::current(), %error, "the database is unavailable");
+        tracing::warn!(request_id = request::id(), %error, "the database is unavailable");
         let mut problem = Self::unavailable();
         problem.0.cause = Some(cause);
         problem
@@ -208,7 +208,7 @@ impl ApiError {
 
     /// Returns a 503 for a change whose commit may or may not have succeeded.
     pub(crate) fn outcome_unknown(error: &dyn std::fmt::Display) -> Self {
-        tracing::error!(request_id = request_id::current(), %error, "commit outcome unknown");
+        tracing::error!(request_id = request::id(), %error, "commit outcome unknown");
         let detail = "the connection to the database was lost during the change; check whether the change was made before you repeat the request";
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }

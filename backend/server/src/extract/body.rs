@@ -3,7 +3,7 @@
 //! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
 //! clients then lose the response. So a body above its limit is read and discarded for a while
 //! before the response.
-use crate::middleware::bodies::NoRoom;
+use crate::body_memory::NoRoom;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;

@@ -2,7 +2,7 @@
 //!
 //! The rules for addresses are in the crate `crawler`.
 use super::body;
-use crate::middleware::timeout;
+use crate::request;
 use crate::shares::Mine;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ impl Room {
         let mut share = state.fetched_shares.open();
         // The timeout of the request ends this wait.
         share.begin(bytes).await;
-        let held = state.fetched.take(bytes, Priority::Interactive, timeout::deadline()).await?;
+        let held = state.fetched.take(bytes, Priority::Interactive, request::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
     }
 

@@ -4,14 +4,13 @@
 //! the oldest partly read body may wait for more memory. Other partly read bodies are rejected and
 //! release their memory, so two of them never wait for each other.
 //!
-//! The reservation of one body is in `room`. Fetched images are reserved in `extract::fetched`.
-mod room;
-
-pub(crate) use room::{Elder, NoRoom};
-
-use super::timeout;
+//! The reservation of one body is in `body_memory`. Fetched images are reserved in
+//! `extract::fetched`.
+use super::Api;
+use crate::body_memory::Room;
 use crate::extract::{is_json, linger, unsupported};
-use crate::{ApiError, AppState, operation};
+use crate::operation::Operations;
+use crate::{ApiError, request};
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
@@ -19,7 +18,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::stream::try_unfold;
-use room::Room;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
@@ -33,18 +31,18 @@ const UNCOUNTED: u64 = 64 << 10;
 const JSON_COPIES: u64 = 3;
 
 /// Rejects a body without a content type. Counts every other body until the response is ready.
-pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    if let Err(error) = check_type(&request) {
+pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    if let Err(error) = check_type(&api.operations, &request) {
         crate::extract::drop_unread(request).await;
         return error.into_response();
     }
-    let most = state.config.parts_limit(usize::MAX) as u64;
+    let most = api.state.config.parts_limit(usize::MAX) as u64;
     let longest = request.body().size_hint().exact().map_or(most, |length| length.min(most));
     if longest <= UNCOUNTED {
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let room = Arc::new(Mutex::new(Room::new(&state, until())));
+    let room = Arc::new(Mutex::new(api.state.bodies.room(until())));
     let request = request.map(|body| counted(body, Plan { copies, longest }, room.clone()));
     let response = next.run(request).await;
     drop(room);
@@ -53,12 +51,12 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
 
 /// Rejects a body without a content type, which determines how a body is read. A page of another
 /// site can send a body without a content type and without a CORS preflight.
-fn check_type(request: &Request) -> Result<(), ApiError> {
+fn check_type(operations: &Operations, request: &Request) -> Result<(), ApiError> {
     let reads_one = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     if !reads_one || request.body().is_end_stream() || has_type(request.headers()) {
         return Ok(());
     }
-    let media = operation::of(request).map_or(&[][..], |operation| &operation.media);
+    let media = operations.of(request).map_or(&[][..], |operation| &operation.media);
     let media: Vec<&str> = media.iter().map(String::as_str).collect();
     let allowed = if media.is_empty() { &["application/json"][..] } else { &media };
     Err(unsupported(request.headers(), allowed))
@@ -73,7 +71,7 @@ fn has_type(headers: &HeaderMap) -> bool {
 /// response.
 fn until() -> Option<Instant> {
     let now = Instant::now();
-    timeout::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
+    request::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
 }
 
 /// Describes how a body is counted.

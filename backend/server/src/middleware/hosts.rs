@@ -4,9 +4,11 @@
 //!
 //! With keys this module checks nothing. A page of another site cannot know a key, and the service
 //! uses no cookies.
+use super::Api;
 use crate::config::{Auth, Config};
 use crate::hosts::{Authority, Origin};
-use crate::{ApiError, AppState, Code, operation};
+use crate::operation::Operations;
+use crate::{ApiError, Code};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
@@ -15,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Rejects a forbidden host or origin before any other code processes the request.
-pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    match check(&state.config, request.method(), request.uri(), request.headers()) {
+pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    match check(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
         Err(error) => {
             // The rest is read so that the sender receives the error response.
@@ -26,13 +28,14 @@ pub(crate) async fn layer(State(state): State<AppState>, request: Request, next:
     }
 }
 
-fn check(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+fn check(config: &Config, operations: &Operations, request: &Request) -> Result<(), ApiError> {
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     if config.auth != Auth::None {
         return Ok(());
     }
     // This layer runs before routing. The lookup works because a path without parameters equals its
     // template.
-    let any_host = operation::find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
+    let any_host = operations.find(&Method::GET, uri.path()).is_some_and(|found| found.spec.any_host);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if any_host && is_safe {
         return Ok(());

@@ -2,7 +2,8 @@
 //! CORS, headers, panics, timeout, hosts and origins.
 //!
 //! The layers for retries of reads, memory for bodies and database connections run after
-//! authentication. The authentication itself is in `auth`.
+//! authentication (`access`).
+pub(crate) mod access;
 pub(crate) mod again;
 pub(crate) mod bodies;
 pub(crate) mod headers;
@@ -12,3 +13,14 @@ pub(crate) mod panic;
 pub(crate) mod places;
 pub(crate) mod request_id;
 pub(crate) mod timeout;
+
+use crate::AppState;
+use crate::operation::Operations;
+use std::sync::Arc;
+
+/// The state of the handlers, and the operations of the router that the layers belong to.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) state: AppState,
+    pub(crate) operations: Arc<Operations>,
+}

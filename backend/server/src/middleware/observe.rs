@@ -1,5 +1,5 @@
 //! Records a span, a log line and the HTTP metrics of every request.
-use super::request_id;
+use crate::request;
 use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -33,7 +33,7 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
     let span = tracing::info_span!(
         "http",
-        request_id = request_id::current(),
+        request_id = request::id(),
         method,
         route,
         key_id = tracing::field::Empty

@@ -1,17 +1,17 @@
 //! Prevents one caller from using every database connection. Other limits per caller are
 //! implemented where the resource is used.
-use crate::{AppState, operation};
+use super::Api;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 
 /// Limits the running requests of a caller to three quarters of the database connections. Further
 /// requests wait, at most until their deadline.
-pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    if operation::of(&request).is_some_and(|operation| !operation.spec.takes_place) {
+pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    if api.operations.of(&request).is_some_and(|operation| !operation.spec.takes_place) {
         return next.run(request).await;
     }
-    let mut place = state.places.open();
+    let mut place = api.state.places.open();
     place.begin(1).await;
     next.run(request).await
 }

@@ -1,5 +1,6 @@
 //! Assigns one id to each request. The id appears in the log, in the response header and in every
 //! problem document.
+use crate::request;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
@@ -7,16 +8,6 @@ use axum::response::Response;
 use uuid::Uuid;
 
 const HEADER: HeaderName = HeaderName::from_static("x-request-id");
-
-tokio::task_local! {
-    static CURRENT: String;
-}
-
-/// Returns the id of the request that the current task serves, or an empty string outside of a
-/// request.
-pub(crate) fn current() -> String {
-    CURRENT.try_with(Clone::clone).unwrap_or_default()
-}
 
 /// Uses the caller's id if it is valid, so that a request can be followed through several services.
 /// Otherwise it creates a UUIDv7.
@@ -28,7 +19,7 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
         .filter(|text| is_sane(text))
         .map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let header = HeaderValue::from_str(&id).expect("an id has only letters, digits and - _ . :");
-    let mut response = CURRENT.scope(id, next.run(request)).await;
+    let mut response = request::with_id(id, next.run(request)).await;
     response.headers_mut().insert(HEADER, header);
     response
 }

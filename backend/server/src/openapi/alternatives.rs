@@ -1,13 +1,14 @@
 //! Describes bodies that require exactly one of several fields (`Spec::one_of`): one schema for
 //! each field, so that the document accepts only the bodies that the service accepts.
 use super::{body_schema, operations};
+use crate::operation::Operations;
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{Object, OneOfBuilder, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
 /// Replaces the schema of each such body with its alternatives.
-pub(super) fn declare(document: &mut OpenApi) {
-    let bodies: Vec<_> = operations(document)
+pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
+    let bodies: Vec<_> = operations(document, known)
         .filter(|(_, spec, _)| !spec.one_of.is_empty())
         .filter_map(|(_, spec, operation)| Some((body_schema(operation, "application/json")?, spec.one_of)))
         .collect();

@@ -1,12 +1,13 @@
 //! Closes the schemas of multipart forms, because `extract::multipart` rejects unknown parts. No
 //! attribute of a struct can declare this.
 use super::{body_schema, operations};
+use crate::operation::Operations;
 use utoipa::openapi::schema::{AdditionalProperties, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
 /// Closes the schema of every form.
-pub(super) fn declare(document: &mut OpenApi) {
-    let names: Vec<String> = operations(document)
+pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
+    let names: Vec<String> = operations(document, known)
         .filter_map(|(_, _, operation)| body_schema(operation, "multipart/form-data"))
         .collect();
     let schemas = &mut document.components.get_or_insert_default().schemas;

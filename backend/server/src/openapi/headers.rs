@@ -4,7 +4,7 @@
 use super::operations;
 use super::problems::announces;
 use crate::Code;
-use crate::operation::Access;
+use crate::operation::{Access, Operations};
 use serde_json::Value;
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::{Header, HeaderBuilder};
@@ -116,10 +116,10 @@ fn header(
 }
 
 /// Adds the headers of every response, as references to the components.
-pub(super) fn declare(document: &mut OpenApi) {
+pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     let components = document.components.get_or_insert_default();
     components.headers.extend(shared());
-    for (_, spec, operation) in operations(document) {
+    for (_, spec, operation) in operations(document, known) {
         let guarded = matches!(spec.access, Access::Needs(_));
         for (status, response) in &mut operation.responses.responses {
             let RefOr::T(response) = response else { continue };

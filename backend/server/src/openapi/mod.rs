@@ -14,7 +14,7 @@ pub(crate) use examples::example_of;
 pub(crate) use security::require_keys;
 
 use crate::Problem;
-use crate::operation::{self, Spec, methods};
+use crate::operation::{Operations, Spec, methods};
 use axum::http::Method;
 use serde_json::json;
 use utoipa::OpenApi;
@@ -47,22 +47,23 @@ use utoipa::openapi::path::Operation;
 pub(crate) struct Frame;
 
 /// Applies the rules of this module to the operations.
-pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi) {
-    alternatives::declare(document);
-    forms::declare(document);
-    security::declare(document);
-    problems::declare(document);
-    headers::declare(document);
-    examples::declare(document);
+pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi, known: &Operations) {
+    alternatives::declare(document, known);
+    forms::declare(document, known);
+    security::declare(document, known);
+    problems::declare(document, known);
+    headers::declare(document, known);
+    examples::declare(document, known);
 }
 
 /// Returns every operation of the document with its method and its `Spec`.
-fn operations(
-    document: &mut utoipa::openapi::OpenApi,
-) -> impl Iterator<Item = (Method, Spec, &mut Operation)> {
+fn operations<'a>(
+    document: &'a mut utoipa::openapi::OpenApi,
+    known: &'a Operations,
+) -> impl Iterator<Item = (Method, Spec, &'a mut Operation)> {
     document.paths.paths.iter_mut().flat_map(|(path, item)| {
         methods(item).filter_map(|(method, operation)| {
-            operation::find(&method, path).map(|found| (method, found.spec, operation))
+            known.find(&method, path).map(|found| (method, found.spec, operation))
         })
     })
 }

@@ -5,7 +5,6 @@ use crate::AppState;
 use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
 use std::collections::HashMap;
-use std::sync::LazyLock;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -14,8 +13,12 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 #[derive(Default)]
 pub(crate) struct Routes {
     pub(crate) router: OpenApiRouter<AppState>,
-    operations: HashMap<(Method, String), Registered>,
+    pub(crate) operations: Operations,
 }
+
+/// The operations of a router, by method and by template of the route.
+#[derive(Default)]
+pub(crate) struct Operations(HashMap<(Method, String), Registered>);
 
 /// A registered operation.
 pub(crate) struct Registered {
@@ -38,7 +41,7 @@ impl Routes {
                     Some(RefOr::T(body)) => body.content.keys().cloned().collect(),
                     _ => Vec::new(),
                 };
-                self.operations.insert((method, path.clone()), Registered { spec, media });
+                self.operations.0.insert((method, path.clone()), Registered { spec, media });
             }
         }
         Self { router: self.router.routes(routes), ..self }
@@ -46,22 +49,22 @@ impl Routes {
 
     /// Adds the routes of another resource.
     pub(crate) fn merge(mut self, other: Self) -> Self {
-        self.operations.extend(other.operations);
+        self.operations.0.extend(other.operations.0);
         Self { router: self.router.merge(other.router), ..self }
     }
 }
 
-/// Returns the operation of a route's template. axum handles `HEAD` like `GET`.
-pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Registered> {
-    static ALL: LazyLock<HashMap<(Method, String), Registered>> =
-        LazyLock::new(|| crate::router::operations().operations);
-    let method = if method == Method::HEAD { &Method::GET } else { method };
-    ALL.get(&(method.clone(), path.to_owned()))
-}
+impl Operations {
+    /// Returns the operation of a route's template. axum handles `HEAD` like `GET`.
+    pub(crate) fn find(&self, method: &Method, path: &str) -> Option<&Registered> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        self.0.get(&(method.clone(), path.to_owned()))
+    }
 
-/// Returns the operation that a request is routed to.
-pub(crate) fn of(request: &Request) -> Option<&'static Registered> {
-    find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
+    /// Returns the operation that a request is routed to.
+    pub(crate) fn of(&self, request: &Request) -> Option<&Registered> {
+        self.find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
+    }
 }
 
 /// Returns the operations of a path with their methods.
@@ -75,22 +78,4 @@ pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut
     ]
     .into_iter()
     .filter_map(|(method, operation)| operation.map(|operation| (method, operation)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Scope;
-    use crate::operation::Access;
-
-    #[test]
-    fn a_route_is_found_by_method_and_template() {
-        let needs = |method, path| find(&method, path).map(|found| found.spec.access);
-        assert_eq!(needs(Method::GET, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
-        assert_eq!(needs(Method::HEAD, "/faces/{id}"), Some(Access::Needs(Scope::Read)));
-        assert_eq!(needs(Method::DELETE, "/faces/{id}"), Some(Access::Needs(Scope::Erase)));
-        assert_eq!(needs(Method::GET, "/health/live"), Some(Access::Open));
-        assert_eq!(needs(Method::PUT, "/faces/{id}"), None);
-        assert_eq!(needs(Method::GET, "/elsewhere"), None);
-    }
 }

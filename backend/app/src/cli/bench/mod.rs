@@ -3,8 +3,9 @@ mod engines;
 mod search;
 mod table;
 
-use super::{Exit, UsageError, image_folder, output};
+use super::{Exit, UsageError, image_folder};
 use crate::config::{Settings, cores};
+use crate::output;
 use crate::{progress, telemetry};
 use anyhow::Context;
 use bench::{

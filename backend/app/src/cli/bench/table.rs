@@ -1,5 +1,5 @@
 //! Formats the report for people.
-use crate::cli::output::{megabytes, table, whole};
+use crate::output::{megabytes, table, whole};
 use bench::{Report, SideReport, ordered};
 use std::fmt::Write;
 

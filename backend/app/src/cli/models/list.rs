@@ -1,8 +1,9 @@
 //! Implements `models list`, which describes each pack, its cost, its requirements and its sources.
-use super::super::{Exit, output};
+use super::super::Exit;
 use super::{files_json, summary};
 use crate::config::Settings;
 use crate::models::{ModelStore, Source};
+use crate::output;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use inference::{Manifest, ModelFile, ModelKind, Pack};
 use serde_json::{Value, json};

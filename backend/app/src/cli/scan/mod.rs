@@ -4,9 +4,10 @@ mod local;
 mod summary;
 mod web;
 
-use super::{Exit, UsageError, output};
+use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::image_files::{self, Found};
+use crate::output;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;

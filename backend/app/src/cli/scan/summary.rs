@@ -1,5 +1,6 @@
 //! Summarises a scan as a table for users or a JSON document for programs.
-use crate::cli::{Exit, output};
+use crate::cli::Exit;
+use crate::output;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! `GET /crawls/{id}/events`
-use super::follow::{Look, Stream};
-use super::view::{CrawlView, Snapshot};
+use super::view::CrawlView;
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
+use crate::follow::{Look, Snapshot, Stream};
 use crate::openapi::example_of;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
@@ -87,7 +87,7 @@ impl Watcher {
                 () = self.state.shutdown.cancelled() => return None,
                 looked = self.looks.changed() => looked.ok()?,
             }
-            let welcome = self.caller.is_still_welcome(&self.state).await;
+            let welcome = self.caller.is_still_welcome(&self.state.keyring, &self.state.services.store).await;
             if matches!(welcome, Err(error) if error.code() == Code::Unauthorized) {
                 return None;
             }

@@ -4,7 +4,6 @@ mod create;
 mod delete;
 mod events;
 mod export;
-mod follow;
 mod get;
 mod list;
 mod pause;
@@ -13,7 +12,6 @@ mod view;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use create::CreateCrawl;
-pub(crate) use follow::Follows;
 
 use crate::operation::Routes;
 use utoipa_axum::routes;

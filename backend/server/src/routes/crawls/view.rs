@@ -1,11 +1,11 @@
 //! Defines the crawl type of the API.
 use crate::ApiError;
 use crate::auth::Caller;
+use crate::follow::Snapshot;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use store::Store;
-use store::crawls::{Crawl, CrawlProgress};
+use store::crawls::Crawl;
 use store::keys::Scope;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -96,28 +96,6 @@ pub(super) struct CrawlView {
     /// Numbers of pages and images that were not processed, by reason code.
     #[schema(value_type = BTreeMap<String, i64>, example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
     reasons: BTreeMap<Reason, i64>,
-}
-
-/// Holds a crawl and its counts as stored. Convert it with [`CrawlView::new`] before it is sent in
-/// a response. The conversion removes what the caller may not see.
-#[derive(Clone, Debug)]
-pub(super) struct Snapshot {
-    pub(super) crawl: Crawl,
-    pub(super) progress: CrawlProgress,
-}
-
-impl Snapshot {
-    /// Loads a crawl by id with its first seeds. Does not check whether a caller may see it.
-    pub(super) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
-        let crawl = store.crawl_in_brief(id).await?;
-        let progress = store.crawl_progress(id).await?;
-        Ok(Self { crawl, progress })
-    }
-
-    /// Returns whether the crawl has ended.
-    pub(super) fn is_over(&self) -> bool {
-        !self.crawl.state.is_live()
-    }
 }
 
 impl CrawlView {

@@ -1,12 +1,9 @@
-//! Operations that report devices, health and metrics, the description of the API, and the web
-//! page.
-mod docs;
+//! Operations that report devices, health and metrics, and the web page.
 mod gpu;
 mod health;
 mod metrics;
 mod page;
 
-pub(crate) use docs::router as docs_router;
 pub(crate) use page::router as page_router;
 
 use crate::operation::Routes;
@@ -14,7 +11,7 @@ use utoipa_axum::routes;
 
 /// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
-    status_router().add(gpu::SPEC, routes!(gpu::get_gpu)).add(docs::SPEC, routes!(docs::get_openapi))
+    status_router().add(gpu::SPEC, routes!(gpu::get_gpu))
 }
 
 /// Returns the routes that every process with a port serves, including workers.

@@ -1,5 +1,6 @@
 //! Serves the web page at `GET /`. The page uses only this API.
 use crate::AppState;
+use crate::routes::fallback::no_route;
 use axum::Router;
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -34,7 +35,7 @@ async fn index(headers: HeaderMap) -> Response {
 async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
     match file(&path, &headers) {
         Some(answer) => answer,
-        None => crate::router::no_route(uri).await.into_response(),
+        None => no_route(uri).await.into_response(),
     }
 }
 

@@ -1,4 +1,6 @@
-//! Holds certificate authorities that are trusted in addition to the system's.
+//! Prepares TLS: the cryptography provider, and the certificate authorities that are trusted in
+//! addition to the system's.
+use std::error::Error;
 use std::sync::Arc;
 
 /// Validated certificate authorities of the operator. Cheap to clone. Empty by default.
@@ -22,8 +24,8 @@ impl Roots {
     /// # Errors
     /// Returns [`RootsError`] if there is no certificate or one is invalid.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
-        super::client::provide_crypto();
-        let bad = |error: reqwest::Error| RootsError::Bad(super::convert::explain(error).to_string());
+        provide_crypto();
+        let bad = |error: reqwest::Error| RootsError::Bad(deepest_cause(&error));
         let certificates = reqwest::Certificate::from_pem_bundle(text).map_err(bad)?;
         if certificates.is_empty() {
             return Err(RootsError::None);
@@ -33,7 +35,22 @@ impl Roots {
         Ok(Self(certificates.into()))
     }
 
-    pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
         self.0.iter().cloned()
     }
+}
+
+/// Returns the message of the deepest cause, which is the most specific.
+fn deepest_cause(error: &dyn Error) -> String {
+    let mut deepest = error;
+    while let Some(inner) = deepest.source() {
+        deepest = inner;
+    }
+    deepest.to_string()
+}
+
+/// Selects the cryptography provider of the TLS library. Does nothing if another part of the
+/// process has already selected one.
+pub(crate) fn provide_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }

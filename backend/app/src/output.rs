@@ -34,7 +34,7 @@ pub(super) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Tab
 }
 
 /// Prints a line. A reader that closed the pipe (`| head`) is not an error.
-pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
+pub(crate) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -42,12 +42,12 @@ pub(super) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
 }
 
 /// Prints one JSON document.
-pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
 /// Prints the result of copying blobs.
-pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
+pub(crate) fn copied(blobs: &Copied) -> anyhow::Result<()> {
     line(format!(
         "blobs: {} copied, {} already present, {} deleted, {} missing",
         blobs.copied, blobs.there, blobs.removed, blobs.missing
@@ -56,7 +56,7 @@ pub(super) fn copied(blobs: &Copied) -> anyhow::Result<()> {
 }
 
 /// Formats a time in RFC 3339, without fractions of a second.
-pub(super) fn at(time: OffsetDateTime) -> String {
+pub(crate) fn at(time: OffsetDateTime) -> String {
     let time = time.replace_nanosecond(0).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! `GET /openapi.json`, and the API browser at `/docs`.
 use crate::config::Auth;
 use crate::openapi::require_keys;
+use crate::operation::Routes;
 use crate::{AppState, Spec};
 use axum::Router;
 use axum::extract::State;
@@ -8,22 +9,28 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use std::sync::LazyLock;
 use utoipa::openapi::OpenApi;
+use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 /// The OpenAPI document, which never changes while the process runs.
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&crate::openapi()));
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| text(&super::openapi()));
 /// The document of a service that requires keys.
 static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
-    let mut document = crate::openapi();
+    let mut document = super::openapi();
     require_keys(&mut document);
     text(&document)
 });
+
+/// Returns the operation that returns the document.
+pub(super) fn operation() -> Routes {
+    Routes::default().add(SPEC, routes!(get_openapi))
+}
 
 fn text(document: &OpenApi) -> String {
     document.to_json().expect("the document is plain data")
 }
 
-pub(super) const SPEC: Spec = Spec::open();
+const SPEC: Spec = Spec::open();
 
 /// Return this API as an OpenAPI 3.1 document.
 #[utoipa::path(
@@ -31,7 +38,7 @@ pub(super) const SPEC: Spec = Spec::open();
     responses((status = 200, description = "The document", body = Object, content_type = "application/json",
         example = json!({"openapi": "3.1.0", "info": {"title": "facecrawl", "version": "0.1.0"}, "paths": {}}))),
 )]
-pub(super) async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
+async fn get_openapi(State(state): State<AppState>) -> impl IntoResponse {
     let document = match state.config.auth {
         Auth::None => &DOCUMENT,
         Auth::Keys => &WITH_KEYS,
@@ -40,7 +47,7 @@ pub(super) async fn get_openapi(State(state): State<AppState>) -> impl IntoRespo
 }
 
 /// Returns Swagger UI, served from the binary. It contacts no other server (no validator badge).
-pub(crate) fn router() -> Router<AppState> {
+pub(super) fn browser() -> Router<AppState> {
     let config = Config::new(["/openapi.json"]).validator_url("none").try_it_out_enabled(true);
     SwaggerUi::new("/docs").config(config).into()
 }

@@ -1,6 +1,7 @@
-//! Reserves the memory of one body, from the budget of all bodies and the share of its sender.
-use crate::shares::{KIB, Mine};
-use crate::{ApiError, AppState};
+//! Reserves the memory of request bodies, each from the budget of all bodies and the share of its
+//! sender. `middleware::bodies` counts the bytes of a body.
+use crate::ApiError;
+use crate::shares::{KIB, Mine, Shares};
 use inference::Priority;
 use pipeline::{Budget, Exhausted, Share};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,7 @@ impl From<NoRoom> for ApiError {
 /// The oldest partly read body that waits for more memory. Its entry holds the age of the body and
 /// a token that ends the wait. A lower age means an older body.
 #[derive(Clone, Default)]
-pub(crate) struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
+struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
 
 /// Represents the entry of the waiting body. Dropping it removes the entry.
 struct Place<'a> {
@@ -79,8 +80,39 @@ impl Drop for Place<'_> {
     }
 }
 
+/// The memory for all request bodies.
+pub(crate) struct BodyMemory {
+    budget: Budget,
+    /// The partly read body that waits for more memory.
+    elder: Elder,
+    /// Each caller's share.
+    shares: Shares,
+}
+
+impl BodyMemory {
+    /// Returns a memory of `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        let budget = Budget::new("request_bodies", limit);
+        Self { shares: Shares::of(budget.limit(), KIB), budget, elder: Elder::default() }
+    }
+
+    /// Returns the empty reservation of a body of the current caller. The body may wait for memory
+    /// until `until`.
+    pub(crate) fn room(&self, until: Option<Instant>) -> Room {
+        Room {
+            budget: self.budget.clone(),
+            elder: self.elder.clone(),
+            age: Elder::next_age(),
+            until,
+            share: self.shares.open(),
+            held: None,
+            bytes: 0,
+        }
+    }
+}
+
 /// Represents the memory that one body holds.
-pub(super) struct Room {
+pub(crate) struct Room {
     budget: Budget,
     elder: Elder,
     age: u64,
@@ -91,21 +123,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(state: &AppState, until: Option<Instant>) -> Self {
-        Self {
-            budget: state.bodies.clone(),
-            elder: state.elder.clone(),
-            age: Elder::next_age(),
-            until,
-            share: state.shares.open(),
-            held: None,
-            bytes: 0,
-        }
-    }
-
     /// Returns the reserved bytes. A body that holds the whole budget needs no more, so the result
     /// is then `u64::MAX`.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
     }
 
@@ -113,7 +133,7 @@ impl Room {
     ///
     /// # Errors
     /// Fails with [`NoRoom`]. The previous reservation remains.
-    pub(super) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
+    pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.
         let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
@@ -156,7 +176,7 @@ impl Room {
     }
 
     /// Releases the part that exceeds `bytes`.
-    pub(super) fn shrink(&mut self, bytes: u64) {
+    pub(crate) fn shrink(&mut self, bytes: u64) {
         if let Some(held) = &mut self.held {
             held.shrink(bytes);
             self.share.shrink(bytes);
@@ -165,7 +185,7 @@ impl Room {
     }
 
     /// Releases everything.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.shrink(0);
     }
 }

@@ -1,5 +1,5 @@
 //! Polls crawls for event streams. One task reads each crawl for all of its streams.
-use super::view::Snapshot;
+//! `routes::crawls::events` sends the events.
 use crate::auth::CallerId;
 use crate::limit::{KeyedLimit, KeyedPermit};
 use crate::{ApiError, Code, Config};
@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::Store;
+use store::crawls::{Crawl, CrawlProgress};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -15,9 +16,31 @@ use uuid::Uuid;
 /// Time after which a caller with too many streams may try again.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in
+/// a response. The conversion removes what the caller may not see.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) crawl: Crawl,
+    pub(crate) progress: CrawlProgress,
+}
+
+impl Snapshot {
+    /// Loads a crawl by id with its first seeds. Does not check whether a caller may see it.
+    pub(crate) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
+        let crawl = store.crawl_in_brief(id).await?;
+        let progress = store.crawl_progress(id).await?;
+        Ok(Self { crawl, progress })
+    }
+
+    /// Returns whether the crawl has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.crawl.state.is_live()
+    }
+}
+
 /// The result of one read of a crawl.
 #[derive(Clone, Debug)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// The crawl, and the time at which the read began.
     Is(Instant, Arc<Snapshot>),
     /// The crawl no longer exists.
@@ -40,7 +63,7 @@ struct Inner {
 }
 
 /// An open stream, which counts towards the limit of its caller.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     open: Gauge,
     _permit: KeyedPermit<CallerId>,
 }
@@ -71,7 +94,7 @@ impl Follows {
     ///
     /// # Errors
     /// Fails with 429 if the caller has the maximum number of streams.
-    pub(super) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
+    pub(crate) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
             let most = self.most;
             let sentence = format!(
@@ -85,7 +108,7 @@ impl Follows {
 
     /// Returns the results of all further reads of a crawl, including those without a change. The
     /// first read may have begun before this call.
-    pub(super) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
+    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
         let mut crawls = locked(&self.inner.crawls);
         if let Some(looks) = crawls.get(&id) {
             return looks.subscribe();

@@ -1,0 +1,88 @@
+//! Registers execution providers with sessions.
+use super::Placement;
+use crate::Precision;
+use crate::ep::Provider;
+use crate::runtime::Runtime;
+use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProviderDispatch};
+use ort::session::Session;
+
+/// Loads the libraries of `provider` without a model; the error reports what is missing.
+pub(crate) fn load_library(runtime: &Runtime, provider: Provider, device_id: u32) -> ort::Result<()> {
+    let placement = Placement { provider, device_id, memory_limit: 1 << 30, ..Placement::CPU };
+    Session::builder(runtime.environment())?
+        .with_execution_providers(placement.registrations()?)
+        .map_err(|e| ort::Error::new(e.to_string()))?;
+    Ok(())
+}
+
+impl Placement {
+    /// Returns the providers to register for a session, in order. A failed registration is an
+    /// error, so no fallback is silent.
+    pub(super) fn registrations(&self) -> ort::Result<Vec<ExecutionProviderDispatch>> {
+        let device = i32::try_from(self.device_id)
+            .map_err(|_| ort::Error::new(format!("device id {} is too large", self.device_id)))?;
+        let _ = device;
+        match self.provider {
+            Provider::Cpu => Ok(vec![ep::CPU::default().with_arena_allocator(true).build()]),
+            #[cfg(feature = "openvino")]
+            Provider::OpenVino => Ok(vec![openvino(self)]),
+            #[cfg(feature = "cuda")]
+            Provider::Cuda => Ok(vec![cuda(device, self.memory_limit)]),
+            #[cfg(feature = "tensorrt")]
+            Provider::Tensorrt => {
+                let engine = self.tensorrt.as_ref();
+                let tensorrt = engine.map_or_else(
+                    || ep::TensorRT::default().with_device_id(device),
+                    |engine| engine.provider(device),
+                );
+                let mut registrations = vec![tensorrt.build().error_on_failure()];
+                // Nodes that TensorRT does not support run on CUDA, not on the CPU.
+                #[cfg(feature = "cuda")]
+                registrations.push(cuda(device, self.memory_limit));
+                Ok(registrations)
+            }
+            #[cfg(feature = "migraphx")]
+            Provider::Migraphx => {
+                let migraphx =
+                    ep::MIGraphX::default().with_device_id(device).with_mem_limit(self.memory_limit);
+                Ok(vec![migraphx.build().error_on_failure()])
+            }
+            #[cfg(feature = "coreml")]
+            Provider::CoreMl => {
+                Ok(vec![ep::CoreML::default().with_subgraphs(true).build().error_on_failure()])
+            }
+            #[allow(unreachable_patterns)]
+            other => Err(ort::Error::new(format!("this program was built without {}", other.name()))),
+        }
+    }
+}
+
+/// OpenVINO uses as many threads as other sessions. They are not pinned to cores, because parallel
+/// sessions would be pinned to the same cores.
+#[cfg(feature = "openvino")]
+fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
+    let precision = match placement.precision {
+        Precision::Bf16 => "bf16",
+        Precision::Fp32 | Precision::Int8 => "f32",
+    };
+    let plugin = format!(
+        r#"{{"CPU": {{"INFERENCE_NUM_THREADS": "{}", "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO", "INFERENCE_PRECISION_HINT": "{precision}"}}}}"#,
+        placement.threads
+    );
+    let provider = ep::OpenVINO::default().with_device_type("CPU");
+    provider.with_arbitrary_config("load_config", plugin).build().error_on_failure()
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(device: i32, memory_limit: usize) -> ExecutionProviderDispatch {
+    ep::CUDA::default()
+        .with_device_id(device)
+        .with_memory_limit(memory_limit)
+        // The default doubles the arena at each step and reaches the limit while half of the memory
+        // is unused.
+        .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
+        // An exhaustive search would run every algorithm for every new shape.
+        .with_conv_algorithm_search(ep::cuda::ConvAlgorithmSearch::Heuristic)
+        .build()
+        .error_on_failure()
+}

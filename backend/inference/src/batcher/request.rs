@@ -1,0 +1,43 @@
+//! What a caller chooses for a request, and what it receives.
+use crate::fair_queue::Requester;
+use std::time::{Duration, Instant};
+
+/// The priority class of a request; interactive work runs first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// A person or an API caller waits for the result.
+    Interactive,
+    /// The request is part of a crawl or a batch job.
+    Background,
+}
+
+/// The terms under which a request is queued.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The priority class.
+    pub priority: Priority,
+    /// The caller for whom the request runs. Requesters of the same priority class are served in
+    /// turn.
+    pub requester: Requester,
+    /// Time after which the result is no longer needed. A request that is still queued at that time
+    /// is not run.
+    pub deadline: Option<Instant>,
+}
+
+impl From<Priority> for Terms {
+    /// Returns terms with the default requester and without a deadline.
+    fn from(priority: Priority) -> Self {
+        Self { priority, requester: Requester::default(), deadline: None }
+    }
+}
+
+/// A result with its timings.
+#[derive(Clone, Debug)]
+pub struct Timed<T> {
+    /// The result.
+    pub output: T,
+    /// Time spent waiting for a session.
+    pub queued: Duration,
+    /// Duration of the run, including preparation of the tensor and decoding of the outputs.
+    pub ran: Duration,
+}

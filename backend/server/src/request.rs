@@ -1,0 +1,28 @@
+//! Contains what belongs to the request that the current task serves: its id and its deadline. The
+//! layers in `middleware` set both.
+use std::time::Instant;
+
+tokio::task_local! {
+    static ID: String;
+    static DEADLINE: Instant;
+}
+
+/// Returns the id of the current request, or an empty string outside of a request.
+pub(crate) fn id() -> String {
+    ID.try_with(Clone::clone).unwrap_or_default()
+}
+
+/// Returns the deadline of the current request. Work that has not started by then can be skipped.
+pub(crate) fn deadline() -> Option<Instant> {
+    DEADLINE.try_with(|deadline| *deadline).ok()
+}
+
+/// Runs `answer` with this id as that of the current request.
+pub(crate) async fn with_id<T>(id: String, answer: impl Future<Output = T>) -> T {
+    ID.scope(id, answer).await
+}
+
+/// Runs `answer` with this deadline as that of the current request.
+pub(crate) async fn with_deadline<T>(deadline: Instant, answer: impl Future<Output = T>) -> T {
+    DEADLINE.scope(deadline, answer).await
+}

@@ -1,0 +1,67 @@
+//! Deletes again what a restored backup brought back, by its tombstones.
+use super::{CarriedOut, Plan};
+use crate::traces::LedgerJobs;
+use crate::{Store, StoreError};
+use sqlx::{AssertSqlSafe, PgConnection};
+use uuid::Uuid;
+
+/// Maximum number of faces, images and subjects (each) per call of [`Store::erase_again`].
+const BATCH: i64 = 500;
+
+/// What one call deleted again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// Number of faces, including those of whole images.
+    pub faces: u64,
+    /// Number of whole images.
+    pub images: u64,
+    /// Number of subjects.
+    pub subjects: u64,
+    /// Blobs to delete after the commit.
+    pub blobs: Vec<String>,
+    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
+    pub jobs: LedgerJobs,
+}
+
+impl Again {
+    /// Returns `true` if there was nothing to delete.
+    pub fn is_empty(&self) -> bool {
+        self.faces + self.images + self.subjects == 0
+    }
+}
+
+impl Store {
+    /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
+    /// result is empty.
+    ///
+    /// Reads every row of the collection, without a statement timeout.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database.
+    pub async fn erase_again(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Again, StoreError> {
+        sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
+        self.lock_suppressions(conn, collection, true).await?;
+        let images = named(conn, "images", collection).await?;
+        let faces = named(conn, "faces", collection).await?;
+        let subjects = named(conn, "subjects", collection).await?;
+        let plan = Plan::of(conn, collection, &images, &faces, subjects).await?;
+        let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
+        let subjects = plan.subjects.len() as u64;
+        let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
+        Ok(Again { faces, images, subjects, blobs, jobs })
+    }
+}
+
+/// Returns the rows of the collection in a table that have tombstones.
+async fn named(
+    conn: &mut PgConnection,
+    table: &'static str,
+    collection: Uuid,
+) -> Result<Vec<Uuid>, StoreError> {
+    // Built at run time: the table is one of three constants.
+    let sql = format!(
+        "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
+         where r.collection_id = $1 order by r.id limit $2"
+    );
+    Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
+}

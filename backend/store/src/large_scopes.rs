@@ -1,0 +1,37 @@
+//! Remembers which scopes of searches are large, so that not every search counts their faces.
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// The set of faces that a search compares with, apart from `exclude_face`.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Scope {
+    pub(crate) model: i32,
+    pub(crate) collection: Uuid,
+    pub(crate) crawl: Option<Uuid>,
+    /// The minimum quality, as bits.
+    pub(crate) quality: Option<u32>,
+    pub(crate) with_subject: bool,
+}
+
+/// Scopes known to have more faces than a bound, with the time of the count.
+#[derive(Default)]
+pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
+
+impl LargeScopes {
+    const KEPT: Duration = Duration::from_secs(60);
+
+    /// Returns whether the scope is known to have more than `bound` faces.
+    pub(crate) fn contains(&self, scope: &Scope, bound: i64) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
+    }
+
+    /// Records that the scope has more than `bound` faces.
+    pub(crate) fn insert(&self, scope: Scope, bound: i64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, since)| since.elapsed() < Self::KEPT);
+        known.insert(scope, (bound, Instant::now()));
+    }
+}
