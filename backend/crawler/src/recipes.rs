@@ -1,5 +1,6 @@
 //! Contains site recipes, in which an operator describes the markup of a site with CSS selectors.
 use crate::scope::listed;
+use cssparser::{Parser, ParserInput, Token};
 use lol_html::Selector;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -130,20 +131,14 @@ impl Pick {
 /// ` *` would apply only to the last selector of the list.
 fn check(text: &str) -> Result<(), String> {
     Selector::from_str(text).map_err(|error| format!("is not a valid CSS selector: {error}"))?;
-    let mut inside: Vec<char> = Vec::new();
-    for c in text.chars() {
-        match (c, inside.last()) {
-            ('"' | '\'', Some(open)) if *open == c => drop(inside.pop()),
-            (_, Some('"' | '\'')) => {}
-            ('"' | '\'' | '(' | '[', _) => inside.push(c),
-            (')' | ']', _) => drop(inside.pop()),
-            (',', None) => {
-                return Err("contains several selectors; write each one as a separate entry".into());
-            }
-            _ => {}
-        }
+    let mut input = ParserInput::new(text);
+    let mut parser = Parser::new(&mut input);
+    // The parser skips the content of `:not(a, b)` and `[href="a,b"]`.
+    let is_list = std::iter::from_fn(|| parser.next().ok().cloned()).any(|token| token == Token::Comma);
+    match is_list {
+        true => Err("contains several selectors; write each one as a separate entry".into()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -216,7 +211,7 @@ mod tests {
     #[test]
     fn a_wrong_recipe_is_explained() {
         let error = |r: &[Recipe]| Recipes::new(r).unwrap_err().to_string();
-        let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)"], &[]);
+        let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)", ".a\\,b"], &[]);
         assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());
         let none = Recipe::default();
         assert!(

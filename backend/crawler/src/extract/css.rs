@@ -1,4 +1,9 @@
 //! Finds images in style sheets and style attributes.
+use cssparser::{CowRcStr, ParseError, Parser, ParserInput, Token};
+
+/// Maximum depth of blocks and functions that are read. Deeper ones are skipped, because each level
+/// needs stack memory.
+const MAX_NESTING: usize = 16;
 
 /// Calls `found` with the URL of every image.
 ///
@@ -7,241 +12,120 @@
 /// Only the image with the highest density of an `image-set` is reported. `attribute` means that
 /// the text is a `style` attribute: declarations without a rule around them.
 pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
-    let mut scan = Scan { text, at: 0 };
-    let mut property = if attribute { Property::Name(0) } else { Property::Selector };
-    // The open `image-set(`, if the scanner is inside one.
-    let mut set: Option<Set> = None;
-    while let Some(byte) = scan.peek() {
-        match byte {
-            b'/' if scan.rest().starts_with("/*") => {
-                scan.at = scan.rest()[2..].find("*/").map_or(text.len(), |end| scan.at + end + 4);
-            }
-            b'"' | b'\'' => {
-                let string = scan.string();
-                if let Some(set) = &mut set
-                    && set.depth == 1
-                    && property.takes_images()
-                {
-                    set.last = Some(string);
-                }
-            }
-            b'{' | b';' | b'}' => {
-                scan.at += 1;
-                if let Some(set) = set.take() {
-                    set.finish(&mut found);
-                }
-                property = Property::Name(scan.at);
-            }
-            b':' => {
-                if let Property::Name(from) = property {
-                    property = Property::of(&text[from..scan.at]);
-                }
-                scan.at += 1;
-            }
-            b'(' => {
-                scan.at += 1;
-                if let Some(set) = &mut set {
-                    set.depth += 1;
-                }
-            }
-            b')' => {
-                scan.at += 1;
-                if let Some(open) = &mut set {
-                    open.depth -= 1;
-                    if open.depth == 0
-                        && let Some(set) = set.take()
-                    {
-                        set.finish(&mut found);
-                    }
-                }
-            }
-            b',' => {
-                scan.at += 1;
-                if let Some(set) = &mut set
-                    && set.depth == 1
-                {
-                    set.settle();
-                }
-            }
-            _ if byte.is_ascii_alphanumeric()
-                || matches!(byte, b'-' | b'_' | b'@' | b'.')
-                || byte >= 0x80 =>
-            {
-                let word = scan.word();
-                if scan.peek() != Some(b'(') {
-                    if let Some(set) = &mut set {
-                        set.density(word);
-                    }
-                } else if word.eq_ignore_ascii_case("url") {
-                    scan.at += 1;
-                    let url = scan.url();
-                    match &mut set {
-                        _ if !property.takes_images() => {}
-                        Some(set) => set.last = Some(url),
-                        None => found(url),
-                    }
-                } else if set.is_none()
-                    && (word.eq_ignore_ascii_case("image-set")
-                        || word.eq_ignore_ascii_case("-webkit-image-set"))
-                {
-                    scan.at += 1;
-                    set = Some(Set { depth: 1, last: None, last_density: 1.0, best: None });
-                }
-            }
-            b'\\' => scan.at = (scan.at + 2).min(text.len()),
-            _ => scan.at += 1,
-        }
-        while !text.is_char_boundary(scan.at) {
-            scan.at += 1;
-        }
-    }
-    if let Some(set) = set {
-        set.finish(&mut found);
-    }
+    let mut input = ParserInput::new(text);
+    let mut report = |url: CowRcStr<'_>| found(url.trim_ascii().to_owned());
+    read_block(&mut Parser::new(&mut input), attribute, MAX_NESTING, &mut report);
 }
 
-/// Which declaration the scanner is in.
+/// The part of a declaration that the next token belongs to.
 #[derive(Clone, Copy)]
-enum Property {
-    /// Before the first brace of a style sheet.
-    Selector,
-    /// Inside a possible declaration, whose name starts at this offset.
-    Name(usize),
-    /// In the value of a property that can contain images.
-    Image,
-    /// In any other value.
+enum Part {
+    Start,
+    /// After the name of a property. The flag tells whether its value can contain images.
+    Name(bool),
+    /// In a value that can contain images.
+    Images,
+    /// In any other value, or in a selector.
     Other,
 }
 
-impl Property {
-    fn of(name: &str) -> Self {
-        let name = name.trim_ascii().to_ascii_lowercase();
-        let name = name.rsplit("*/").next().unwrap_or_default().trim_ascii();
-        let shows = ["background", "border-image", "list-style", "mask", "-webkit-mask", "content", "--"];
-        if shows.iter().any(|p| name.starts_with(p)) { Self::Image } else { Self::Other }
-    }
-
-    fn takes_images(self) -> bool {
-        matches!(self, Self::Image)
-    }
-}
-
-/// An open `image-set(`.
-struct Set {
-    depth: usize,
-    last: Option<String>,
-    last_density: f64,
-    best: Option<(f64, String)>,
-}
-
-impl Set {
-    /// Reads a density after an image: `2x`, `1.5dppx`, `192dpi`.
-    fn density(&mut self, word: &str) {
-        let number = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let per_unit = if word.ends_with("dpi") { 96.0 } else { 1.0 };
-        if let Ok(value) = number.parse::<f64>()
-            && value.is_finite()
-            && self.depth == 1
-        {
-            self.last_density = value / per_unit;
-        }
-    }
-
-    fn settle(&mut self) {
-        if let Some(url) = self.last.take()
-            && self.best.as_ref().is_none_or(|(density, _)| self.last_density > *density)
-        {
-            self.best = Some((self.last_density, url));
-        }
-        self.last_density = 1.0;
-    }
-
-    fn finish(mut self, found: &mut impl FnMut(String)) {
-        self.settle();
-        if let Some((_, url)) = self.best {
-            found(url);
-        }
-    }
-}
-
-struct Scan<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Scan<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
-    }
-
-    fn word(&mut self) -> &'a str {
-        let rest = self.rest();
-        let end = rest
-            .bytes()
-            .position(|b| !(b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'@' | b'.') || b >= 0x80))
-            .unwrap_or(rest.len());
-        self.at += end;
-        &rest[..end]
-    }
-
-    /// Reads a quoted string, starting at its quote. As in CSS, an unescaped line end also ends it.
-    fn string(&mut self) -> String {
-        let quote = self.peek();
-        self.at += 1;
-        let end = |b: u8| Some(b) == quote || b == b'\n';
-        self.until(end)
-    }
-
-    /// Reads the content of `url(` up to the closing parenthesis, inclusive.
-    fn url(&mut self) -> String {
-        let rest = self.rest();
-        self.at += rest.len() - rest.trim_ascii_start().len();
-        let value = match self.peek() {
-            Some(b'"' | b'\'') => {
-                let value = self.string();
-                self.until(|b| b == b')');
-                value
+/// Reads rules and, if `declarations` is set, declarations.
+fn read_block<'i>(
+    parser: &mut Parser<'i, '_>,
+    declarations: bool,
+    nesting: usize,
+    found: &mut dyn FnMut(CowRcStr<'i>),
+) {
+    let start = if declarations { Part::Start } else { Part::Other };
+    let mut part = start;
+    while let Ok(token) = parser.next().cloned() {
+        part = match (part, &token) {
+            (_, Token::Semicolon) => start,
+            (_, Token::CurlyBracketBlock) => {
+                inside(parser, nesting, |parser, nesting| read_block(parser, true, nesting, found));
+                start
             }
-            _ => self.until(|b| b == b')'),
+            (Part::Start, Token::Ident(name)) => Part::Name(can_contain_images(name)),
+            (Part::Name(true), Token::Colon) => Part::Images,
+            (Part::Images, _) => {
+                read_token(parser, &token, nesting, found);
+                part
+            }
+            _ => Part::Other,
         };
-        value.trim_ascii().to_owned()
     }
+}
 
-    /// Returns the text up to the first unescaped byte that `end` accepts, with escapes decoded.
-    /// That byte is skipped.
-    fn until(&mut self, end: impl Fn(u8) -> bool) -> String {
-        let mut out = String::new();
-        let mut chars = self.rest().char_indices().peekable();
-        let mut length = self.rest().len();
-        while let Some((at, c)) = chars.next() {
-            if c.is_ascii() && end(c as u8) {
-                length = at + 1;
-                break;
-            }
-            if c != '\\' {
-                out.push(c);
-                continue;
-            }
-            // An escape is one to six hexadecimal digits and an optional space, or any single
-            // character.
-            let mut digits = String::new();
-            while let Some((_, d)) = chars.next_if(|(_, d)| d.is_ascii_hexdigit() && digits.len() < 6) {
-                digits.push(d);
-            }
-            if digits.is_empty() {
-                out.extend(chars.next().map(|(_, c)| c).filter(|c| *c != '\n'));
+fn can_contain_images(property: &str) -> bool {
+    const PROPERTIES: [&str; 7] =
+        ["background", "border-image", "list-style", "mask", "-webkit-mask", "content", "--"];
+    let property = property.to_ascii_lowercase();
+    PROPERTIES.iter().any(|start| property.starts_with(start))
+}
+
+/// Reports the images of one token of a value, and of the tokens inside it if it is a function.
+fn read_token<'i>(
+    parser: &mut Parser<'i, '_>,
+    token: &Token<'i>,
+    nesting: usize,
+    found: &mut dyn FnMut(CowRcStr<'i>),
+) {
+    match token {
+        // Browsers ignore a URL with an unescaped space or quote; it is still an image.
+        Token::UnquotedUrl(url) | Token::BadUrl(url) => found(url.clone()),
+        Token::Function(name) => inside(parser, nesting, |parser, nesting| {
+            if name.eq_ignore_ascii_case("url") {
+                parser.expect_string_cloned().into_iter().for_each(found);
+            } else if ["image-set", "-webkit-image-set"].iter().any(|set| name.eq_ignore_ascii_case(set)) {
+                read_set(parser, nesting, found);
             } else {
-                chars.next_if(|(_, c)| c.is_ascii_whitespace());
-                let code = u32::from_str_radix(&digits, 16).unwrap_or_default();
-                out.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+                while let Ok(token) = parser.next().cloned() {
+                    read_token(parser, &token, nesting, found);
+                }
+            }
+        }),
+        _ => {}
+    }
+}
+
+/// Reports the image with the highest density of an `image-set`.
+fn read_set<'i>(parser: &mut Parser<'i, '_>, nesting: usize, found: &mut dyn FnMut(CowRcStr<'i>)) {
+    let mut best: Option<(f32, CowRcStr<'i>)> = None;
+    let mut at_end = false;
+    while !at_end {
+        let (mut image, mut density) = (None, 1.0);
+        loop {
+            match parser.next().cloned() {
+                Ok(Token::Comma) => break,
+                Ok(Token::QuotedString(url)) => image = Some(url),
+                // `2x`, `1.5dppx`, `192dpi`.
+                Ok(Token::Dimension { value, unit, .. }) => {
+                    density = if unit.eq_ignore_ascii_case("dpi") { value / 96.0 } else { value };
+                }
+                Ok(token) => read_token(parser, &token, nesting, &mut |url| image = Some(url)),
+                Err(_) => {
+                    at_end = true;
+                    break;
+                }
             }
         }
-        self.at += length;
-        out
+        if let Some(image) = image
+            && best.as_ref().is_none_or(|(highest, _)| density > *highest)
+        {
+            best = Some((density, image));
+        }
+    }
+    best.into_iter().for_each(|(_, image)| found(image));
+}
+
+/// Reads the content of the block or function whose first token was read last.
+fn inside<'i>(parser: &mut Parser<'i, '_>, nesting: usize, read: impl FnOnce(&mut Parser<'i, '_>, usize)) {
+    if let Some(nesting) = nesting.checked_sub(1) {
+        // The error says that some content was not read.
+        let _rest: Result<(), ParseError<'i, ()>> = parser.parse_nested_block(|parser| {
+            read(parser, nesting);
+            Ok(())
+        });
     }
 }
 
@@ -290,6 +174,19 @@ mod tests {
             @media (min-width: 100px) { .b::before { content: url('b.png'); color: red } }
             ul { list-style-image: url(c.gif) } .d { mask: url(#clip) } .e{border-image:url(e.png) 30";
         assert_eq!(read(text, false), ["a.jpg", "b.png", "c.gif", "#clip", "e.png"]);
+    }
+
+    #[test]
+    fn damaged_and_deep_style_sheets() {
+        let text = "<!-- .a { background: url(a.jpg) } --> } .b { width: (; background: url(no.jpg) }
+            background: url(no.jpg) ) }; .c { color: red; & > p { background: url(c.jpg) }; mask: url(d.svg)";
+        assert_eq!(read(text, false), ["a.jpg", "c.jpg", "d.svg"]);
+        for open in ["a{", "background:f(", "a{b:[", "background:image-set("] {
+            let text = open.repeat(200_000);
+            assert_eq!(read(&format!("{text}url(a.jpg)"), true), [""; 0], "{open}");
+        }
+        let text = "a{".repeat(15);
+        assert_eq!(read(&format!("{text}background:url(a.jpg)"), false), ["a.jpg"]);
     }
 
     proptest::proptest! {

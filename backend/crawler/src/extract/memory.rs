@@ -15,7 +15,7 @@ use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Maximum compressed bytes stored per page. A page with more content is downloaded on every visit.
 pub const LONGEST_MEMORY: usize = 256 << 10;
 /// Maximum bytes that are decompressed from a stored page.
