@@ -1,8 +1,8 @@
 //! The messages of the ONNX format (onnx.proto3, version 13 and older) that this program edits.
 //!
 //! Fields that the program does not use are kept as bytes. Reading and rewriting a file loses only
-//! fields newer than this list. The meaning of element types and attribute types is in the parent
-//! module.
+//! texts for people (`producer_version` and the `doc_string` of each message) and fields newer than
+//! this list. The meaning of element types and attribute types is in the parent module.
 use bytes::Bytes;
 use prost::Message;
 
