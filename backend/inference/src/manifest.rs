@@ -192,7 +192,7 @@ mod tests {
 
         let twice =
             Manifest::builtin().and(&own.replace("name = \"own\"", "name = \"compact\"")).unwrap_err();
-        assert!(twice.contains("two packs compact"), "{twice}");
+        assert!(twice.contains("the pack compact is listed twice"), "{twice}");
         let outside = Manifest::builtin().and(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
         assert!(outside.contains("../own.onnx") && outside.contains("folder"), "{outside}");
         let again = Manifest::builtin().and(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
