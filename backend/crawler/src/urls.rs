@@ -3,11 +3,13 @@
 use domain::Reason;
 use url::Url;
 
-/// Maximum bytes of a URL that is read, fetched or stored, both before and after it is normalised.
+/// Maximum length in bytes of a URL that is read, fetched or stored, both before and after it is
+/// normalised.
 /// The limit applies to links and images of pages, entries of sitemaps, targets of redirects,
 /// seeds, and URLs in API requests.
 pub const MAX_PARSED_LENGTH: usize = 8192;
-/// Maximum bytes of a page's URL that is followed. Longer ones get the reason `url_too_long`.
+/// Maximum length in bytes of a page's URL that is followed. Longer ones get the reason
+/// `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
 /// Maximum characters of a host name (RFC 1123).
 const MAX_HOST: usize = 253;

@@ -1,5 +1,5 @@
-//! Tests models on OpenVINO. It is a separate process, because a process can load only one library,
-//! and this library has both backends.
+//! Tests models on OpenVINO. These tests run in a separate process, because a process can load only
+//! one library of ONNX Runtime, and the library for OpenVINO contains the CPU backend too.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;

@@ -49,8 +49,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Interval at which an event stream polls its crawl.
     pub events_interval: Duration,
-    /// Maximum number of open event streams per caller. A caller is a key, or an address if no keys
-    /// are used.
+    /// Maximum number of open event streams per caller. Callers are distinguished
+    /// by key, or by address if no keys are used.
     pub max_streams: usize,
     /// Origins whose pages may call the API from a browser. If the list is empty, no other origin
     /// may.

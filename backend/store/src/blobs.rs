@@ -15,8 +15,8 @@ use url::Url;
 /// Maximum number of concurrent deletions.
 const DELETIONS_AT_ONCE: usize = 16;
 
-/// How long a failing bucket is retried. Callers wait during this time, some with an open
-/// transaction. Jobs are also retried by the queue.
+/// How long requests to a failing bucket are retried. Callers wait during this time, some with an
+/// open transaction. Jobs are also retried by the queue.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 

@@ -109,8 +109,8 @@ impl Store {
         self
     }
 
-    /// Returns the same store limited to one collection. Collections, crawls, images and faces of
-    /// other collections are then not found by any call that takes an id. Every statement that
+    /// Returns the same store limited to one collection. A call that takes an id then finds no
+    /// other collection, and no crawl, image or face of another collection. Every statement that
     /// reads or deletes by a caller's id contains the condition, because a caller may have guessed
     /// the id.
     #[must_use]

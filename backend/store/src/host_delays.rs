@@ -102,7 +102,7 @@ impl Store {
     /// Deletes delays that ended more than an hour ago, and returns their number.
     ///
     /// # Errors
-    /// Fails with the errors of the database.
+    /// Fails if the database fails.
     pub async fn prune_host_delays(&self) -> Result<u64, StoreError> {
         let pruned = sqlx::query(
             "delete from host_delays

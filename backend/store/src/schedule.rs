@@ -17,8 +17,8 @@ impl Store {
         crawl_row(conn, crawl).await
     }
 
-    /// Sets the time of the next run after an ended run: `every` after the start of this run, but
-    /// not in the past. Returns that time.
+    /// Sets the time of the next run when a run has ended: `every` after the start of that run,
+    /// but not in the past. Returns that time.
     ///
     /// # Errors
     /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.

@@ -36,7 +36,7 @@ pub fn needs(what: TokenStream, test: TokenStream) -> TokenStream {
             None => return error(&format!("`{name}` is unknown; known are {}", names())),
         }
     }
-    // Cargo recompiles when a variable of `option_env!` changes.
+    // Cargo recompiles when an environment variable that `option_env!` reads changes.
     let mut code = format!("const _: Option<&str> = option_env!({VARIABLE:?});");
     if let Some(reason) = missing {
         code.push_str(&format!("#[ignore = {reason:?}]"));

@@ -52,7 +52,7 @@ struct CreateArgs {
     /// All collections, for a key of an operator
     #[arg(long, group = "reach")]
     all: bool,
-    /// What the key may do; separate several scopes by commas
+    /// What the key may do; separate multiple scopes with commas
     #[arg(long, required = true, value_delimiter = ',', value_enum, value_name = "SCOPE")]
     scope: Vec<ScopeArg>,
     /// Name of the key, such as that of its holder

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 /// The roles of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roles {
-    /// Whether it serves the API over HTTP.
+    /// Whether the process serves the API over HTTP.
     pub(super) api: bool,
-    /// Whether it runs jobs.
+    /// Whether the process runs jobs.
     pub(super) worker: bool,
 }
 

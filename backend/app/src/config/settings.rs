@@ -94,10 +94,11 @@ settings! {
             max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
             /// `MAX_PENDING_BODY_MB`: Three separate limits of this size, in MiB: for request
             /// bodies, for images that are fetched for callers, and for enhanced images that
-            /// callers have not read yet. At the limit, further requests wait or fail with 429. A
-            /// body counts as it arrives. One caller uses at most three quarters of each limit. A
-            /// caller is all keys to one collection, or one address if there are no keys. A larger
-            /// body is accepted if no other body of its caller is pending.
+            /// callers have not read yet. At the limit, further requests wait or fail with 429. The
+            /// bytes of a body are counted as they arrive. One caller uses at most three quarters
+            /// of each limit. All keys to one collection count as one caller; without keys, each
+            /// address is one caller. A larger body is accepted if no other body of its caller is
+            /// pending.
             max_pending_body_mb: u64 = MAX_PENDING_BODY_MB, "512", number(16..=1_048_576);
             /// `MAX_PENDING_IMAGES`: Maximum number of images of callers that are analysed or wait
             /// for analysis. Further requests fail with 429.

@@ -96,8 +96,8 @@ const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a>
     <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=/base>10</a><a href=http://169.254.169.254/latest>9</a>
     <img src=/vast.png><img src=/drip.jpg><img src=/huge.jpg><img src=/grey.jpg><img src=/cut.jpg>";
 
-/// Starts a site with slow and endless bodies, redirects, decompression bombs, a link farm, copies,
-/// long headers and expensive rules in robots.txt.
+/// Starts a site with slow and endless bodies, redirects, decompression bombs, a link farm,
+/// duplicate pages, long headers, and rules in robots.txt that are expensive to evaluate.
 pub(crate) async fn hostile() -> String {
     let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
     let picture = testing::picture("eve.jpg");

@@ -2,10 +2,10 @@
 //! instructions for 8-bit products.
 //!
 //! Weights become signed bytes with one scale for each output: `w = q * scale`, `scale = max |w| /
-//! 127`. Activations become unsigned bytes at run time, in the range of the current item (ONNX
-//! Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is needed; fixed
-//! ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch would share a
-//! range, so this form is for single items. All other operators stay FP32.
+//! 127`. At run time, activations become unsigned bytes that are scaled to the range of the current
+//! item (ONNX Runtime's operator `com.microsoft.DynamicQuantizeMatMul`). No table of ranges is
+//! needed; fixed ranges are less accurate (docs/reference/ACCURACY.md). The items of one batch
+//! would share a range, so this form is for single items. All other operators stay FP32.
 //!
 //! The product requires the channels as its last axis. The runtime merges the transpositions around
 //! it with the layout change that its blocked convolutions need in any case.

@@ -39,9 +39,9 @@ tokio::task_local! {
 /// because a caller who may create keys can create many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
-    /// A caller with a key to one collection, by the id of the collection.
+    /// A caller with a key to one collection, identified by the id of the collection.
     Tenant(Uuid),
-    /// A caller with a key to all collections, by the id of the key.
+    /// A caller with a key to all collections, identified by the id of the key.
     Key(Uuid),
     /// A caller without a key.
     Address(Peer),

@@ -19,7 +19,7 @@ async fn every_operation_says_where_it_runs() {
     }
     matches_are_told_alike(&app, [picture("ada.jpg"), picture("ada_2.jpg")]).await;
 
-    // A response of face detection contains the same devices.
+    // The response to a face detection contains the same devices.
     let answer = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
     let answer = ok(answer).await;
     for operation in operations {

@@ -109,7 +109,7 @@ impl SearchBody {
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(in super::super) enum ProbeInfo {
-    /// A face of an image.
+    /// A face in an image.
     Image {
         /// The image.
         image: ImageInfo,

@@ -91,7 +91,7 @@ pub(super) enum Input {
 }
 
 impl EnrolBody {
-    /// Returns the input and the merged options of body and query.
+    /// Returns the input, and the options merged from the body and the query.
     pub(super) async fn split(
         self,
         state: &AppState,
