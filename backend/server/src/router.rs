@@ -3,7 +3,7 @@
 mod docs;
 
 use crate::middleware::{
-    Api, access, again, bodies, headers, hosts, observe, panic, places, request_id, timeout,
+    Api, access, again, bodies, connection_shares, headers, hosts, observe, panic, request_id, timeout,
 };
 use crate::openapi::{Frame, complete};
 use crate::operation::{Operations, Routes};
@@ -63,7 +63,7 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let api = Api { state, operations: Arc::new(operations) };
     let (router, _) = router.split_for_parts();
     let router = router
-        .route_layer(from_fn_with_state(api.clone(), places::layer))
+        .route_layer(from_fn_with_state(api.clone(), connection_shares::layer))
         .route_layer(from_fn_with_state(api.clone(), bodies::layer))
         .route_layer(from_fn(again::layer))
         .route_layer(from_fn_with_state(api.clone(), access::layer));

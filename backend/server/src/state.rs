@@ -4,7 +4,7 @@ use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
 use crate::confirmation::{Confirmations, Secret};
 use crate::follow::Follows;
-use crate::shares::{KIB, Mine, Shares};
+use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -55,7 +55,7 @@ pub struct Shared {
     /// Each caller's share of the analyses.
     analysis_shares: Shares,
     /// Each caller's share of the database connections.
-    pub(crate) places: Shares,
+    pub(crate) connection_shares: Shares,
     /// Memory for request bodies.
     pub(crate) bodies: BodyMemory,
     /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
@@ -90,17 +90,17 @@ impl AppState {
         Self(Arc::new(Shared {
             bodies: BodyMemory::new(config.body_budget),
             fetched: Budget::new("fetched_images", config.body_budget),
-            fetched_shares: Shares::of(config.body_budget, KIB),
+            fetched_shares: Shares::three_quarters_of(config.body_budget, KIB),
             answers: Budget::new("answers", config.answer_budget),
-            answer_shares: Shares::of(config.answer_budget, KIB),
+            answer_shares: Shares::three_quarters_of(config.answer_budget, KIB),
             follows: Follows::new(&config, shutdown.clone()),
             services,
             config,
             metrics,
             shutdown,
-            analysis_shares: Shares::of(analyses.available_permits() as u64, 1),
+            analysis_shares: Shares::three_quarters_of(analyses.available_permits() as u64, 1),
             analyses,
-            places: Shares::of(connections.into(), 1),
+            connection_shares: Shares::three_quarters_of(connections.into(), 1),
             keyring: Keyring::default(),
             rates: Rates::default(),
             confirmation_secret: Secret::default(),
@@ -165,7 +165,7 @@ impl AppState {
 /// Permits the admitted analyses to wait and run. Dropping it releases their permits.
 pub(crate) struct Admission {
     _all: OwnedSemaphorePermit,
-    _share: Mine,
+    _share: CallerShare,
 }
 
 impl Deref for AppState {

@@ -3,7 +3,7 @@
 //! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
 //! clients then lose the response. So a body above its limit is read and discarded for a while
 //! before the response.
-use crate::body_memory::NoRoom;
+use crate::body_memory::ReservationError;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
@@ -92,9 +92,9 @@ pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// Returns the problem if the cause of an error is missing memory for the body.
-pub(super) fn no_room(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
+pub(super) fn reservation_error(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
     let mut causes = std::iter::successors(Some(error), |e| e.source());
-    causes.find_map(|cause| cause.downcast_ref::<NoRoom>()).cloned().map(ApiError::from)
+    causes.find_map(|cause| cause.downcast_ref::<ReservationError>()).cloned().map(ApiError::from)
 }
 
 /// Reads the whole body. `what` names it in the error.
@@ -117,7 +117,7 @@ pub(super) async fn read(
             if is_too_long(&error) {
                 return too_many_bytes(what, limit);
             }
-            no_room(&error).unwrap_or_else(|| {
+            reservation_error(&error).unwrap_or_else(|| {
                 ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
             })
         })?;

@@ -188,10 +188,10 @@ pub(crate) async fn pair_of_sources(
 ) -> Result<[Bytes; 2], ApiError> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
-            let mut room = fetched::Room::take(state, 2).await?;
-            let half = room.split(state);
+            let mut reservation = fetched::FetchReservation::take(state, 2).await?;
+            let half = reservation.split(state);
             let (a, b) =
-                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room));
+                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, reservation));
             (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
         (a, b) => tokio::join!(resolve(state, a), resolve(state, b)),
@@ -297,8 +297,8 @@ pub(crate) async fn resolve_at(
 ) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
-            let room = fetched::Room::take(state, 1).await?;
-            fetched::fetch(state, &url, room).await.map(|(bytes, answered)| (bytes, Some(answered)))
+            let reservation = fetched::FetchReservation::take(state, 1).await?;
+            fetched::fetch(state, &url, reservation).await.map(|(bytes, answered)| (bytes, Some(answered)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;

@@ -97,5 +97,5 @@ fn refuse(error: &MultipartError, limits: Limits) -> ApiError {
     if body::is_too_long(error) {
         return too_many_bytes("the body", limits.body_bytes);
     }
-    body::no_room(error).unwrap_or_else(|| ApiError::new(Code::BadMultipart, error.body_text()))
+    body::reservation_error(error).unwrap_or_else(|| ApiError::new(Code::BadMultipart, error.body_text()))
 }

@@ -7,7 +7,7 @@
 //! The reservation of one body is in `body_memory`. Fetched images are reserved in
 //! `extract::fetched`.
 use super::Api;
-use crate::body_memory::Room;
+use crate::body_memory::BodyReservation;
 use crate::extract::{is_json, linger, unsupported};
 use crate::operation::Operations;
 use crate::{ApiError, request};
@@ -42,10 +42,10 @@ pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) 
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let room = Arc::new(Mutex::new(api.state.bodies.room(until())));
-    let request = request.map(|body| counted(body, Plan { copies, longest }, room.clone()));
+    let reservation = Arc::new(Mutex::new(api.state.bodies.reservation(until())));
+    let request = request.map(|body| counted(body, Plan { copies, longest }, reservation.clone()));
     let response = next.run(request).await;
-    drop(room);
+    drop(reservation);
     response
 }
 
@@ -92,15 +92,15 @@ impl Plan {
 
 /// Wraps a body so that it reserves memory as it arrives. At the end the reservation matches the
 /// size of the body.
-fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
-    let state = (body.into_data_stream(), 0, room);
-    Body::from_stream(try_unfold(state, move |(mut stream, arrived, room)| async move {
+fn counted(body: Body, plan: Plan, reservation: Arc<Mutex<BodyReservation>>) -> Body {
+    let state = (body.into_data_stream(), 0, reservation);
+    Body::from_stream(try_unfold(state, move |(mut stream, arrived, reservation)| async move {
         let Some(chunk) = stream.next().await.transpose()? else {
-            room.lock().await.shrink(plan.copies * if arrived > UNCOUNTED { arrived } else { 0 });
+            reservation.lock().await.shrink(plan.copies * if arrived > UNCOUNTED { arrived } else { 0 });
             return Ok(None);
         };
         let arrived = arrived + chunk.len() as u64;
-        let mut held = room.lock().await;
+        let mut held = reservation.lock().await;
         if arrived > UNCOUNTED
             && plan.copies * arrived > held.bytes()
             && let Err(refusal) = held.grow(plan.wanted(arrived)).await
@@ -112,6 +112,6 @@ fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
             return Err(axum::Error::new(refusal));
         }
         drop(held);
-        Ok::<_, axum::Error>(Some((chunk, (stream, arrived, room))))
+        Ok::<_, axum::Error>(Some((chunk, (stream, arrived, reservation))))
     }))
 }

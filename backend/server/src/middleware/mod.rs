@@ -6,11 +6,11 @@
 pub(crate) mod access;
 pub(crate) mod again;
 pub(crate) mod bodies;
+pub(crate) mod connection_shares;
 pub(crate) mod headers;
 pub(crate) mod hosts;
 pub(crate) mod observe;
 pub(crate) mod panic;
-pub(crate) mod places;
 pub(crate) mod request_id;
 pub(crate) mod timeout;
 
