@@ -3,7 +3,7 @@
 mod docs;
 
 use crate::middleware::{
-    Api, access, again, bodies, connection_shares, headers, hosts, observe, panic, request_id, timeout,
+    Api, access, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry, timeout,
 };
 use crate::openapi::{Frame, complete};
 use crate::operation::{Operations, Routes};
@@ -65,7 +65,7 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let router = router
         .route_layer(from_fn_with_state(api.clone(), connection_shares::layer))
         .route_layer(from_fn_with_state(api.clone(), bodies::layer))
-        .route_layer(from_fn(again::layer))
+        .route_layer(from_fn(retry::layer))
         .route_layer(from_fn_with_state(api.clone(), access::layer));
     (router, api)
 }

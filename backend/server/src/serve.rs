@@ -6,7 +6,7 @@
 use crate::Config;
 use crate::auth::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
-use crate::stall::Progressing;
+use crate::stall::WriteStallGuard;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -167,7 +167,7 @@ impl Connections {
             .timer(TokioTimer::new())
             .header_read_timeout(self.idle)
             .max_buf_size(MAX_HEAD)
-            .serve_connection(Progressing::new(TokioIo::new(stream), self.write_stall), service);
+            .serve_connection(WriteStallGuard::new(TokioIo::new(stream), self.write_stall), service);
         let (closing, opened) = (self.closing.clone(), Instant::now());
         // `graceful_shutdown` would close a new connection before it reads anything. So a new
         // connection first gets `LINGER`.

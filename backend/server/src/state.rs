@@ -3,7 +3,7 @@
 use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
 use crate::confirmation::{Confirmations, Secret};
-use crate::follow::Follows;
+use crate::follow::CrawlFollowers;
 use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
@@ -67,7 +67,7 @@ pub struct Shared {
     pub(crate) answers: Budget,
     /// Each caller's share of that memory.
     pub(crate) answer_shares: Shares,
-    pub(crate) follows: Follows,
+    pub(crate) crawl_followers: CrawlFollowers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
@@ -93,7 +93,7 @@ impl AppState {
             fetched_shares: Shares::three_quarters_of(config.body_budget, KIB),
             answers: Budget::new("answers", config.answer_budget),
             answer_shares: Shares::three_quarters_of(config.answer_budget, KIB),
-            follows: Follows::new(&config, shutdown.clone()),
+            crawl_followers: CrawlFollowers::new(&config, shutdown.clone()),
             services,
             config,
             metrics,

@@ -1,6 +1,6 @@
 //! Parses JSON bodies. Malformed text fails with `bad_json`. Well-formed text with an invalid field
 //! fails with `invalid_field`, which names the field.
-use super::{body, query::allowed_of, shape};
+use super::{body, query::allowed_of, structure};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
@@ -62,7 +62,7 @@ pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) ->
 }
 
 pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    shape::check(bytes)?;
+    structure::check(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
         // Text after the document is also an error.

@@ -8,7 +8,7 @@
 //! `extract::fetched`.
 use super::Api;
 use crate::body_memory::BodyReservation;
-use crate::extract::{is_json, linger, unsupported};
+use crate::extract::{discard_rest, is_json, unsupported};
 use crate::operation::Operations;
 use crate::{ApiError, request};
 use axum::body::{Body, HttpBody};
@@ -108,7 +108,7 @@ fn counted(body: Body, plan: Plan, reservation: Arc<Mutex<BodyReservation>>) -> 
             held.release();
             drop(held);
             // The rest is read so that the sender receives the error response.
-            linger(&mut stream).await;
+            discard_rest(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }
         drop(held);

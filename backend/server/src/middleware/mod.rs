@@ -4,7 +4,6 @@
 //! The layers for retries of reads, memory for bodies and database connections run after
 //! authentication (`access`).
 pub(crate) mod access;
-pub(crate) mod again;
 pub(crate) mod bodies;
 pub(crate) mod connection_shares;
 pub(crate) mod headers;
@@ -12,6 +11,7 @@ pub(crate) mod hosts;
 pub(crate) mod observe;
 pub(crate) mod panic;
 pub(crate) mod request_id;
+pub(crate) mod retry;
 pub(crate) mod timeout;
 
 use crate::AppState;

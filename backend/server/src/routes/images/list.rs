@@ -60,7 +60,7 @@ pub(super) async fn list_images(
         ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
     let limit = params.limit.map_or(50, Bounded::get);
     let mut images = store.images(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut images, limit, |image| image.id);
+    let next_cursor = cursor::paginate(&mut images, limit, |image| image.id);
     let lists = images.len();
     let places = places_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
     let images = images
