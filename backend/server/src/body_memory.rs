@@ -48,8 +48,8 @@ impl OldestWaitingBody {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older body
-    /// starts to wait.
+    /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older
+    /// body starts to wait.
     async fn wait<T>(
         &self,
         age: u64,

@@ -13,8 +13,8 @@ const MIN_READ_RATE: u32 = 16 << 10;
 /// Fails a write if the peer reads too slowly.
 ///
 /// A connection has at most `patience` of waiting time. Every written byte restores waiting time,
-/// at [`MIN_READ_RATE`] bytes per second. A reader that only occasionally reads one byte therefore cannot
-/// keep the connection open.
+/// at [`MIN_READ_RATE`] bytes per second. A reader that only occasionally reads one byte therefore
+/// cannot keep the connection open.
 pub(crate) struct WriteStallGuard<T> {
     inner: T,
     patience: Duration,

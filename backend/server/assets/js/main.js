@@ -34,7 +34,7 @@ const VIEWS = [
 
 /** The routes. If the key lacks the scope of a view, a message replaces the view. */
 const routes = VIEWS.map(([pattern, title, scope, load]) =>
-  [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/lacking.js")).lacking(title, scope))]);
+  [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/missing_scope.js")).missingScope(title, scope))]);
 
 /** Installs the button that cycles through the automatic, light and dark themes. */
 function installTheme() {

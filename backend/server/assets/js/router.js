@@ -53,7 +53,7 @@ export async function refresh(onChange = changed) {
   const moved = shown !== null && shown !== path;
   shown = path;
   onChange(segments[0]);
-  const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/lost.js")];
+  const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/not_found.js")];
   document.title = `${title} · facecrawl`;
   // A module that could not be loaded (the service stopped) is requested again on the next
   // navigation.

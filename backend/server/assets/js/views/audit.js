@@ -5,11 +5,11 @@ import { csv } from "../csv.js";
 import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
 import { figure, time, title } from "../format.js";
+import { action, actions } from "../labels.js";
 import { href, note } from "../router.js";
 import { may } from "../session.js";
 import { table } from "../table.js";
 import { button, empty, field, heading, linkButton } from "../ui.js";
-import { action, actions } from "../words.js";
 
 const HEADS = ["When", "What", "Collection", "Key", "Details"];
 

@@ -5,10 +5,10 @@ import { h, put } from "../dom.js";
 import { follow } from "../events.js";
 import { outside, tile } from "../faces.js";
 import { count, duration, figure, time, title } from "../format.js";
+import { outcome } from "../labels.js";
 import { plot } from "../plot.js";
 import { go, href } from "../router.js";
-import { busy, button, facts, failed, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
-import { outcome } from "../words.js";
+import { busy, button, facts, failed, fillWith, heading, linkButton, panel, problemBox } from "../ui.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/crawls/${id}`, {}, signal), (crawl) => draw(crawl, signal));
@@ -114,7 +114,7 @@ function recent(id, slot, signal) {
     [asking, again] = [true, false];
     const answer = await get("/faces", { crawl_id: id, limit: 12 }, signal).catch((problem) => problem);
     if (signal.aborted) return;
-    if (answer instanceof Error) put(slot, trouble(answer, want));
+    if (answer instanceof Error) put(slot, problemBox(answer, want));
     else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No faces found yet."));
     else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
     setTimeout(() => ((asking = false), again && !signal.aborted && want()), answer.faces?.length > 0 ? 2000 : 100);

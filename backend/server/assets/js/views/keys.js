@@ -3,11 +3,11 @@ import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
 import { ago, count, plural, time } from "../format.js";
+import { scopes } from "../labels.js";
 import { href, refresh } from "../router.js";
 import { asksForKeys, ownKey } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
-import { scopes } from "../words.js";
 
 const HEADS = ["Key", "Collection", "Scopes", { name: "Per minute", number: true }, { name: "Last used", number: true }, "State", { name: "Revoke", hidden: true }];
 

@@ -7,10 +7,10 @@ import { h, put } from "../dom.js";
 import { choice } from "../form.js";
 import { plural, score } from "../format.js";
 import { pictureInput } from "../input.js";
+import { erasureKind } from "../labels.js";
 import { crop, thumbnail } from "../picture.js";
 import { go, href } from "../router.js";
-import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
-import { erasureKind } from "../words.js";
+import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, problemBox, toast } from "../ui.js";
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
 /** Kinds of an erasure, and the field of the API for each. */
@@ -103,7 +103,7 @@ export function show(page, { query, signal }) {
     await fillWith(preview, signal, () => send({ dry_run: true }).catch(refused), (answer) => {
       if (!answer.problem) return affected(answer, signal, erase);
       const insist = button("Preview anyway", { kind: "danger", onclick: () => busy(insist, () => ((force = true), look())) });
-      return [trouble(answer.problem), insist];
+      return [problemBox(answer.problem), insist];
     }, loading("Loading the preview…"));
     // In a narrow window the preview is below the form.
     preview.scrollIntoView({ block: "nearest" });

@@ -3,10 +3,10 @@ import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { choice, form } from "../form.js";
+import { scopeMeaning, scopes } from "../labels.js";
 import { go } from "../router.js";
 import { may, ownKey } from "../session.js";
 import { button, field, heading, linkButton, modal, panel } from "../ui.js";
-import { scopeMeaning, scopes } from "../words.js";
 
 const DAY = 86_400_000;
 const ENDS = [["90", "In 90 days"], ["30", "In 30 days"], ["7", "In a week"], ["365", "In a year"], ["", "Never"]];

@@ -7,7 +7,7 @@ import { pictureInput } from "../input.js";
 import { name, rename } from "../people.js";
 import { go, href, refresh } from "../router.js";
 import { may } from "../session.js";
-import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
+import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, problemBox, toast } from "../ui.js";
 import { keepOut } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
@@ -52,7 +52,7 @@ function enrolment(subject, signal) {
     (answer) => {
       if (!answer.problem) return void (toast("The face was enrolled."), refresh());
       const insist = answer.problem.code === "low_quality" && button("Enrol anyway", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
-      return [trouble(answer.problem), insist];
+      return [problemBox(answer.problem), insist];
     }, loading("Enrolling…"));
   return panel("Enrol an image", pictureInput(send({}), signal), said);
 }

@@ -7,7 +7,7 @@ import { parse, rate, sum } from "../metrics.js";
 import { plot } from "../plot.js";
 import { bar } from "../quality.js";
 import { table } from "../table.js";
-import { chip, facts, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
+import { chip, facts, fillWith, heading, linkButton, panel, problemBox } from "../ui.js";
 
 const LIVE = ["available", "running", "retryable"];
 /**
@@ -41,12 +41,12 @@ export function show(page, { query, signal }) {
       put(queue, depths(samples));
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      put(queue, trouble(problem));
+      put(queue, problemBox(problem));
       // A repeated request would be rejected too.
       if (problem.status === 403) clearInterval(timer);
     }
     const state = await call("GET", "/health/ready", { signal }).then(() => null, (problem) => problem);
-    if (!signal.aborted) put(health, state ? trouble(state) : ready());
+    if (!signal.aborted) put(health, state ? problemBox(state) : ready());
   };
   const timer = setInterval(() => !document.hidden && look(), 2000);
   look();
