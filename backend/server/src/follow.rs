@@ -50,7 +50,7 @@ pub(crate) enum CrawlRead {
 /// The crawls that have event streams, and the callers of the streams.
 pub(crate) struct CrawlFollowers {
     interval: Duration,
-    most: usize,
+    max_streams: usize,
     streams: KeyedLimit<CallerId>,
     open: Gauge,
     shutdown: CancellationToken,
@@ -82,7 +82,7 @@ impl CrawlFollowers {
         open.set(0.0);
         Self {
             interval: config.events_interval,
-            most: config.max_streams,
+            max_streams: config.max_streams,
             streams: KeyedLimit::new(config.max_streams),
             open,
             shutdown,
@@ -96,9 +96,9 @@ impl CrawlFollowers {
     /// Fails with 429 if the caller has the maximum number of streams.
     pub(crate) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
-            let most = self.most;
+            let max = self.max_streams;
             let sentence = format!(
-                "the caller already has {most} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
+                "the caller already has {max} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
             );
             ApiError::new(Code::Overloaded, sentence).retry_after(RETRY_AFTER)
         })?;

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 /// Their parsed form takes at most about one megabyte.
 pub(super) const MAX_VALUES: usize = 20_000;
 /// Maximum number of characters of a field name that a problem repeats.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_CHARS: usize = 200;
 /// Maximum number of nested objects and arrays.
 pub(super) const MAX_DEPTH: usize = 32;
 
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         while let Some(Name(name)) = fields.next_key()? {
             let is_new = seen.insert(self.0.hasher.hash_one(&*name));
             let has_nul = name.contains('\0');
-            self.0.place.push(Step::Field(name.chars().take(LONGEST_NAME).collect()));
+            self.0.place.push(Step::Field(name.chars().take(MAX_NAME_CHARS).collect()));
             if has_nul {
                 return Err(self.0.refuse(NUL, NO_NUL.to_owned()));
             }

@@ -87,8 +87,8 @@ impl Watcher {
                 () = self.state.shutdown.cancelled() => return None,
                 changed = self.reads.changed() => changed.ok()?,
             }
-            let welcome = self.caller.is_still_welcome(&self.state.keyring, &self.state.services.store).await;
-            if matches!(welcome, Err(error) if error.code() == Code::Unauthorized) {
+            let valid = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
+            if matches!(valid, Err(error) if error.code() == Code::Unauthorized) {
                 return None;
             }
             let read = self.reads.borrow_and_update().clone();

@@ -116,7 +116,10 @@ pub(super) async fn compare_faces(
     Query(params): Query<CompareParams>,
     request: Request,
 ) -> Result<Json<CompareAnswer>, ApiError> {
-    let own = caller.judging(params.collection.as_deref()).await?.and_then(|own| own.match_threshold);
+    let collection_threshold = caller
+        .settings_collection(params.collection.as_deref())
+        .await?
+        .and_then(|collection| collection.match_threshold);
     let [a, b] = match Carrier::of(request.headers())? {
         Carrier::Multipart => pair_of_parts(request, &state).await?,
         Carrier::Json => {
@@ -140,7 +143,7 @@ pub(super) async fn compare_faces(
         .embedding
         .similarity(&b.embedding)
         .ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
-    let threshold = state.match_threshold(params.threshold.map(Cosine::get), own).value;
+    let threshold = state.match_threshold(params.threshold.map(Cosine::get), collection_threshold).value;
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Maximum length of a name and an external id, in characters.
-const LONGEST_TEXT: usize = 200;
+const MAX_CHARS: usize = 200;
 
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -63,10 +63,10 @@ impl From<Subject> for SubjectView {
 pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();
-    if (1..=LONGEST_TEXT).contains(&length) && !text.chars().any(char::is_control) {
+    if (1..=MAX_CHARS).contains(&length) && !text.chars().any(char::is_control) {
         return Ok(Some(text.trim().to_owned()));
     }
-    let allowed = format!("1 to {LONGEST_TEXT} characters without control characters");
+    let allowed = format!("1 to {MAX_CHARS} characters without control characters");
     Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))
         .field(field)
         .value(text)

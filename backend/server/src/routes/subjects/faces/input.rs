@@ -11,7 +11,7 @@ use uuid::Uuid;
 use vision::Profile;
 
 /// Maximum number of stored faces in one call.
-const MOST: usize = 100;
+const MAX_FACES: usize = 100;
 
 /// Options that select a face and its quality requirements. A JSON body may contain the same
 /// fields; its values take precedence.
@@ -131,10 +131,10 @@ impl EnrolBody {
 fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
     faces.sort_unstable();
     faces.dedup();
-    if (1..=MOST).contains(&faces.len()) {
+    if (1..=MAX_FACES).contains(&faces.len()) {
         return Ok(faces);
     }
-    let allowed = format!("1 to {MOST} ids of stored faces");
+    let allowed = format!("1 to {MAX_FACES} ids of stored faces");
     Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
         .field("face_ids")
         .allowed([allowed]))
