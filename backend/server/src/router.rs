@@ -5,7 +5,7 @@ mod docs;
 use crate::middleware::{
     Api, access, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry, timeout,
 };
-use crate::openapi::{Frame, complete};
+use crate::openapi::{BaseDocument, complete};
 use crate::operation::{Operations, Routes};
 use crate::routes::fallback::{no_method, no_route, no_status_route};
 use crate::{AppState, routes};
@@ -18,7 +18,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
 
 fn operations() -> Routes {
-    Routes::with_openapi(Frame::openapi())
+    Routes::with_openapi(BaseDocument::openapi())
         .merge(routes::faces::router())
         .merge(routes::images::router())
         .merge(routes::crawls::router())

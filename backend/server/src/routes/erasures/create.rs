@@ -5,7 +5,7 @@ use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
 use crate::confirmation::Deletion;
 use crate::extract::Query;
-use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::dto::Binary;
 use crate::routes::images::drop_blobs;
@@ -99,10 +99,10 @@ pub(super) async fn create_erasure(
     Query(params): Query<ErasureParams>,
     request: Request,
 ) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
-    let (input, params) = match Carrier::of(request.headers())? {
-        Carrier::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
-        Carrier::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
-        Carrier::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
+        BodyFormat::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
     check_range(params.threshold)?;
     let ResolvedTarget { target, collection, digest } = input.resolve(&state, &caller, &params).await?;

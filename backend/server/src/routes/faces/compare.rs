@@ -3,7 +3,7 @@ use super::analysis::{DetectedFace, ImageInfo};
 use super::likeness::Likeness;
 use crate::auth::Caller;
 use crate::extract::Query;
-use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
+use crate::extract::image::{BodyFormat, ImageSource, pair_of_parts, pair_of_sources, read_json};
 use crate::extract::values::{Bounded, Cosine, Score};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -120,13 +120,13 @@ pub(super) async fn compare_faces(
         .settings_collection(params.collection.as_deref())
         .await?
         .and_then(|collection| collection.match_threshold);
-    let [a, b] = match Carrier::of(request.headers())? {
-        Carrier::Multipart => pair_of_parts(request, &state).await?,
-        Carrier::Json => {
+    let [a, b] = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => pair_of_parts(request, &state).await?,
+        BodyFormat::Json => {
             let body: CompareBody = read_json(request, &state).await?;
             pair_of_sources(&state, body.a, body.b).await?
         }
-        Carrier::Raw => {
+        BodyFormat::Raw => {
             return Err(ApiError::new(
                 Code::UnsupportedMediaType,
                 "a raw body contains only one image; two images are required",

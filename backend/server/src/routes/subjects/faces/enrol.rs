@@ -2,7 +2,7 @@
 use super::super::view::SubjectView;
 use super::input::{Address, EnrolBody, EnrolParams, Input, analysis};
 use crate::auth::Caller;
-use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;
@@ -71,10 +71,10 @@ pub(in super::super) async fn enrol_faces(
     // This check precedes the reading of the body, so that no image is analysed for a subject that
     // does not exist.
     let subject = caller.store().subject(id).await?;
-    let (input, params) = match Carrier::of(request.headers())? {
-        Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
-        Carrier::Raw => (Input::Image(raw(request, &state).await?, None), params),
-        Carrier::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
+        BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
+        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
     };
     let faces = match input {
         Input::Image(bytes, address) => {
