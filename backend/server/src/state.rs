@@ -57,23 +57,23 @@ pub struct Shared {
     /// Each caller's share of the database connections.
     pub(crate) connection_shares: Shares,
     /// Memory for request bodies.
-    pub(crate) bodies: BodyMemory,
-    /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
-    /// is still held while its images are fetched.
-    pub(crate) fetched: Budget,
+    pub(crate) body_memory: BodyMemory,
+    /// Memory for images that are fetched for callers. It is separate from `body_memory`, because a
+    /// body is still held while its images are fetched.
+    pub(crate) fetch_memory: Budget,
     /// Each caller's share of that memory.
-    pub(crate) fetched_shares: Shares,
+    pub(crate) fetch_shares: Shares,
     /// Memory for enhanced images that are still being sent to callers.
-    pub(crate) answers: Budget,
+    pub(crate) response_memory: Budget,
     /// Each caller's share of that memory.
-    pub(crate) answer_shares: Shares,
+    pub(crate) response_shares: Shares,
     pub(crate) crawl_followers: CrawlFollowers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
     /// Labels of the queue gauges that were exported before. A gauge that is missing from the
     /// current counts is exported as 0.
-    pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
+    pub(crate) exported_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
 
 impl AppState {
@@ -88,11 +88,11 @@ impl AppState {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
         let connections = services.store.pool().options().get_max_connections();
         Self(Arc::new(Shared {
-            bodies: BodyMemory::new(config.body_budget),
-            fetched: Budget::new("fetched_images", config.body_budget),
-            fetched_shares: Shares::three_quarters_of(config.body_budget, KIB),
-            answers: Budget::new("answers", config.answer_budget),
-            answer_shares: Shares::three_quarters_of(config.answer_budget, KIB),
+            body_memory: BodyMemory::new(config.body_budget),
+            fetch_memory: Budget::new("fetched_images", config.body_budget),
+            fetch_shares: Shares::three_quarters_of(config.body_budget, KIB),
+            response_memory: Budget::new("answers", config.answer_budget),
+            response_shares: Shares::three_quarters_of(config.answer_budget, KIB),
             crawl_followers: CrawlFollowers::new(&config, shutdown.clone()),
             services,
             config,
@@ -104,7 +104,7 @@ impl AppState {
             keyring: Keyring::default(),
             rates: Rates::default(),
             confirmation_secret: Secret::default(),
-            seen_gauges: Mutex::default(),
+            exported_gauges: Mutex::default(),
         }))
     }
 

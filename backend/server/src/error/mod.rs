@@ -148,10 +148,10 @@ impl ApiError {
 
     /// Assigns the problem to one of several images, such as `a` or `images[3]`.
     #[must_use]
-    pub fn within(mut self, place: &str) -> Self {
+    pub fn within(mut self, parent: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
-            Some(field) => format!("{place}.{field}"),
-            None => place.to_owned(),
+            Some(field) => format!("{parent}.{field}"),
+            None => parent.to_owned(),
         });
         self
     }

@@ -42,9 +42,9 @@ pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Res
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<u64>().ok())
         .unwrap_or(0);
-    let hopeless = length > limit as u64
+    let is_useless = length > limit as u64
         && (headers.contains_key(header::EXPECT) || length > (limit + DISCARD_BYTES) as u64);
-    if hopeless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
+    if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
 }
 
 /// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest is discarded

@@ -41,10 +41,10 @@ impl FetchReservation {
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
-        let mut share = state.fetched_shares.open();
+        let mut share = state.fetch_shares.open();
         // The timeout of the request ends this wait.
         share.begin(bytes).await;
-        let held = state.fetched.take(bytes, Priority::Interactive, request::deadline()).await?;
+        let held = state.fetch_memory.take(bytes, Priority::Interactive, request::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
     }
 
@@ -90,6 +90,6 @@ pub(super) async fn fetch(
     let FetchReservation { mut held, share } = reservation;
     drop(share);
     held.shrink(fetched.body.len() as u64);
-    let answered = fetched.url.to_string();
-    Ok((Bytes::from_owner(Fetched { body: fetched.body, _memory: held }), answered))
+    let fetched_from = fetched.url.to_string();
+    Ok((Bytes::from_owner(Fetched { body: fetched.body, _memory: held }), fetched_from))
 }

@@ -286,19 +286,21 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 
 /// Returns the image bytes of a source.
 pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
-    resolve_at(state, source).await.map(|(bytes, _)| bytes)
+    resolve_with_url(state, source).await.map(|(bytes, _)| bytes)
 }
 
 /// Returns the image bytes of a source. If the image was fetched, it also returns the URL after
 /// redirects.
-pub(crate) async fn resolve_at(
+pub(crate) async fn resolve_with_url(
     state: &AppState,
     source: ImageSource,
 ) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
             let reservation = fetched::FetchReservation::take(state, 1).await?;
-            fetched::fetch(state, &url, reservation).await.map(|(bytes, answered)| (bytes, Some(answered)))
+            fetched::fetch(state, &url, reservation)
+                .await
+                .map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;

@@ -47,7 +47,7 @@ struct QueryError {
 }
 
 impl QueryError {
-    fn at(mut self, key: &str) -> Self {
+    fn with_key(mut self, key: &str) -> Self {
         self.key.get_or_insert_with(|| key.to_owned());
         self
     }
@@ -102,7 +102,7 @@ macro_rules! parsed {
                 Ok(value) => visitor.$visit(value),
                 Err(_) => Err(de::Error::invalid_value(de::Unexpected::Str(self.text), &visitor)),
             }
-            .map_err(|error: QueryError| error.at(self.key))
+            .map_err(|error: QueryError| error.with_key(self.key))
         }
     )* };
 }
@@ -111,7 +111,7 @@ impl<'de> Deserializer<'de> for Text<'_> {
     type Error = QueryError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
-        visitor.visit_str(self.text).map_err(|error: QueryError| error.at(self.key))
+        visitor.visit_str(self.text).map_err(|error: QueryError| error.with_key(self.key))
     }
 
     parsed! {
@@ -138,7 +138,9 @@ impl<'de> Deserializer<'de> for Text<'_> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, QueryError> {
-        visitor.visit_enum(self.text.into_deserializer()).map_err(|error: QueryError| error.at(self.key))
+        visitor
+            .visit_enum(self.text.into_deserializer())
+            .map_err(|error: QueryError| error.with_key(self.key))
     }
 
     serde::forward_to_deserialize_any! {

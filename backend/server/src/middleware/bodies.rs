@@ -42,7 +42,7 @@ pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) 
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let reservation = Arc::new(Mutex::new(api.state.bodies.reservation(wait_deadline())));
+    let reservation = Arc::new(Mutex::new(api.state.body_memory.reservation(wait_deadline())));
     let request =
         request.map(|body| counted(body, CountingRule { copies, expected_bytes }, reservation.clone()));
     let response = next.run(request).await;

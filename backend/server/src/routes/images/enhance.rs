@@ -58,7 +58,7 @@ pub(super) async fn enhance_image(
     drop(permit);
     reservation.held.shrink(file.len() as u64);
     reservation.share.shrink(file.len() as u64);
-    let file = Bytes::from_owner(Answer { file, _reservation: reservation });
+    let file = Bytes::from_owner(EnhancedFile { file, _reservation: reservation });
     let media = HeaderValue::from_static(if jpeg { "image/jpeg" } else { "image/png" });
     let vary = HeaderValue::from_static("accept");
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
@@ -74,20 +74,20 @@ impl ResponseReservation {
     /// Reserves the memory or fails immediately. It does not wait, because the request holds the
     /// memory of an image, for which others may be waiting.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
-        let mut share = state.answer_shares.open();
-        let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };
-        let held = held.ok_or_else(|| state.answers.exhausted())?;
+        let mut share = state.response_shares.open();
+        let held = if share.grow(bytes) { state.response_memory.try_take(bytes) } else { None };
+        let held = held.ok_or_else(|| state.response_memory.exhausted())?;
         Ok(Self { held, share })
     }
 }
 
 /// An enhanced image, with its memory until it has been sent.
-struct Answer {
+struct EnhancedFile {
     file: Vec<u8>,
     _reservation: ResponseReservation,
 }
 
-impl AsRef<[u8]> for Answer {
+impl AsRef<[u8]> for EnhancedFile {
     fn as_ref(&self) -> &[u8] {
         &self.file
     }
