@@ -49,7 +49,8 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(given, ["url"]);
             // The service stores, looks up and suppresses an address in one spelling.
             let body = serde_json::json!({"url": address}).to_string();
-            let again = erasure("", body.as_bytes(), thresholds, PICTURE_BYTES).expect("a normal form is read");
+            let again =
+                erasure("", body.as_bytes(), thresholds, PICTURE_BYTES).expect("a normal form is read");
             assert!(matches!(again.target, ErasureTarget::Url(again) if again == address), "{address}");
         }
     }

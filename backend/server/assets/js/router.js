@@ -23,7 +23,7 @@ export function href(path, query = {}) {
 export const go = (path, query) => (location.hash = href(path, query));
 
 /** Writes filters to the address without a new entry in the history. */
-export const note = (query) => history.replaceState(history.state, "", href(`/${parse(location.hash).segments.join("/")}`, query));
+export const setQuery = (query) => history.replaceState(history.state, "", href(`/${parse(location.hash).segments.join("/")}`, query));
 
 /**
  * Starts the router. `table` holds `[pattern, title, load]`: `["faces/:id", "Face", () =>

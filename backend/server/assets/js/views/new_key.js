@@ -63,16 +63,16 @@ function body(data, own) {
  */
 const reveal = (secret, key) => modal(`The key of “${key.name}”`, (close) => {
   const shown = h("input.secret", { value: secret, readonly: true, "aria-label": "The key", autofocus: true, onfocus: () => shown.select() });
-  const said = h("p.hint", { role: "status" });
+  const status = h("p.hint", { role: "status" });
   const copy = button("Copy", { kind: "primary", symbol: "copy", onclick: async () => {
     shown.select();
     // Without TLS, browsers block the clipboard. The key is then selected so that the user can copy
     // it.
     const copied = await navigator.clipboard?.writeText(secret).then(() => true, () => false);
-    said.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
+    status.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
   } });
   return h("div", {},
     h("p", {}, "Copy the key now. It cannot be shown again, because the service stores only its hash."),
-    h("div.line", {}, h("div.field", {}, shown), copy), said,
+    h("div.line", {}, h("div.field", {}, shown), copy), status,
     h("div.actions.end", {}, button("Done", { onclick: () => close(true) })));
 }, { firm: true });
