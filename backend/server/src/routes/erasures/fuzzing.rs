@@ -3,7 +3,7 @@
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
-use super::threshold::{check_range, checked};
+use super::threshold::{check_range, erasure_threshold};
 use crate::ApiError;
 use crate::extract::fuzzing::{body, parameters, picture};
 use bytes::Bytes;
@@ -66,7 +66,7 @@ pub fn erasure(
         let Thresholds { collection, service, model } = thresholds;
         let request = params.threshold.map(|threshold| threshold as f32);
         let threshold = MatchThreshold::resolve(request, collection, Some(service), model);
-        Ok::<_, ApiError>(ErasureTarget::Likeness(checked(threshold, model, force)?, bytes))
+        Ok::<_, ApiError>(ErasureTarget::Likeness(erasure_threshold(threshold, model, force)?, bytes))
     };
     let target = match input {
         TargetInput::Picture(bytes) => likeness(bytes)?,

@@ -1,7 +1,7 @@
 //! Reads the target of an erasure: a likeness in an image, a face, an image, a person, or the
 //! images found at an address.
 use super::create::ErasureParams;
-use super::threshold::checked;
+use super::threshold::erasure_threshold;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Score, uuid};
@@ -210,7 +210,7 @@ async fn likeness(
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
-    let threshold = checked(threshold, model, params.force.unwrap_or(false))?;
+    let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
     let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),

@@ -1,5 +1,5 @@
 //! `PATCH /subjects/{id}`
-use super::view::{SubjectView, checked, checked_metadata};
+use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::values::double_option;
 use crate::extract::{Id, Json as JsonBody};
@@ -47,9 +47,9 @@ pub(super) async fn update_subject(
     JsonBody(body): JsonBody<UpdateSubject>,
 ) -> Result<Json<SubjectView>, ApiError> {
     let patch = SubjectPatch {
-        name: body.name.map(|name| checked("name", name)).transpose()?,
-        external_id: body.external_id.map(|text| checked("external_id", text)).transpose()?,
-        metadata: body.metadata.map(checked_metadata).transpose()?,
+        name: body.name.map(|name| check_text("name", name)).transpose()?,
+        external_id: body.external_id.map(|text| check_text("external_id", text)).transpose()?,
+        metadata: body.metadata.map(check_metadata).transpose()?,
     };
     let store = caller.store();
     let subject = store.subject(id).await?;

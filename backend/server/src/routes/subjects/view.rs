@@ -60,7 +60,7 @@ impl From<Subject> for SubjectView {
 }
 
 /// Validates a name or an external id and removes surrounding white space.
-pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();
     if (1..=MAX_CHARS).contains(&length) && !text.chars().any(char::is_control) {
@@ -74,7 +74,7 @@ pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String
 }
 
 /// A JSON object that the caller sets.
-pub(super) fn checked_metadata(metadata: Value) -> Result<Value, ApiError> {
+pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {LONGEST_METADATA} bytes");
         ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
