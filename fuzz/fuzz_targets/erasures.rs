@@ -3,7 +3,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use server::fuzzing::{ErasureTarget, Levels, erasure};
+use server::fuzzing::{ErasureTarget, Thresholds, erasure};
 
 const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
 const PICTURE_BYTES: usize = 256;
@@ -12,19 +12,19 @@ const PICTURE_BYTES: usize = 256;
 const MODEL: f32 = 0.363;
 const LEVELS: [f32; 4] = [-1.0, 0.2, MODEL, 0.9];
 
-// The input is a byte for the levels, a query up to a line feed, and the body.
+// The input is a byte for the thresholds, a query up to a line feed, and the body.
 fuzz_target!(|input: &[u8]| {
-    let Some((levels, rest)) = input.split_first() else { return };
-    let levels = Levels {
-        collection: (levels & 16 != 0).then_some(LEVELS[usize::from(levels & 3)]),
-        service: LEVELS[usize::from(levels >> 2 & 3)],
+    let Some((thresholds, rest)) = input.split_first() else { return };
+    let thresholds = Thresholds {
+        collection: (thresholds & 16 != 0).then_some(LEVELS[usize::from(thresholds & 3)]),
+        service: LEVELS[usize::from(thresholds >> 2 & 3)],
         model: MODEL,
     };
     let line = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
     let (query, body) = rest.split_at(line);
     let body = body.get(1..).unwrap_or_default();
     let Ok(query) = std::str::from_utf8(query) else { return };
-    let Ok(read) = erasure(query, body, levels, PICTURE_BYTES) else { return };
+    let Ok(read) = erasure(query, body, thresholds, PICTURE_BYTES) else { return };
     let said: Value = serde_json::from_slice(body).expect("a body that was read is JSON");
     let given: Vec<&str> = TARGETS.into_iter().filter(|name| !said[*name].is_null()).collect();
     assert_eq!(given.len(), 1, "{given:?}");
@@ -49,7 +49,8 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(given, ["url"]);
             // The service stores, looks up and suppresses an address in one spelling.
             let body = serde_json::json!({"url": address}).to_string();
-            let again = erasure("", body.as_bytes(), levels, PICTURE_BYTES).expect("a normal form is read");
+            let again =
+                erasure("", body.as_bytes(), thresholds, PICTURE_BYTES).expect("a normal form is read");
             assert!(matches!(again.target, ErasureTarget::Url(again) if again == address), "{address}");
         }
     }

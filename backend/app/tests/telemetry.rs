@@ -89,7 +89,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
 
     let with =
         |message: &str| -> Vec<&Value> { log.iter().filter(|line| line["message"] == message).collect() };
-    let answered = with("answered");
+    let answered = with("request completed");
     assert!(answered.len() > 2, "{log:#?}");
     for line in &answered {
         let request = spans(line)
@@ -176,7 +176,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
     ] {
         assert!(has(text), "{text} was not sent");
     }
-    assert!(!has("answered") && !has("ada.jpg"), "log lines and their details are not exported");
+    assert!(!has("request completed") && !has("ada.jpg"), "log lines and their details are not exported");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Reserves the memory of request bodies, each from the budget of all bodies and the share of its
 //! sender. `middleware::bodies` counts the bytes of a body.
 use crate::ApiError;
-use crate::shares::{KIB, Mine, Shares};
+use crate::shares::{CallerShare, KIB, Shares};
 use inference::Priority;
 use pipeline::{Budget, Exhausted, Share};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Why a partly read body could not get more memory.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum NoRoom {
+pub(crate) enum ReservationError {
     /// The bodies of all callers together use the whole budget.
     #[error(transparent)]
     All(#[from] Exhausted),
@@ -20,11 +20,13 @@ pub(crate) enum NoRoom {
     Share(&'static str, Exhausted),
 }
 
-impl From<NoRoom> for ApiError {
-    fn from(error: NoRoom) -> Self {
+impl From<ReservationError> for ApiError {
+    fn from(error: ReservationError) -> Self {
         match error {
-            NoRoom::All(exhausted) => exhausted.into(),
-            NoRoom::Share(_, ref exhausted) => Self::overloaded(error.to_string(), exhausted.retry_after),
+            ReservationError::All(exhausted) => exhausted.into(),
+            ReservationError::Share(_, ref exhausted) => {
+                Self::overloaded(error.to_string(), exhausted.retry_after)
+            }
         }
     }
 }
@@ -32,50 +34,50 @@ impl From<NoRoom> for ApiError {
 /// The oldest partly read body that waits for more memory. Its entry holds the age of the body and
 /// a token that ends the wait. A lower age means an older body.
 #[derive(Clone, Default)]
-struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);
+struct OldestWaitingBody(Arc<Mutex<Option<(u64, CancellationToken)>>>);
 
 /// Represents the entry of the waiting body. Dropping it removes the entry.
-struct Place<'a> {
-    elder: &'a Elder,
+struct WaitingSlot<'a> {
+    oldest: &'a OldestWaitingBody,
     age: u64,
 }
 
-impl Elder {
+impl OldestWaitingBody {
     fn next_age() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits for `room`. Returns `None` if an older body is already waiting, or when an older body
-    /// starts to wait.
+    /// Waits for `memory`. Returns `None` if an older body is already waiting, or when an older
+    /// body starts to wait.
     async fn wait<T>(
         &self,
         age: u64,
-        room: impl Future<Output = Result<T, Exhausted>>,
+        memory: impl Future<Output = Result<T, Exhausted>>,
     ) -> Option<Result<T, Exhausted>> {
-        let sent_away = CancellationToken::new();
+        let displaced = CancellationToken::new();
         {
-            let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*place {
+            let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*slot {
                 Some((other, _)) if *other < age => return None,
                 Some((_, other)) => other.cancel(),
                 None => {}
             }
-            *place = Some((age, sent_away.clone()));
+            *slot = Some((age, displaced.clone()));
         }
-        let _place = Place { elder: self, age };
+        let _slot = WaitingSlot { oldest: self, age };
         tokio::select! {
-            room = room => Some(room),
-            () = sent_away.cancelled() => None,
+            memory = memory => Some(memory),
+            () = displaced.cancelled() => None,
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingSlot<'_> {
     fn drop(&mut self) {
-        let mut place = self.elder.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.as_ref().is_some_and(|(age, _)| *age == self.age) {
-            *place = None;
+        let mut slot = self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(|(age, _)| *age == self.age) {
+            *slot = None;
         }
     }
 }
@@ -84,7 +86,7 @@ impl Drop for Place<'_> {
 pub(crate) struct BodyMemory {
     budget: Budget,
     /// The partly read body that waits for more memory.
-    elder: Elder,
+    oldest: OldestWaitingBody,
     /// Each caller's share.
     shares: Shares,
 }
@@ -93,16 +95,20 @@ impl BodyMemory {
     /// Returns a memory of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
         let budget = Budget::new("request_bodies", limit);
-        Self { shares: Shares::of(budget.limit(), KIB), budget, elder: Elder::default() }
+        Self {
+            shares: Shares::three_quarters_of(budget.limit(), KIB),
+            budget,
+            oldest: OldestWaitingBody::default(),
+        }
     }
 
     /// Returns the empty reservation of a body of the current caller. The body may wait for memory
     /// until `until`.
-    pub(crate) fn room(&self, until: Option<Instant>) -> Room {
-        Room {
+    pub(crate) fn reservation(&self, until: Option<Instant>) -> BodyReservation {
+        BodyReservation {
             budget: self.budget.clone(),
-            elder: self.elder.clone(),
-            age: Elder::next_age(),
+            oldest: self.oldest.clone(),
+            age: OldestWaitingBody::next_age(),
             until,
             share: self.shares.open(),
             held: None,
@@ -112,17 +118,17 @@ impl BodyMemory {
 }
 
 /// Represents the memory that one body holds.
-pub(crate) struct Room {
+pub(crate) struct BodyReservation {
     budget: Budget,
-    elder: Elder,
+    oldest: OldestWaitingBody,
     age: u64,
     until: Option<Instant>,
-    share: Mine,
+    share: CallerShare,
     held: Option<Share>,
     bytes: u64,
 }
 
-impl Room {
+impl BodyReservation {
     /// Returns the reserved bytes. A body that holds the whole budget needs no more, so the result
     /// is then `u64::MAX`.
     pub(crate) fn bytes(&self) -> u64 {
@@ -132,8 +138,8 @@ impl Room {
     /// Raises the reservation to `bytes` in total.
     ///
     /// # Errors
-    /// Fails with [`NoRoom`]. The previous reservation remains.
-    pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
+    /// Fails with [`ReservationError`]. The previous reservation remains.
+    pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), ReservationError> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.
         let bytes = bytes.next_multiple_of(KIB).min(self.budget.limit());
@@ -149,20 +155,20 @@ impl Room {
                 }
             };
             if !begun {
-                return Err(self.no_share());
+                return Err(self.share_exhausted());
             }
             let share = self.budget.take(bytes, Priority::Interactive, self.until).await?;
             (self.held, self.bytes) = (Some(share), bytes);
             return Ok(());
         };
         if !self.share.grow(bytes) {
-            return Err(self.no_share());
+            return Err(self.share_exhausted());
         }
         let share = match self.budget.try_take(more) {
             Some(share) => share,
             None => {
-                let room = self.budget.take(more, Priority::Interactive, self.until);
-                self.elder.wait(self.age, room).await.ok_or_else(|| self.budget.exhausted())??
+                let memory = self.budget.take(more, Priority::Interactive, self.until);
+                self.oldest.wait(self.age, memory).await.ok_or_else(|| self.budget.exhausted())??
             }
         };
         held.join(share);
@@ -170,9 +176,9 @@ impl Room {
         Ok(())
     }
 
-    fn no_share(&self) -> NoRoom {
+    fn share_exhausted(&self) -> ReservationError {
         let exhausted = self.budget.exhausted();
-        NoRoom::Share(exhausted.what, exhausted)
+        ReservationError::Share(exhausted.what, exhausted)
     }
 
     /// Releases the part that exceeds `bytes`.

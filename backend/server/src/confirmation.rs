@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use tokio::sync::OnceCell;
 
 /// Lifetime of a token, in seconds.
-const VALID: u64 = 15 * 60;
+const LIFETIME_SECONDS: u64 = 15 * 60;
 
 /// Holds the signing secret that all processes share. It is read from the database once.
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Secret(OnceCell<Vec<u8>>);
 pub(crate) struct Confirmations {
     mac: Hmac<Sha256>,
     /// Maximum number of rows that one call may delete without a token.
-    most: u64,
+    max_unconfirmed: u64,
 }
 
 /// Describes a deletion that cannot be undone.
@@ -37,23 +37,27 @@ pub(crate) struct Deletion {
 }
 
 impl Secret {
-    /// Returns the signer for confirmation tokens. Deletions of at most `most` rows need no token.
-    /// Call it before a transaction begins, because it may have to read the secret from the
-    /// database.
+    /// Returns the signer for confirmation tokens. Deletions of at most `max_unconfirmed` rows need
+    /// no token. Call it before a transaction begins, because it may have to read the secret from
+    /// the database.
     ///
     /// # Errors
     /// Fails with 503 if the database is unavailable.
-    pub(crate) async fn signer(&self, store: &Store, most: u64) -> Result<Confirmations, ApiError> {
+    pub(crate) async fn signer(
+        &self,
+        store: &Store,
+        max_unconfirmed: u64,
+    ) -> Result<Confirmations, ApiError> {
         let secret = self.0.get_or_try_init(|| store.confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
-        Ok(Confirmations { mac, most })
+        Ok(Confirmations { mac, max_unconfirmed })
     }
 }
 
 impl Confirmations {
     /// Returns the token for the response of a dry run.
     pub(crate) fn token(&self, deletion: &Deletion) -> String {
-        let (until, count) = (now() + VALID, deletion.count);
+        let (until, count) = (now() + LIFETIME_SECONDS, deletion.count);
         let mac = self.sign(&deletion.target, until, count).finalize().into_bytes();
         format!("{until}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
     }
@@ -66,7 +70,7 @@ impl Confirmations {
     /// # Errors
     /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.
     pub(crate) fn check(&self, deletion: &Deletion, token: Option<&str>) -> Result<(), ApiError> {
-        if deletion.count <= self.most {
+        if deletion.count <= self.max_unconfirmed {
             return Ok(());
         }
         let count = deletion.count;
@@ -74,7 +78,7 @@ impl Confirmations {
             let sentence = format!(
                 "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {why}; repeat the call with \
                  dry_run=true, then send it with the `confirm` of that response",
-                self.most
+                self.max_unconfirmed
             );
             ApiError::new(Code::ConfirmationNeeded, sentence)
                 .reason(reason)
@@ -91,7 +95,7 @@ impl Confirmations {
         }
         let mac = parts.next().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).ok_or_else(foreign)?;
         self.sign(&deletion.target, until, seen).verify_slice(&mac).map_err(|_| foreign())?;
-        if count > seen.saturating_add(self.most) {
+        if count > seen.saturating_add(self.max_unconfirmed) {
             return Err(refuse("grown", &format!("the dry run counted only {seen}")));
         }
         Ok(())

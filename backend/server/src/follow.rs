@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Time after which a caller with too many streams may try again.
-const PAUSE: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in
 /// a response. The conversion removes what the caller may not see.
@@ -40,17 +40,17 @@ impl Snapshot {
 
 /// The result of one read of a crawl.
 #[derive(Clone, Debug)]
-pub(crate) enum Look {
+pub(crate) enum CrawlRead {
     /// The crawl, and the time at which the read began.
-    Is(Instant, Arc<Snapshot>),
+    Found(Instant, Arc<Snapshot>),
     /// The crawl no longer exists.
     Gone,
 }
 
 /// The crawls that have event streams, and the callers of the streams.
-pub(crate) struct Follows {
+pub(crate) struct CrawlFollowers {
     interval: Duration,
-    most: usize,
+    max_streams: usize,
     streams: KeyedLimit<CallerId>,
     open: Gauge,
     shutdown: CancellationToken,
@@ -58,7 +58,7 @@ pub(crate) struct Follows {
 }
 
 struct Inner {
-    crawls: Mutex<HashMap<Uuid, Arc<watch::Sender<Option<Look>>>>>,
+    crawls: Mutex<HashMap<Uuid, Arc<watch::Sender<Option<CrawlRead>>>>>,
     followed: Gauge,
 }
 
@@ -72,7 +72,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Follows {
+impl CrawlFollowers {
     pub(crate) fn new(config: &Config, shutdown: CancellationToken) -> Self {
         describe_gauge!("facecrawl_crawls_followed", "Number of crawls that are polled for event streams.");
         describe_gauge!("facecrawl_event_streams", "Number of open event streams.");
@@ -82,7 +82,7 @@ impl Follows {
         open.set(0.0);
         Self {
             interval: config.events_interval,
-            most: config.max_streams,
+            max_streams: config.max_streams,
             streams: KeyedLimit::new(config.max_streams),
             open,
             shutdown,
@@ -96,11 +96,11 @@ impl Follows {
     /// Fails with 429 if the caller has the maximum number of streams.
     pub(crate) fn admit(&self, caller: CallerId) -> Result<Stream, ApiError> {
         let permit = self.streams.try_acquire(caller).ok_or_else(|| {
-            let most = self.most;
+            let max = self.max_streams;
             let sentence = format!(
-                "the caller already has {most} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
+                "the caller already has {max} open event streams, the maximum per caller (MAX_EVENT_STREAMS)"
             );
-            ApiError::new(Code::Overloaded, sentence).retry_after(PAUSE)
+            ApiError::new(Code::Overloaded, sentence).retry_after(RETRY_AFTER)
         })?;
         self.open.increment(1.0);
         Ok(Stream { open: self.open.clone(), _permit: permit })
@@ -108,17 +108,17 @@ impl Follows {
 
     /// Returns the results of all further reads of a crawl, including those without a change. The
     /// first read may have begun before this call.
-    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<Look>> {
+    pub(crate) fn follow(&self, store: &Store, id: Uuid) -> watch::Receiver<Option<CrawlRead>> {
         let mut crawls = locked(&self.inner.crawls);
-        if let Some(looks) = crawls.get(&id) {
-            return looks.subscribe();
+        if let Some(reads) = crawls.get(&id) {
+            return reads.subscribe();
         }
-        let (looks, receiver) = watch::channel(None);
-        let looks = Arc::new(looks);
-        crawls.insert(id, looks.clone());
+        let (reads, receiver) = watch::channel(None);
+        let reads = Arc::new(reads);
+        crawls.insert(id, reads.clone());
         self.inner.followed.increment(1.0);
         let task =
-            Task { id, store: store.clone(), looks, interval: self.interval, inner: self.inner.clone() };
+            Task { id, store: store.clone(), reads, interval: self.interval, inner: self.inner.clone() };
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -134,7 +134,7 @@ impl Follows {
 struct Task {
     id: Uuid,
     store: Store,
-    looks: Arc<watch::Sender<Option<Look>>>,
+    reads: Arc<watch::Sender<Option<CrawlRead>>>,
     interval: Duration,
     inner: Arc<Inner>,
 }
@@ -145,13 +145,15 @@ impl Task {
     async fn run(&self) {
         loop {
             tokio::select! {
-                () = self.looks.closed() => if self.inner.forget(self.id, false) { return },
+                () = self.reads.closed() => if self.inner.forget(self.id, false) { return },
                 () = tokio::time::sleep(self.interval) => {}
             }
             let began = Instant::now();
             match Snapshot::in_brief(&self.store, self.id).await {
-                Ok(crawl) => self.looks.send_replace(Some(Look::Is(began, Arc::new(crawl)))),
-                Err(error) if error.code() == Code::NotFound => self.looks.send_replace(Some(Look::Gone)),
+                Ok(crawl) => self.reads.send_replace(Some(CrawlRead::Found(began, Arc::new(crawl)))),
+                Err(error) if error.code() == Code::NotFound => {
+                    self.reads.send_replace(Some(CrawlRead::Gone))
+                }
                 Err(_) => continue,
             };
         }
@@ -163,7 +165,7 @@ impl Inner {
     /// not removed.
     fn forget(&self, id: Uuid, in_any_case: bool) -> bool {
         let mut crawls = locked(&self.crawls);
-        let is_followed = crawls.get(&id).is_some_and(|looks| looks.receiver_count() > 0);
+        let is_followed = crawls.get(&id).is_some_and(|reads| reads.receiver_count() > 0);
         if is_followed && !in_any_case {
             return false;
         }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 pub use crate::extract::fuzzing::{
     MAX_DEPTH, MAX_VALUES, PART_NAMES, Part, PartLimits, check_structure, multipart,
 };
-pub use crate::routes::erasures::fuzzing::{Erasure, ErasureTarget, Levels, erasure};
+pub use crate::routes::erasures::fuzzing::{Erasure, ErasureTarget, Thresholds, erasure};
 
 /// Reads a body as one of the types of the API.
 pub type ReadBody = fn(&[u8]) -> Result<(), ApiError>;

@@ -31,7 +31,7 @@ pub struct PublicHost(Option<Authority>);
 /// The text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a host name or an IP address, with or without a port, or *")]
-pub struct NotAHost;
+pub struct InvalidPublicHost;
 
 impl HostName {
     fn parse(text: &str) -> Option<Self> {
@@ -76,13 +76,13 @@ impl Authority {
     /// Returns whether a request may name this host in its `Host` header.
     pub(crate) fn is_allowed(&self, listen: IpAddr, public: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
-        let listened_on = match self.host {
+        let is_listen_address = match self.host {
             // DNS rebinding requires a name, so a request that names an address cannot be an
             // attack. If the service listens on all addresses, every address is allowed.
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };
-        self.host.is_loopback() || listened_on || public.iter().any(|rule| rule.covers(self))
+        self.host.is_loopback() || is_listen_address || public.iter().any(|rule| rule.covers(self))
     }
 
     /// Returns whether a page of this origin was served by this host. The scheme is not compared,
@@ -107,12 +107,12 @@ impl PublicHost {
 }
 
 impl FromStr for PublicHost {
-    type Err = NotAHost;
+    type Err = InvalidPublicHost;
 
-    fn from_str(text: &str) -> Result<Self, NotAHost> {
+    fn from_str(text: &str) -> Result<Self, InvalidPublicHost> {
         match text {
             "*" => Ok(Self(None)),
-            text => Authority::parse(text).map(|rule| Self(Some(rule))).ok_or(NotAHost),
+            text => Authority::parse(text).map(|rule| Self(Some(rule))).ok_or(InvalidPublicHost),
         }
     }
 }

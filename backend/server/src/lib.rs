@@ -33,7 +33,7 @@ pub mod telemetry;
 use operation::Spec;
 use store::keys::Scope;
 
-pub use auth::CACHED as KEY_CACHED;
+pub use auth::KEY_CACHE_TTL;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
 pub use hosts::PublicHost;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Limits the permits of each holder. A holder without permits uses no memory.
 pub(crate) struct KeyedLimit<K> {
-    most: usize,
+    max_permits: usize,
     held: Arc<Mutex<HashMap<K, usize>>>,
 }
 
@@ -16,16 +16,16 @@ pub(crate) struct KeyedPermit<K: Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> KeyedLimit<K> {
-    /// Returns a limit of `most` permits for each holder.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, held: Arc::default() }
+    /// Returns a limit of `max_permits` permits for each holder.
+    pub(crate) fn new(max_permits: usize) -> Self {
+        Self { max_permits, held: Arc::default() }
     }
 
-    /// Returns a permit, or `None` if the holder already has `most` permits.
+    /// Returns a permit, or `None` if the holder already has `max_permits` permits.
     pub(crate) fn try_acquire(&self, holder: K) -> Option<KeyedPermit<K>> {
         let mut held = locked(&self.held);
         let count = held.get(&holder).copied().unwrap_or_default();
-        if count >= self.most {
+        if count >= self.max_permits {
             return None;
         }
         held.insert(holder, count + 1);

@@ -29,8 +29,8 @@ pub(crate) struct Spec {
     /// Fields of the JSON body. A caller must send exactly one of them.
     pub(crate) one_of: &'static [&'static str],
     /// Whether a running request counts towards its caller's limit on database connections
-    /// (`middleware::places`).
-    pub(crate) takes_place: bool,
+    /// (`middleware::connection_shares`).
+    pub(crate) uses_connection: bool,
     /// Whether a request may name any host. Load balancers send arbitrary host names, and these
     /// operations reveal and change nothing.
     pub(crate) any_host: bool,
@@ -44,12 +44,12 @@ impl Spec {
 
     /// Describes an operation that needs no key.
     pub(crate) const fn open() -> Self {
-        Self { takes_place: false, ..Self::with(Access::Open) }
+        Self { uses_connection: false, ..Self::with(Access::Open) }
     }
 
     /// Describes an operation that requires this kind of key.
     pub(crate) const fn with(access: Access) -> Self {
-        Self { access, problems: &[], one_of: &[], takes_place: true, any_host: false }
+        Self { access, problems: &[], one_of: &[], uses_connection: true, any_host: false }
     }
 
     /// Adds the problems that only this operation's work can cause.
@@ -65,7 +65,7 @@ impl Spec {
     /// Marks an operation that takes long but hardly uses the database. The limits on analyses and
     /// on event streams apply to it instead of the limit on database connections.
     pub(crate) const fn limited_elsewhere(self) -> Self {
-        Self { takes_place: false, ..self }
+        Self { uses_connection: false, ..self }
     }
 
     /// Allows requests to name any host.

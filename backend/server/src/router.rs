@@ -3,9 +3,9 @@
 mod docs;
 
 use crate::middleware::{
-    Api, access, again, bodies, headers, hosts, observe, panic, places, request_id, timeout,
+    Api, access, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry, timeout,
 };
-use crate::openapi::{Frame, complete};
+use crate::openapi::{BaseDocument, complete};
 use crate::operation::{Operations, Routes};
 use crate::routes::fallback::{no_method, no_route, no_status_route};
 use crate::{AppState, routes};
@@ -18,7 +18,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa::OpenApi as _;
 
 fn operations() -> Routes {
-    Routes::with_openapi(Frame::openapi())
+    Routes::with_openapi(BaseDocument::openapi())
         .merge(routes::faces::router())
         .merge(routes::images::router())
         .merge(routes::crawls::router())
@@ -63,9 +63,9 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let api = Api { state, operations: Arc::new(operations) };
     let (router, _) = router.split_for_parts();
     let router = router
-        .route_layer(from_fn_with_state(api.clone(), places::layer))
+        .route_layer(from_fn_with_state(api.clone(), connection_shares::layer))
         .route_layer(from_fn_with_state(api.clone(), bodies::layer))
-        .route_layer(from_fn(again::layer))
+        .route_layer(from_fn(retry::layer))
         .route_layer(from_fn_with_state(api.clone(), access::layer));
     (router, api)
 }

@@ -6,7 +6,7 @@
 use crate::Config;
 use crate::auth::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
-use crate::stall::Progressing;
+use crate::stall::WriteStallGuard;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -36,10 +36,10 @@ const MAX_HEAD: usize = 64 << 10;
 /// A client that sends its next request during the shutdown therefore receives a response. The wait
 /// ends early when no connection is open. A connection that is accepted during the wait has the
 /// same time for its request.
-const LINGER: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Delay before the next accept after the process or the machine ran out of file descriptors.
-const OUT_OF_FILES: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Serves until `shutdown` fires. Then it finishes the accepted requests for at most
 /// `config.drain`. Pass the same token to `AppState`, so that event streams end too.
@@ -59,15 +59,15 @@ pub async fn serve(
     shutdown: CancellationToken,
     config: &Config,
 ) -> io::Result<()> {
-    let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
+    let max_connections = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
     let connections = Connections {
         router,
         shutdown: shutdown.clone(),
         idle: config.connection_idle,
         write_stall: config.write_stall,
         closing: CancellationToken::new(),
-        permits: Arc::new(Semaphore::new(most)),
-        of_address: KeyedLimit::new((most - most / 4).max(1)),
+        permits: Arc::new(Semaphore::new(max_connections)),
+        per_address: KeyedLimit::new((max_connections - max_connections / 4).max(1)),
         open: TaskTracker::new(),
     };
     let deadline = tokio::select! {
@@ -80,7 +80,7 @@ pub async fn serve(
     tokio::select! {
         never = connections.accept(&listener) => match never {},
         () = connections.open.wait() => {}
-        () = tokio::time::sleep_until(deadline.min(Instant::now() + LINGER)) => {}
+        () = tokio::time::sleep_until(deadline.min(Instant::now() + SHUTDOWN_GRACE)) => {}
     }
     connections.accept_waiting(listener)?;
     connections.closing.cancel();
@@ -100,7 +100,7 @@ struct Connections {
     /// After it fires, connections without a request in progress are closed.
     closing: CancellationToken,
     permits: Arc<Semaphore>,
-    of_address: KeyedLimit<Peer>,
+    per_address: KeyedLimit<Peer>,
     open: TaskTracker,
 }
 
@@ -117,10 +117,10 @@ impl Connections {
             };
             match listener.accept().await {
                 Ok((stream, address)) => self.open(stream, address.ip().into(), permit),
-                Err(error) if is_of_the_connection(&error) => {}
+                Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection; retrying");
-                    tokio::time::sleep(OUT_OF_FILES).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Connections {
     fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
         // The connection already holds a global permit. Waiting here would keep that permit from
         // other addresses.
-        let Some(of_address) = self.of_address.try_acquire(peer) else {
+        let Some(per_address) = self.per_address.try_acquire(peer) else {
             metrics::counter!("facecrawl_http_connections_refused_total").increment(1);
             return;
         };
@@ -167,20 +167,20 @@ impl Connections {
             .timer(TokioTimer::new())
             .header_read_timeout(self.idle)
             .max_buf_size(MAX_HEAD)
-            .serve_connection(Progressing::new(TokioIo::new(stream), self.write_stall), service);
+            .serve_connection(WriteStallGuard::new(TokioIo::new(stream), self.write_stall), service);
         let (closing, opened) = (self.closing.clone(), Instant::now());
         // `graceful_shutdown` would close a new connection before it reads anything. So a new
-        // connection first gets `LINGER`.
-        let time_is_over = async move {
+        // connection first gets `SHUTDOWN_GRACE`.
+        let grace_period = async move {
             closing.cancelled().await;
-            tokio::time::sleep_until(opened + LINGER).await;
+            tokio::time::sleep_until(opened + SHUTDOWN_GRACE).await;
         };
         self.open.spawn(async move {
-            let _open = Open::enter(permit, of_address);
+            let _open = OpenConnection::enter(permit, per_address);
             let mut connection = pin!(connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
-                () = time_is_over => {
+                () = grace_period => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -193,26 +193,26 @@ impl Connections {
 }
 
 /// Returns whether the error concerns a single connection that failed before it was accepted.
-fn is_of_the_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 /// Counts an open connection and holds its two permits: one of `max_connections` and one of its
 /// address.
-struct Open {
+struct OpenConnection {
     _permit: OwnedSemaphorePermit,
-    _of_address: KeyedPermit<Peer>,
+    _per_address: KeyedPermit<Peer>,
 }
 
-impl Open {
-    fn enter(permit: OwnedSemaphorePermit, of_address: KeyedPermit<Peer>) -> Self {
+impl OpenConnection {
+    fn enter(permit: OwnedSemaphorePermit, per_address: KeyedPermit<Peer>) -> Self {
         metrics::gauge!("facecrawl_http_connections").increment(1.0);
-        Self { _permit: permit, _of_address: of_address }
+        Self { _permit: permit, _per_address: per_address }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         metrics::gauge!("facecrawl_http_connections").decrement(1.0);
     }

@@ -18,16 +18,16 @@ pub(crate) struct Shares {
 }
 
 struct Entry {
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     holders: usize,
 }
 
 /// Represents the part of a caller's share that one holder, such as a request, uses.
-pub(crate) struct Mine {
+pub(crate) struct CallerShare {
     unit: u64,
     units: u32,
     caller: CallerId,
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
     open: Arc<Mutex<HashMap<CallerId, Entry>>>,
 }
@@ -35,24 +35,24 @@ pub(crate) struct Mine {
 impl Shares {
     /// Returns shares of three quarters of `limit` for each caller, counted in units of `unit`. The
     /// rest remains available to other callers.
-    pub(crate) fn of(limit: u64, unit: u64) -> Self {
+    pub(crate) fn three_quarters_of(limit: u64, unit: u64) -> Self {
         let units = u32::try_from(limit / unit).unwrap_or(u32::MAX);
         Self { unit, units: (units - units / 4).max(1), open: Arc::default() }
     }
 
     /// Opens the share of the current request's caller. The new holder uses nothing yet.
-    pub(crate) fn open(&self) -> Mine {
+    pub(crate) fn open(&self) -> CallerShare {
         let caller = CallerId::current();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Entry { room: Arc::new(Semaphore::new(self.units as usize)), holders: 0 };
+        let new = || Entry { semaphore: Arc::new(Semaphore::new(self.units as usize)), holders: 0 };
         let entry = open.entry(caller).or_insert_with(new);
         entry.holders += 1;
-        let (room, held) = (entry.room.clone(), None);
-        Mine { unit: self.unit, units: self.units, caller, room, held, open: self.open.clone() }
+        let (semaphore, held) = (entry.semaphore.clone(), None);
+        CallerShare { unit: self.unit, units: self.units, caller, semaphore, held, open: self.open.clone() }
     }
 }
 
-impl Mine {
+impl CallerShare {
     fn units_of(&self, amount: u64) -> u32 {
         u32::try_from(amount.div_ceil(self.unit)).unwrap_or(u32::MAX).min(self.units)
     }
@@ -66,7 +66,7 @@ impl Mine {
     pub(crate) async fn begin(&mut self, amount: u64) {
         let units = self.units_of(amount);
         // The semaphore is never closed.
-        self.held = self.room.clone().acquire_many_owned(units).await.ok();
+        self.held = self.semaphore.clone().acquire_many_owned(units).await.ok();
     }
 
     /// Raises the amount of this holder to `amount` and returns `true`. Returns `false` if the
@@ -77,7 +77,7 @@ impl Mine {
     pub(crate) fn grow(&mut self, amount: u64) -> bool {
         let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
         let more = self.units_of(amount).saturating_sub(held);
-        let Ok(permit) = self.room.clone().try_acquire_many_owned(more) else { return false };
+        let Ok(permit) = self.semaphore.clone().try_acquire_many_owned(more) else { return false };
         match &mut self.held {
             Some(held) => held.merge(permit),
             held @ None => *held = Some(permit),
@@ -92,7 +92,7 @@ impl Mine {
     }
 }
 
-impl Drop for Mine {
+impl Drop for CallerShare {
     fn drop(&mut self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = open.get_mut(&self.caller) {

@@ -8,21 +8,21 @@ use tokio::time::{Instant, Sleep};
 
 /// Rate at which written data earns waiting time, in bytes per second. A slower reader is
 /// eventually disconnected.
-const SLOWEST: u32 = 16 << 10;
+const MIN_READ_RATE: u32 = 16 << 10;
 
 /// Fails a write if the peer reads too slowly.
 ///
 /// A connection has at most `patience` of waiting time. Every written byte restores waiting time,
-/// at [`SLOWEST`] bytes per second. A reader that only occasionally reads one byte therefore cannot
-/// keep the connection open.
-pub(crate) struct Progressing<T> {
+/// at [`MIN_READ_RATE`] bytes per second. A reader that only occasionally reads one byte therefore
+/// cannot keep the connection open.
+pub(crate) struct WriteStallGuard<T> {
     inner: T,
     patience: Duration,
     left: Duration,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
-impl<T> Progressing<T> {
+impl<T> WriteStallGuard<T> {
     pub(crate) fn new(inner: T, patience: Duration) -> Self {
         Self { inner, patience, left: patience, waiting: None }
     }
@@ -41,14 +41,14 @@ impl<T> Progressing<T> {
         }
         if let Ok(bytes) = done {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let earned = Duration::from_secs_f64(f64::from(bytes) / f64::from(SLOWEST));
+            let earned = Duration::from_secs_f64(f64::from(bytes) / f64::from(MIN_READ_RATE));
             self.left = self.left.saturating_add(earned).min(self.patience);
         }
         Poll::Ready(done)
     }
 }
 
-impl<T: Read + Unpin> Read for Progressing<T> {
+impl<T: Read + Unpin> Read for WriteStallGuard<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<T: Read + Unpin> Read for Progressing<T> {
     }
 }
 
-impl<T: Write + Unpin> Write for Progressing<T> {
+impl<T: Write + Unpin> Write for WriteStallGuard<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
         self.note(cx, written)
@@ -97,12 +97,12 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Returns a connection whose buffer holds 1 KiB.
-    fn connection() -> (Progressing<TokioIo<DuplexStream>>, DuplexStream) {
+    fn connection() -> (WriteStallGuard<TokioIo<DuplexStream>>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 10);
-        (Progressing::new(TokioIo::new(ours), PATIENCE), theirs)
+        (WriteStallGuard::new(TokioIo::new(ours), PATIENCE), theirs)
     }
 
-    async fn write(ours: &mut Progressing<TokioIo<DuplexStream>>, bytes: usize) -> io::Result<()> {
+    async fn write(ours: &mut WriteStallGuard<TokioIo<DuplexStream>>, bytes: usize) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
             let chunk = vec![0; left];
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_gets_all_of_it_and_one_who_reads_a_byte_now_and_then_does_not() {
-        let ten_seconds = 10 * SLOWEST as usize;
+        let ten_seconds = 10 * MIN_READ_RATE as usize;
         assert!(reads(ten_seconds + (1 << 10)).await);
         assert!(!reads(ten_seconds / 2).await);
         assert!(!reads(1).await);

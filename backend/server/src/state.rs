@@ -3,8 +3,8 @@
 use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
 use crate::confirmation::{Confirmations, Secret};
-use crate::follow::Follows;
-use crate::shares::{KIB, Mine, Shares};
+use crate::follow::CrawlFollowers;
+use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -55,25 +55,25 @@ pub struct Shared {
     /// Each caller's share of the analyses.
     analysis_shares: Shares,
     /// Each caller's share of the database connections.
-    pub(crate) places: Shares,
+    pub(crate) connection_shares: Shares,
     /// Memory for request bodies.
-    pub(crate) bodies: BodyMemory,
-    /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
-    /// is still held while its images are fetched.
-    pub(crate) fetched: Budget,
+    pub(crate) body_memory: BodyMemory,
+    /// Memory for images that are fetched for callers. It is separate from `body_memory`, because a
+    /// body is still held while its images are fetched.
+    pub(crate) fetch_memory: Budget,
     /// Each caller's share of that memory.
-    pub(crate) fetched_shares: Shares,
+    pub(crate) fetch_shares: Shares,
     /// Memory for enhanced images that are still being sent to callers.
-    pub(crate) answers: Budget,
+    pub(crate) response_memory: Budget,
     /// Each caller's share of that memory.
-    pub(crate) answer_shares: Shares,
-    pub(crate) follows: Follows,
+    pub(crate) response_shares: Shares,
+    pub(crate) crawl_followers: CrawlFollowers,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
     /// Labels of the queue gauges that were exported before. A gauge that is missing from the
     /// current counts is exported as 0.
-    pub(crate) seen_gauges: Mutex<HashSet<(String, &'static str)>>,
+    pub(crate) exported_gauges: Mutex<HashSet<(String, &'static str)>>,
 }
 
 impl AppState {
@@ -88,23 +88,23 @@ impl AppState {
         let analyses = Arc::new(Semaphore::new(config.max_analyses.clamp(1, Semaphore::MAX_PERMITS)));
         let connections = services.store.pool().options().get_max_connections();
         Self(Arc::new(Shared {
-            bodies: BodyMemory::new(config.body_budget),
-            fetched: Budget::new("fetched_images", config.body_budget),
-            fetched_shares: Shares::of(config.body_budget, KIB),
-            answers: Budget::new("answers", config.answer_budget),
-            answer_shares: Shares::of(config.answer_budget, KIB),
-            follows: Follows::new(&config, shutdown.clone()),
+            body_memory: BodyMemory::new(config.body_budget),
+            fetch_memory: Budget::new("fetched_images", config.body_budget),
+            fetch_shares: Shares::three_quarters_of(config.body_budget, KIB),
+            response_memory: Budget::new("answers", config.answer_budget),
+            response_shares: Shares::three_quarters_of(config.answer_budget, KIB),
+            crawl_followers: CrawlFollowers::new(&config, shutdown.clone()),
             services,
             config,
             metrics,
             shutdown,
-            analysis_shares: Shares::of(analyses.available_permits() as u64, 1),
+            analysis_shares: Shares::three_quarters_of(analyses.available_permits() as u64, 1),
             analyses,
-            places: Shares::of(connections.into(), 1),
+            connection_shares: Shares::three_quarters_of(connections.into(), 1),
             keyring: Keyring::default(),
             rates: Rates::default(),
             confirmation_secret: Secret::default(),
-            seen_gauges: Mutex::default(),
+            exported_gauges: Mutex::default(),
         }))
     }
 
@@ -165,7 +165,7 @@ impl AppState {
 /// Permits the admitted analyses to wait and run. Dropping it releases their permits.
 pub(crate) struct Admission {
     _all: OwnedSemaphorePermit,
-    _share: Mine,
+    _share: CallerShare,
 }
 
 impl Deref for AppState {

@@ -16,7 +16,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.type_into("[name=retention_days]", "90").await;
     browser.run("document.querySelector('[name=quality_profile]').value = 'strict'").await;
     browser.click_text("Create").await;
-    browser.until_text(".trouble", "default").await;
+    browser.until_text(".problem", "default").await;
     stage.heard_only(409).await;
     stage.judge("new-collection").await;
     browser.run("document.querySelector('[name=name]').value = ''").await;

@@ -66,8 +66,8 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
 
     // The service's error is shown with its code and the request's id.
     browser.type_into("input[type=file]", &stage.file("text.jpg", b"no picture at all")).await;
-    browser.until_text(".trouble", "Code not_an_image").await;
-    browser.until("document.querySelector('.trouble code').textContent.length === 36").await;
+    browser.until_text(".problem", "Code not_an_image").await;
+    browser.until("document.querySelector('.problem code').textContent.length === 36").await;
     stage.heard_only(415).await;
     stage.judge("problem").await;
     stage.strike().await;

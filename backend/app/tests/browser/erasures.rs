@@ -47,7 +47,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
         .await;
     browser.click_text("Show preview").await;
-    browser.until_text(".trouble", "strangers").await;
+    browser.until_text(".problem", "strangers").await;
     stage.heard_only(422).await;
     browser.click_text("Preview anyway").await;
     browser.until_text("h2", "whole images would be erased").await;

@@ -154,7 +154,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     browser.until("document.getElementById('scope-erase').disabled && !document.getElementById('scope-read').disabled").await;
     stage.judge("new-key").await;
     browser.click_text("Create key").await;
-    browser.until_text(".trouble", "at least one scope").await;
+    browser.until_text(".problem", "at least one scope").await;
     stage.heard_only(422).await;
     for scope in ["read", "search"] {
         browser.click(&format!("#scope-{scope}")).await;

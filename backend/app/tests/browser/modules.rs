@@ -118,7 +118,7 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
     .await;
     all(
         &stage,
-        "words",
+        "labels",
         &[(
             "[m.outcome('http_503'), m.outcome('never_seen'), m.qualityReason('too_blurry')]",
             json!(["The server responded with HTTP 503", "Never seen", "Too blurry"]),

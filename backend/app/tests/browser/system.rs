@@ -52,7 +52,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.until("location.hash === '#/detect' && document.title === 'Detect · facecrawl'").await;
     stage.open("/elsewhere", "Page not found").await;
     browser.load(&format!("{}/#/crawls/00000000-0000-7000-8000-000000000000", stage.service.base)).await;
-    browser.until_text(".trouble", "there is no crawl").await;
+    browser.until_text(".problem", "there is no crawl").await;
     stage.heard_only(404).await;
     browser.until("document.querySelector('nav [aria-current]').textContent === 'Crawls'").await;
 

@@ -46,12 +46,12 @@ export function outcomes(parts, legend = true) {
 }
 
 /** Pauses, resumes or cancels a crawl. Resolves to the updated crawl. */
-export const steer = (id, step) => call("POST", `/crawls/${id}/${step}`);
+export const changeState = (id, step) => call("POST", `/crawls/${id}/${step}`);
 
 /** Asks for confirmation and cancels a crawl. */
 export async function cancel(crawl) {
   const sure = await confirm("Cancel this crawl?", "Its results are kept. Queued pages and images are dropped. A cancelled crawl cannot be resumed.", "Cancel the crawl");
-  return sure && steer(crawl.id, "cancel");
+  return sure && changeState(crawl.id, "cancel");
 }
 
 /** Asks for confirmation and deletes a crawl. Resolves to whether it was deleted. */
@@ -61,8 +61,8 @@ export async function remove(crawl) {
   if (!sure) return false;
   const path = `/crawls/${crawl.id}`;
   // The service deletes the images only with the confirmation token of a preview.
-  const look = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
-  await call("DELETE", path, { query: { with_images: sure.ticked, confirm: look ? look.confirm : undefined } });
-  toast(look ? `The crawl, ${plural(look.images, "image")} and ${plural(look.faces, "face")} were erased.` : "The crawl was deleted.");
+  const preview = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
+  await call("DELETE", path, { query: { with_images: sure.ticked, confirm: preview ? preview.confirm : undefined } });
+  toast(preview ? `The crawl, ${plural(preview.images, "image")} and ${plural(preview.faces, "face")} were erased.` : "The crawl was deleted.");
   return true;
 }

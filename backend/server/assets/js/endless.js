@@ -1,6 +1,6 @@
 // A list that loads more rows when the user scrolls to its end.
 import { h, put } from "./dom.js";
-import { button, loading, trouble } from "./ui.js";
+import { button, loading, problemBox } from "./ui.js";
 
 /**
  * `ask(cursor)` resolves to a page with its `next_cursor`. `add(page)` draws its rows and returns
@@ -19,7 +19,7 @@ export function endless(end, signal, { ask, add, none, more: label = "More" }) {
       drawn += add(page);
       rest(page.next_cursor);
     } catch (problem) {
-      if (mine === turn && problem.name !== "AbortError") put(end, trouble(problem, () => more(cursor)));
+      if (mine === turn && problem.name !== "AbortError") put(end, problemBox(problem, () => more(cursor)));
     }
   }
   /**

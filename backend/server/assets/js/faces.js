@@ -30,13 +30,13 @@ export function match(found, signal, extra) {
 export function sources(list, most = 100) {
   const places = [...new Map(list.map((source) => [source.page_url ?? source.image_url, source])).keys()];
   return h("ul.sources", {},
-    places.slice(0, most).map((place) => h("li", {}, outside(place))),
+    places.slice(0, most).map((place) => h("li", {}, externalLink(place))),
     places.length > most && h("li.quiet", {}, `and ${places.length - most} more`),
     places.length === 0 && h("li.quiet", {}, "No source is recorded"));
 }
 
 /** Returns a link to another site. The site receives no referrer. */
-export const outside = (url) =>
+export const externalLink = (url) =>
   isWeb(url)
     ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer", title: url }, shortUrl(url), icon("external"), h("span.hidden", {}, " (another site, new tab)"))
     : h("code", { title: url }, shortUrl(url));

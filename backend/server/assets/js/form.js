@@ -2,7 +2,7 @@
 // is marked.
 import { Problem } from "./api.js";
 import { h, put } from "./dom.js";
-import { trouble } from "./ui.js";
+import { problemBox } from "./ui.js";
 
 /** Returns a select element for pairs of value and text. */
 export const choice = (name, values, chosen = "") =>
@@ -25,7 +25,7 @@ export function form(task, ...children) {
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (!(problem instanceof Problem)) console.error(problem);
-      put(place, trouble(problem));
+      put(place, problemBox(problem));
       mark(element, problem.field);
     } finally {
       control.disabled = false;

@@ -2,7 +2,7 @@
 let waiting = null;
 
 /** Stores an image for the next view. `face` is the index of the selected face. */
-export const hand = (blob, name, face = 0) => (waiting = { blob, name, face });
+export const handOff = (blob, name, face = 0) => (waiting = { blob, name, face });
 
 /** Returns the stored image and removes it. */
 export function receive() {

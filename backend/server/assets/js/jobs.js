@@ -2,7 +2,7 @@
 import { call, get } from "./api.js";
 import { h } from "./dom.js";
 import { shortUrl, time, title } from "./format.js";
-import { href, note } from "./router.js";
+import { href, setQuery } from "./router.js";
 import { table } from "./table.js";
 import { busy, button, chip, empty, fillWith, toast } from "./ui.js";
 
@@ -15,7 +15,7 @@ export function jobs(query, signal) {
   const list = h("div");
   const params = (cursor) => ({ state: state.value, crawl_id: query.crawl_id, limit: 25, cursor });
   const load = () => fillWith(list, signal, () => get("/jobs", params(), signal), draw);
-  state.addEventListener("change", () => (note({ jobs: state.value, crawl_id: query.crawl_id }), load()));
+  state.addEventListener("change", () => (setQuery({ jobs: state.value, crawl_id: query.crawl_id }), load()));
   const reload = button("Refresh", { symbol: "refresh", onclick: load });
   load();
   return [h("div.toolbar", {}, state, query.crawl_id && chip("Jobs of one crawl"), reload), list];

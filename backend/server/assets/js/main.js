@@ -34,7 +34,7 @@ const VIEWS = [
 
 /** The routes. If the key lacks the scope of a view, a message replaces the view. */
 const routes = VIEWS.map(([pattern, title, scope, load]) =>
-  [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/lacking.js")).lacking(title, scope))]);
+  [pattern, title, async () => (session.may(scope) ? load() : (await import("./views/missing_scope.js")).missingScope(title, scope))]);
 
 /** Installs the button that cycles through the automatic, light and dark themes. */
 function installTheme() {
@@ -63,14 +63,14 @@ function installTheme() {
  */
 async function watchHealth() {
   const place = byId("health");
-  const look = async () => {
+  const checkHealth = async () => {
     if (document.hidden) return;
-    const [state, words] = await call("GET", "/health/ready").then(() => ["ok", "Ready"], (problem) => ["bad", problem.status ? "Not ready" : "Offline"]);
+    const [state, text] = await call("GET", "/health/ready").then(() => ["ok", "Ready"], (problem) => ["bad", problem.status ? "Not ready" : "Offline"]);
     place.dataset.state = state;
-    put(place, words);
+    put(place, text);
   };
-  setInterval(look, 30_000);
-  await look();
+  setInterval(checkHealth, 30_000);
+  await checkHealth();
 }
 
 // The hash of the address selects the view, so this link must not change it.
@@ -80,11 +80,11 @@ installTheme();
 async function begin() {
   await session.load();
   await collections.load();
-  navigation.offer(VIEWS);
+  navigation.showAllowed(VIEWS);
 }
 collections.onSwitch(() => refresh());
 keys.install(() => begin().then(() => refresh()));
 navigation.install();
 watchHealth();
 await begin();
-await start(routes, byId("main"), navigation.mark);
+await start(routes, byId("main"), navigation.markCurrent);

@@ -26,13 +26,13 @@ export function install() {
  * Shows only links to views that the key allows. The other views explain this when they are opened
  * by address.
  */
-export function offer(views) {
+export function showAllowed(views) {
   const scopes = new Map(views.map(([path, , scope]) => [`#/${path}`, scope]));
   for (const link of links()) link.hidden = !may(scopes.get(link.getAttribute("href")));
 }
 
 /** Marks the link of the current view. */
-export function mark(view) {
+export function markCurrent(view) {
   const target = `#/${view === "images" ? "faces" : view}`;
   for (const link of links()) {
     if (link.getAttribute("href") === target) link.setAttribute("aria-current", "page");

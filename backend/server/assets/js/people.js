@@ -40,17 +40,17 @@ export const rename = async (subject) => {
  * both cases the user can confirm the enrolment.
  */
 export async function enrol(subject, faceIds) {
-  const attempt = (insist) => call("POST", `/subjects/${subject.id}/faces`, { json: { face_ids: faceIds, ...insist } });
+  const attempt = (override) => call("POST", `/subjects/${subject.id}/faces`, { json: { face_ids: faceIds, ...override } });
   try {
     return await attempt({});
   } catch (problem) {
-    const insist = { low_quality: { force: true }, conflict: { move: true } }[problem.code];
-    if (!insist) throw problem;
+    const override = { low_quality: { force: true }, conflict: { move: true } }[problem.code];
+    if (!override) throw problem;
     const sure = await modal("Enrol this face anyway?", (close) => h("form", { onsubmit: (event) => (event.preventDefault(), close(true)) },
       h("p", {}, problem.message),
-      insist.force && h("p", {}, "Faces of low quality often match other people. Each enrolled face of this kind increases the number of false matches."),
+      override.force && h("p", {}, "Faces of low quality often match other people. Each enrolled face of this kind increases the number of false matches."),
       h("div.actions.end", {}, button("Cancel", { onclick: () => close(null), autofocus: true }), h("button.button.danger", { type: "submit" }, "Enrol"))));
-    return sure ? attempt(insist) : null;
+    return sure ? attempt(override) : null;
   }
 }
 
@@ -84,7 +84,7 @@ function choose(collection) {
   });
 }
 
-const BEGUN = "facecrawl.clustering";
+const STARTED_KEY = "facecrawl.clustering";
 
 /**
  * Returns a function that starts the clustering of a collection. It shows the progress in `slot`
@@ -104,9 +104,9 @@ export function clustering(slot, signal, done) {
     if (!over) timer = setTimeout(async () => show(await get(path, {}, signal).catch(() => run), true), 1000);
   };
   // After a reload, the page continues to show a run that was started in this tab.
-  if (sessionStorage.getItem(BEGUN) === path) get(path, {}, signal).then((run) => show(run, false), () => sessionStorage.removeItem(BEGUN));
+  if (sessionStorage.getItem(STARTED_KEY) === path) get(path, {}, signal).then((run) => show(run, false), () => sessionStorage.removeItem(STARTED_KEY));
   return async () => {
     show(await call("POST", path, { json: {} }), true);
-    sessionStorage.setItem(BEGUN, path);
+    sessionStorage.setItem(STARTED_KEY, path);
   };
 }

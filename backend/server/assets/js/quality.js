@@ -1,8 +1,8 @@
 // The quality of a face in words and bars.
 import { h } from "./dom.js";
 import { figure, score } from "./format.js";
+import { measures, qualityReason } from "./labels.js";
 import { chip } from "./ui.js";
-import { measures, qualityReason } from "./words.js";
 
 /** Returns "Usable", or the reasons against it. */
 export function verdict(quality) {

@@ -23,7 +23,7 @@ export function href(path, query = {}) {
 export const go = (path, query) => (location.hash = href(path, query));
 
 /** Writes filters to the address without a new entry in the history. */
-export const note = (query) => history.replaceState(history.state, "", href(`/${parse(location.hash).segments.join("/")}`, query));
+export const setQuery = (query) => history.replaceState(history.state, "", href(`/${parse(location.hash).segments.join("/")}`, query));
 
 /**
  * Starts the router. `table` holds `[pattern, title, load]`: `["faces/:id", "Face", () =>
@@ -53,7 +53,7 @@ export async function refresh(onChange = changed) {
   const moved = shown !== null && shown !== path;
   shown = path;
   onChange(segments[0]);
-  const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/lost.js")];
+  const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/not_found.js")];
   document.title = `${title} · facecrawl`;
   // A module that could not be loaded (the service stopped) is requested again on the next
   // navigation.

@@ -1,8 +1,8 @@
 // The settings of a collection that can differ from the defaults of the service.
 import { h } from "./dom.js";
 import { choice } from "./form.js";
+import { profiles } from "./labels.js";
 import { field } from "./ui.js";
-import { profiles } from "./words.js";
 
 /** Returns the form fields. `own` is the existing collection, if any. */
 export const settings = (own = {}) => h("div.columns", {},

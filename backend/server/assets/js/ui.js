@@ -44,9 +44,9 @@ export const loading = (text = "Loading…") => h("p.loading", { role: "status" 
  * Returns an error as the service reported it: what is wrong, what is allowed, and the request id
  * for support.
  */
-export function trouble(problem, retry) {
+export function problemBox(problem, retry) {
   const known = problem instanceof Problem;
-  return h("div.trouble", { role: "alert" },
+  return h("div.problem", { role: "alert" },
     icon("warn"),
     h("div", {},
       h("p.strong", {}, known ? problem.title : "Error in this page"),
@@ -73,7 +73,7 @@ export async function fillWith(slot, signal, task, draw, waiting = loading()) {
   } catch (problem) {
     if (signal.aborted || problem.name === "AbortError") return undefined;
     if (!(problem instanceof Problem)) console.error(problem);
-    put(slot, trouble(problem, () => fillWith(slot, signal, task, draw)));
+    put(slot, problemBox(problem, () => fillWith(slot, signal, task, draw)));
   }
 }
 

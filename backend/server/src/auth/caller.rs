@@ -22,12 +22,12 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Returns the caller of a service that requires no keys. It can access every collection.
-    pub(crate) fn anyone(store: &Store) -> Self {
+    pub(crate) fn unrestricted(store: &Store) -> Self {
         Self { key: None, store: store.clone() }
     }
 
     /// Returns the caller of an operation that requires no key. It can access no collection.
-    pub(crate) fn nobody(store: &Store) -> Self {
+    pub(crate) fn without_access(store: &Store) -> Self {
         Self { key: None, store: store.within(Uuid::nil()) }
     }
 
@@ -94,7 +94,10 @@ impl Caller {
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].
-    pub(crate) async fn judging(&self, named: Option<&str>) -> Result<Option<Collection>, ApiError> {
+    pub(crate) async fn settings_collection(
+        &self,
+        named: Option<&str>,
+    ) -> Result<Option<Collection>, ApiError> {
         match (named, self.bound_to()) {
             (None, None) => Ok(None),
             _ => self.collection(named).await.map(Some),
@@ -102,7 +105,7 @@ impl Caller {
     }
 
     /// Checks that the key is still valid. Long-running streams call this repeatedly.
-    pub(crate) async fn is_still_welcome(&self, keyring: &Keyring, store: &Store) -> Result<(), ApiError> {
+    pub(crate) async fn recheck_key(&self, keyring: &Keyring, store: &Store) -> Result<(), ApiError> {
         let Some((_, hash)) = &self.key else { return Ok(()) };
         keyring.find(store, hash, None).await.map(drop)
     }

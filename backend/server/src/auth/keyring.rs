@@ -13,18 +13,18 @@ use uuid::Uuid;
 
 /// How long a key is accepted without a database query. A revoked key stops working in every
 /// process after at most this time.
-pub const CACHED: Duration = Duration::from_secs(5);
+pub const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 /// Minimum interval between two updates of the time of last use of a key in the database.
-const NOTED: Duration = Duration::from_secs(60);
+const LAST_USE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A cache of the table of keys. It contains only keys that exist, so callers cannot fill it.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
-    noted: Mutex<HashMap<Uuid, Instant>>,
+    last_uses: Mutex<HashMap<Uuid, Instant>>,
     /// Hashes of all keys that this process ever found, revoked ones included. Look-ups of these
     /// keys are not queued.
-    known: Mutex<HashSet<KeyHash>>,
+    known_hashes: Mutex<HashSet<KeyHash>>,
     /// Limits the look-ups of all other keys.
     lookups: Lookups,
 }
@@ -44,10 +44,10 @@ impl Keyring {
     ) -> Result<Arc<ApiKey>, ApiError> {
         let key = match self.cached(hash) {
             Some(key) => key,
-            None if self.is_known(hash) => self.ask(store, hash).await.inspect_err(|error| {
+            None if self.is_known(hash) => self.load(store, hash).await.inspect_err(|error| {
                 if error.code() == Code::Unauthorized {
                     // A deleted key is treated like one that never existed.
-                    self.known().remove(hash);
+                    self.known_hashes().remove(hash);
                 }
             })?,
             None => {
@@ -55,8 +55,8 @@ impl Keyring {
                     Some(peer) => Some(self.lookups.admit(peer).await?),
                     None => None,
                 };
-                let key = self.ask(store, hash).await?;
-                self.known().insert(*hash);
+                let key = self.load(store, hash).await?;
+                self.known_hashes().insert(*hash);
                 key
             }
         };
@@ -66,30 +66,30 @@ impl Keyring {
         if key.expires_at.is_some_and(|end| end <= OffsetDateTime::now_utc()) {
             return Err(refuse("expired", "the key has expired"));
         }
-        self.note(store, key.id);
+        self.record_use(store, key.id);
         Ok(key)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashSet<KeyHash>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_hashes(&self) -> MutexGuard<'_, HashSet<KeyHash>> {
+        self.known_hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_known(&self, hash: &KeyHash) -> bool {
-        self.known().contains(hash)
+        self.known_hashes().contains(hash)
     }
 
     fn cached(&self, hash: &KeyHash) -> Option<Arc<ApiKey>> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.get(hash).filter(|(since, _)| since.elapsed() < CACHED).map(|(_, key)| key.clone())
+        keys.get(hash).filter(|(since, _)| since.elapsed() < KEY_CACHE_TTL).map(|(_, key)| key.clone())
     }
 
-    async fn ask(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
+    async fn load(&self, store: &Store, hash: &KeyHash) -> Result<Arc<ApiKey>, ApiError> {
         // The age is measured from before the query, so a change during the query is not hidden for
         // longer than the limit.
         let since = Instant::now();
         let found = retried("find_key", || store.find_key(hash)).await?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.retain(|_, (since, _)| since.elapsed() < CACHED);
+        keys.retain(|_, (since, _)| since.elapsed() < KEY_CACHE_TTL);
         let key = found.ok_or_else(|| refuse("unknown", "the key is unknown to this service"))?;
         let key = Arc::new(key);
         keys.insert(*hash, (since, key.clone()));
@@ -98,13 +98,13 @@ impl Keyring {
 
     /// Records the use of the key in the background, so no caller waits for it. A lost update is
     /// repeated a minute later.
-    fn note(&self, store: &Store, id: Uuid) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.get(&id).is_some_and(|at| at.elapsed() < NOTED) {
+    fn record_use(&self, store: &Store, id: Uuid) {
+        let mut last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_uses.get(&id).is_some_and(|at| at.elapsed() < LAST_USE_INTERVAL) {
             return;
         }
-        noted.retain(|_, at| at.elapsed() < NOTED);
-        noted.insert(id, Instant::now());
+        last_uses.retain(|_, at| at.elapsed() < LAST_USE_INTERVAL);
+        last_uses.insert(id, Instant::now());
         let store = store.clone();
         tokio::spawn(async move {
             if let Err(error) = store.touch_key(id).await {

@@ -12,34 +12,34 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Maximum number of look-ups at a time. Each reads one row by a unique index, on one connection of
 /// the pool.
-const AT_A_TIME: usize = 2;
+const MAX_RUNNING: usize = 2;
 /// Maximum number of requests in the queue, including those whose look-up runs.
-const LINE: usize = 256;
+const MAX_QUEUED: usize = 256;
 /// Maximum number of queued requests from one address.
-const OF_ONE_ADDRESS: usize = LINE / 4 * 3;
+const MAX_QUEUED_PER_ADDRESS: usize = MAX_QUEUED / 4 * 3;
 /// Maximum waiting time in the queue.
-const WAIT: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// Queues look-ups in the table of keys.
 pub(crate) struct Lookups {
-    line: Semaphore,
-    of_address: KeyedLimit<Peer>,
+    queued: Semaphore,
+    per_address: KeyedLimit<Peer>,
     running: Semaphore,
 }
 
 /// Permits one look-up. Hold it until the look-up has ended.
-pub(super) struct Lookup<'a> {
+pub(super) struct LookupPermit<'a> {
     _running: SemaphorePermit<'a>,
-    _line: SemaphorePermit<'a>,
-    _of_address: KeyedPermit<Peer>,
+    _queued: SemaphorePermit<'a>,
+    _per_address: KeyedPermit<Peer>,
 }
 
 impl Default for Lookups {
     fn default() -> Self {
         Self {
-            line: Semaphore::new(LINE),
-            of_address: KeyedLimit::new(OF_ONE_ADDRESS),
-            running: Semaphore::new(AT_A_TIME),
+            queued: Semaphore::new(MAX_QUEUED),
+            per_address: KeyedLimit::new(MAX_QUEUED_PER_ADDRESS),
+            running: Semaphore::new(MAX_RUNNING),
         }
     }
 }
@@ -50,15 +50,15 @@ impl Lookups {
     /// # Errors
     /// Fails with 429 if the queue is full, if the address reached its maximum, or if the wait
     /// takes too long.
-    pub(super) async fn admit(&self, peer: Peer) -> Result<Lookup<'_>, ApiError> {
+    pub(super) async fn admit(&self, peer: Peer) -> Result<LookupPermit<'_>, ApiError> {
         let full = || {
             let sentence = "too many look-ups of unknown keys are in progress; try again later";
-            ApiError::new(Code::RateLimited, sentence).retry_after(WAIT)
+            ApiError::new(Code::RateLimited, sentence).retry_after(MAX_WAIT)
         };
-        let of_address = self.of_address.try_acquire(peer).ok_or_else(full)?;
-        let line = self.line.try_acquire().map_err(|_| full())?;
-        let running = tokio::time::timeout(WAIT, self.running.acquire()).await;
+        let per_address = self.per_address.try_acquire(peer).ok_or_else(full)?;
+        let queued = self.queued.try_acquire().map_err(|_| full())?;
+        let running = tokio::time::timeout(MAX_WAIT, self.running.acquire()).await;
         let running = running.ok().and_then(Result::ok).ok_or_else(full)?;
-        Ok(Lookup { _running: running, _line: line, _of_address: of_address })
+        Ok(LookupPermit { _running: running, _queued: queued, _per_address: per_address })
     }
 }

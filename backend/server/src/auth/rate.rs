@@ -33,7 +33,7 @@ struct Entry {
 
 /// The remaining quota of a key, which is sent in the response headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct RemainingQuota {
     rate: u32,
     left: u32,
 }
@@ -43,17 +43,17 @@ impl Rates {
     ///
     /// # Errors
     /// Fails with 429, which contains the time until the next token, and the quota for the headers.
-    pub(crate) fn take(&self, key: &ApiKey) -> Result<Option<Standing>, (ApiError, Standing)> {
+    pub(crate) fn take(&self, key: &ApiKey) -> Result<Option<RemainingQuota>, (ApiError, RemainingQuota)> {
         let rate =
             key.requests_per_minute.and_then(|rate| u32::try_from(rate).ok()).and_then(NonZeroU32::new);
         let Some(rate) = rate else { return Ok(None) };
-        let standing = |left| Standing { rate: rate.get(), left };
+        let remaining = |left| RemainingQuota { rate: rate.get(), left };
         match self.bucket(key.id, rate).check() {
-            Ok(state) => Ok(Some(standing(state.remaining_burst_capacity()))),
+            Ok(state) => Ok(Some(remaining(state.remaining_burst_capacity()))),
             Err(refused) => {
                 let wait = refused.wait_time_from(DefaultClock::default().now());
                 let sentence = format!("the key has used all of its {rate} requests per minute");
-                Err((ApiError::new(Code::RateLimited, sentence).retry_after(wait), standing(0)))
+                Err((ApiError::new(Code::RateLimited, sentence).retry_after(wait), remaining(0)))
             }
         }
     }
@@ -74,7 +74,7 @@ impl Rates {
     }
 }
 
-impl Standing {
+impl RemainingQuota {
     /// Writes `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers defines
     /// them: `q` requests per `w` seconds, `r` remaining, the full quota again after `t` seconds.
     pub(crate) fn write(self, headers: &mut HeaderMap) {
@@ -119,8 +119,9 @@ mod tests {
     fn a_key_has_its_own_bucket_that_runs_dry() {
         let rates = Rates::default();
         let (one, other) = (key(Some(3)), key(Some(1)));
-        let left =
-            |key: &ApiKey| rates.take(key).map(|standing| standing.unwrap().left).map_err(|(_, at)| at.left);
+        let left = |key: &ApiKey| {
+            rates.take(key).map(|remaining| remaining.unwrap().left).map_err(|(_, at)| at.left)
+        };
         assert_eq!([left(&one), left(&one), left(&one)], [Ok(2), Ok(1), Ok(0)]);
         assert_eq!(left(&one), Err(0));
         assert_eq!([left(&other), left(&other)], [Ok(0), Err(0)]);
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn the_headers_say_how_many_are_left_and_when_all_are_back() {
         let mut headers = HeaderMap::new();
-        Standing { rate: 120, left: 117 }.write(&mut headers);
+        RemainingQuota { rate: 120, left: 117 }.write(&mut headers);
         assert_eq!(headers["ratelimit-policy"], "\"key\";q=120;w=60");
         assert_eq!(headers["ratelimit"], "\"key\";r=117;t=2");
     }

@@ -20,9 +20,9 @@ use utoipa::ToSchema;
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Maximum characters of `detail`, which can repeat a part of the request.
-const LONGEST_DETAIL: usize = 1000;
+const MAX_DETAIL_CHARS: usize = 1000;
 /// Maximum characters of `field` and `value`.
-const LONGEST_VALUE: usize = 200;
+const MAX_VALUE_CHARS: usize = 200;
 
 /// Removes the middle of a text of more than `limit` characters. Both ends are kept, because
 /// serde's messages begin with the received value and end with what is allowed.
@@ -90,7 +90,7 @@ impl ApiError {
     /// Returns a problem with the status and the title of the code.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
-        shorten(&mut detail, LONGEST_DETAIL);
+        shorten(&mut detail, MAX_DETAIL_CHARS);
         Self(Box::new(Problem {
             r#type: format!("urn:facecrawl:problem:{}", code.as_str()),
             title: code.title(),
@@ -113,7 +113,7 @@ impl ApiError {
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         let mut field = field.into();
-        shorten(&mut field, LONGEST_VALUE);
+        shorten(&mut field, MAX_VALUE_CHARS);
         self.0.field = Some(field);
         self
     }
@@ -121,7 +121,7 @@ impl ApiError {
     /// Adds the value that was sent.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
-        self.0.value = Some(value.as_ref().chars().take(LONGEST_VALUE).collect());
+        self.0.value = Some(value.as_ref().chars().take(MAX_VALUE_CHARS).collect());
         self
     }
 
@@ -148,10 +148,10 @@ impl ApiError {
 
     /// Assigns the problem to one of several images, such as `a` or `images[3]`.
     #[must_use]
-    pub fn within(mut self, place: &str) -> Self {
+    pub fn within(mut self, parent: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
-            Some(field) => format!("{place}.{field}"),
-            None => place.to_owned(),
+            Some(field) => format!("{parent}.{field}"),
+            None => parent.to_owned(),
         });
         self
     }

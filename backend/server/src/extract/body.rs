@@ -3,7 +3,7 @@
 //! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
 //! clients then lose the response. So a body above its limit is read and discarded for a while
 //! before the response.
-use crate::body_memory::NoRoom;
+use crate::body_memory::ReservationError;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
@@ -13,9 +13,9 @@ use futures::StreamExt;
 use std::time::Duration;
 
 /// Maximum number of bytes above the limit that are read and discarded before the response.
-const LINGER_BYTES: usize = 64 << 20;
+const DISCARD_BYTES: usize = 64 << 20;
 /// Maximum time for that.
-const LINGER_TIME: Duration = Duration::from_secs(5);
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Marks the end of a limited body that was longer than allowed.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +42,9 @@ pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Res
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<u64>().ok())
         .unwrap_or(0);
-    let hopeless = length > limit as u64
-        && (headers.contains_key(header::EXPECT) || length > (limit + LINGER_BYTES) as u64);
-    if hopeless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
+    let is_useless = length > limit as u64
+        && (headers.contains_key(header::EXPECT) || length > (limit + DISCARD_BYTES) as u64);
+    if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
 }
 
 /// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest is discarded
@@ -58,31 +58,31 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
         if seen <= limit {
             return Ok(Some((chunk, (stream, seen))));
         }
-        linger(&mut stream).await;
+        discard_rest(&mut stream).await;
         Err(axum::Error::new(TooLong { limit }))
     }))
 }
 
-/// Reads and discards a body, up to `LINGER_BYTES` and `LINGER_TIME`.
-pub(crate) async fn linger(stream: &mut BodyDataStream) {
+/// Reads and discards a body, up to `DISCARD_BYTES` and `DISCARD_TIME`.
+pub(crate) async fn discard_rest(stream: &mut BodyDataStream) {
     let reading = async {
         let mut dropped = 0;
         while let Some(Ok(chunk)) = stream.next().await {
             dropped += chunk.len();
-            if dropped > LINGER_BYTES {
+            if dropped > DISCARD_BYTES {
                 break;
             }
         }
     };
     // The response is the same whether the body ends in time or not.
-    let _ = tokio::time::timeout(LINGER_TIME, reading).await;
+    let _ = tokio::time::timeout(DISCARD_TIME, reading).await;
 }
 
 /// Discards an unneeded body, so that its sender receives the response. If the caller waits for
 /// permission to send, nothing is read.
 pub(crate) async fn drop_unread(request: Request) {
     if !request.headers().contains_key(header::EXPECT) {
-        linger(&mut request.into_body().into_data_stream()).await;
+        discard_rest(&mut request.into_body().into_data_stream()).await;
     }
 }
 
@@ -92,9 +92,9 @@ pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// Returns the problem if the cause of an error is missing memory for the body.
-pub(super) fn no_room(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
+pub(super) fn reservation_error(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
     let mut causes = std::iter::successors(Some(error), |e| e.source());
-    causes.find_map(|cause| cause.downcast_ref::<NoRoom>()).cloned().map(ApiError::from)
+    causes.find_map(|cause| cause.downcast_ref::<ReservationError>()).cloned().map(ApiError::from)
 }
 
 /// Reads the whole body. `what` names it in the error.
@@ -117,7 +117,7 @@ pub(super) async fn read(
             if is_too_long(&error) {
                 return too_many_bytes(what, limit);
             }
-            no_room(&error).unwrap_or_else(|| {
+            reservation_error(&error).unwrap_or_else(|| {
                 ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
             })
         })?;

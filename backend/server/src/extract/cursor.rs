@@ -5,12 +5,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use uuid::Uuid;
 
 /// A key that identifies and orders rows.
-pub(crate) trait Mark: Sized {
+pub(crate) trait CursorKey: Sized {
     fn to_bytes(&self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
-impl Mark for Uuid {
+impl CursorKey for Uuid {
     fn to_bytes(&self) -> Vec<u8> {
         self.as_bytes().to_vec()
     }
@@ -20,7 +20,7 @@ impl Mark for Uuid {
     }
 }
 
-impl Mark for i64 {
+impl CursorKey for i64 {
     fn to_bytes(&self) -> Vec<u8> {
         self.to_be_bytes().to_vec()
     }
@@ -34,7 +34,7 @@ impl Mark for i64 {
 ///
 /// # Errors
 /// Fails with 400 `bad_query` for a text that is not a cursor.
-pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
+pub(crate) fn decode<M: CursorKey>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
     let Some(text) = cursor else { return Ok(None) };
     URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| M::from_bytes(&bytes)).map(Some).ok_or_else(|| {
         ApiError::new(Code::BadQuery, "cursor: the value is not a cursor of this service")
@@ -46,7 +46,7 @@ pub(crate) fn decode<M: Mark>(cursor: Option<&str>) -> Result<Option<M>, ApiErro
 
 /// Cuts `rows` to `limit` and returns the cursor of the next page. Returns `None` if there is no
 /// next page. The caller must have selected `limit + 1` rows.
-pub(crate) fn cut<T, M: Mark>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> M) -> Option<String> {
+pub(crate) fn cut<T, M: CursorKey>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> M) -> Option<String> {
     let limit = usize::try_from(limit).unwrap_or(0);
     if rows.len() <= limit {
         return None;
@@ -64,10 +64,10 @@ mod tests {
     fn a_cursor_comes_back_as_the_id_it_stands_for() {
         let ids: Vec<Uuid> = (0..3).map(|_| Uuid::now_v7()).collect();
         let mut rows = ids.clone();
-        let cursor = cut(&mut rows, 2, |id| *id);
+        let cursor = paginate(&mut rows, 2, |id| *id);
         assert_eq!(rows, ids[..2]);
         assert_eq!(decode(cursor.as_deref()).unwrap(), Some(ids[1]));
-        assert_eq!(cut(&mut rows, 2, |id| *id), None);
+        assert_eq!(paginate(&mut rows, 2, |id| *id), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The rules for addresses are in the crate `crawler`.
 use super::body;
 use crate::request;
-use crate::shares::Mine;
+use crate::shares::CallerShare;
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use crawler::fetch::{AnyHop, Kind, Request};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A fetched image and its reserved memory.
 struct Fetched {
     body: Bytes,
-    _room: Share,
+    _memory: Share,
 }
 
 impl AsRef<[u8]> for Fetched {
@@ -24,13 +24,13 @@ impl AsRef<[u8]> for Fetched {
 }
 
 /// Reserves memory for images that are about to be fetched.
-pub(super) struct Room {
+pub(super) struct FetchReservation {
     held: Share,
     /// The caller's share. It is released when the last of the images has arrived.
-    share: Arc<Mine>,
+    share: Arc<CallerShare>,
 }
 
-impl Room {
+impl FetchReservation {
     /// Waits for memory for `images` images of a request. Call it before the first fetch.
     ///
     /// The sizes are not known yet, so each image gets memory for the maximum size. All memory is
@@ -41,10 +41,10 @@ impl Room {
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.
     pub(super) async fn take(state: &AppState, images: u64) -> Result<Self, ApiError> {
         let bytes = images * state.config.image_limit as u64;
-        let mut share = state.fetched_shares.open();
+        let mut share = state.fetch_shares.open();
         // The timeout of the request ends this wait.
         share.begin(bytes).await;
-        let held = state.fetched.take(bytes, Priority::Interactive, request::deadline()).await?;
+        let held = state.fetch_memory.take(bytes, Priority::Interactive, request::deadline()).await?;
         Ok(Self { held, share: Arc::new(share) })
     }
 
@@ -63,7 +63,11 @@ impl Room {
 /// # Errors
 /// Fails with 422 for a URL that is invalid, forbidden or unreachable, and with 413 for an image
 /// that is too large.
-pub(super) async fn fetch(state: &AppState, text: &str, room: Room) -> Result<(Bytes, String), ApiError> {
+pub(super) async fn fetch(
+    state: &AppState,
+    text: &str,
+    reservation: FetchReservation,
+) -> Result<(Bytes, String), ApiError> {
     let bad = |reason: String| {
         ApiError::new(Code::BadUrl, format!("url: {reason}"))
             .field("url")
@@ -83,9 +87,9 @@ pub(super) async fn fetch(state: &AppState, text: &str, room: Room) -> Result<(B
     if fetched.body.len() > state.config.image_limit {
         return Err(body::too_many_bytes("the image", state.config.image_limit).field("url"));
     }
-    let Room { mut held, share } = room;
+    let FetchReservation { mut held, share } = reservation;
     drop(share);
     held.shrink(fetched.body.len() as u64);
-    let answered = fetched.url.to_string();
-    Ok((Bytes::from_owner(Fetched { body: fetched.body, _room: held }), answered))
+    let fetched_from = fetched.url.to_string();
+    Ok((Bytes::from_owner(Fetched { body: fetched.body, _memory: held }), fetched_from))
 }

@@ -1,7 +1,7 @@
 //! Contains entry points for the fuzz targets: JSON and multipart bodies without a running service.
 //! They call the same functions as the extractors and contain no logic of their own.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
-use super::{json, multipart, query, shape};
+use super::{json, multipart, query, structure};
 use crate::ApiError;
 use axum::body::Body;
 use axum::extract::Request;
@@ -10,18 +10,18 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 /// Maximum number of values of a JSON body.
-pub const MAX_VALUES: usize = shape::VALUES;
+pub const MAX_VALUES: usize = structure::MAX_VALUES;
 /// Maximum number of nested levels of a JSON body.
-pub const MAX_DEPTH: usize = shape::DEPTH;
+pub const MAX_DEPTH: usize = structure::MAX_DEPTH;
 /// Part names that [`multipart`] accepts.
 pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
 
 /// Checks the structure of a JSON text.
 ///
 /// # Errors
-/// Returns the errors of `shape::check`.
+/// Returns the errors of `structure::check`.
 pub fn check_structure(text: &[u8]) -> Result<(), ApiError> {
-    shape::check(text)
+    structure::check(text)
 }
 
 /// Reads a JSON text as `T`.

@@ -72,14 +72,14 @@ pub(crate) struct ImageForm {
 
 /// How a body transmits its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum BodyFormat {
     Multipart,
     Json,
     Raw,
 }
 
-impl Carrier {
-    /// Returns the carrier for the content type.
+impl BodyFormat {
+    /// Returns the format for the content type.
     ///
     /// # Errors
     /// Fails with 415 for any other content type, or if there is none. A page of another site can
@@ -103,13 +103,13 @@ impl FromRequest<AppState> for ImageBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        match Carrier::of(request.headers())? {
-            Carrier::Json => {
+        match BodyFormat::of(request.headers())? {
+            BodyFormat::Json => {
                 let source: ImageSource = read_json(request, state).await?;
                 resolve(state, source).await.map(Self)
             }
-            Carrier::Multipart => one_part(request, state).await.map(Self),
-            Carrier::Raw => raw(request, state).await.map(Self),
+            BodyFormat::Multipart => one_part(request, state).await.map(Self),
+            BodyFormat::Raw => raw(request, state).await.map(Self),
         }
     }
 }
@@ -188,10 +188,10 @@ pub(crate) async fn pair_of_sources(
 ) -> Result<[Bytes; 2], ApiError> {
     let (a, b) = match (a, b) {
         (ImageSource::Url(a), ImageSource::Url(b)) => {
-            let mut room = fetched::Room::take(state, 2).await?;
-            let half = room.split(state);
+            let mut reservation = fetched::FetchReservation::take(state, 2).await?;
+            let half = reservation.split(state);
             let (a, b) =
-                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, room));
+                tokio::join!(fetched::fetch(state, &a.url, half), fetched::fetch(state, &b.url, reservation));
             (a.map(|(bytes, _)| bytes), b.map(|(bytes, _)| bytes))
         }
         (a, b) => tokio::join!(resolve(state, a), resolve(state, b)),
@@ -238,15 +238,15 @@ pub(crate) struct BatchForm {
 /// Reads the images of a batch.
 pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
     let limit = state.config.batch_images;
-    match Carrier::of(request.headers())? {
-        Carrier::Multipart => {
+    match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => {
             let parts = read_parts(request, state, &["image"], limit).await?;
             if parts.is_empty() {
                 return Err(missing("image", &["image"]));
             }
             Ok(parts.into_iter().map(|part| BatchInput::Part(part.bytes)).collect())
         }
-        Carrier::Json => {
+        BodyFormat::Json => {
             let (parts, body) = request.into_parts();
             let bytes = body::read(&parts.headers, body, state.config.batch_limit, "the body").await?;
             let body: BatchBody = json::parse(bytes).await?;
@@ -261,7 +261,7 @@ pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<Batc
                 _ => Ok(body.images.into_iter().map(BatchInput::Source).collect()),
             }
         }
-        Carrier::Raw => {
+        BodyFormat::Raw => {
             Err(json::unsupported(request.headers(), &["multipart/form-data", "application/json"]))
         }
     }
@@ -286,19 +286,21 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
 
 /// Returns the image bytes of a source.
 pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
-    resolve_at(state, source).await.map(|(bytes, _)| bytes)
+    resolve_with_url(state, source).await.map(|(bytes, _)| bytes)
 }
 
 /// Returns the image bytes of a source. If the image was fetched, it also returns the URL after
 /// redirects.
-pub(crate) async fn resolve_at(
+pub(crate) async fn resolve_with_url(
     state: &AppState,
     source: ImageSource,
 ) -> Result<(Bytes, Option<String>), ApiError> {
     match source {
         ImageSource::Url(ImageByUrl { url }) => {
-            let room = fetched::Room::take(state, 1).await?;
-            fetched::fetch(state, &url, room).await.map(|(bytes, answered)| (bytes, Some(answered)))
+            let reservation = fetched::FetchReservation::take(state, 1).await?;
+            fetched::fetch(state, &url, reservation)
+                .await
+                .map(|(bytes, fetched_from)| (bytes, Some(fetched_from)))
         }
         ImageSource::Base64(ImageAsBase64 { image_base64: text }) => {
             let limit = state.config.image_limit;

@@ -1,6 +1,6 @@
 //! Parses JSON bodies. Malformed text fails with `bad_json`. Well-formed text with an invalid field
 //! fails with `invalid_field`, which names the field.
-use super::{body, query::allowed_of, shape};
+use super::{body, query::allowed_of, structure};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
@@ -10,7 +10,7 @@ use serde_json::error::Category;
 
 /// Maximum size of a text that is parsed on the current thread, in bytes. A larger text would block
 /// all other tasks of that thread.
-const SMALL: usize = 64 << 10;
+const MAX_INLINE_BYTES: usize = 64 << 10;
 
 /// Contains a JSON body without images.
 pub(crate) struct Json<T>(pub(crate) T);
@@ -41,11 +41,11 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 
 pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
     let media = media_type(headers);
-    let said = match media.as_str() {
+    let received = match media.as_str() {
         "" => "the content type is missing".to_owned(),
         media => format!("the content type is `{media}`"),
     };
-    ApiError::new(Code::UnsupportedMediaType, format!("{said}; allowed: {}", allowed.join(", ")))
+    ApiError::new(Code::UnsupportedMediaType, format!("{received}; allowed: {}", allowed.join(", ")))
         .field("content-type")
         .value(media)
         .allowed(allowed.iter().copied())
@@ -53,7 +53,7 @@ pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
 
 /// Parses a JSON text. A long text is parsed on a thread for blocking work.
 pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
-    if bytes.len() <= SMALL {
+    if bytes.len() <= MAX_INLINE_BYTES {
         return parse_here(&bytes);
     }
     // Only the current task knows the id of the request.
@@ -62,7 +62,7 @@ pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) ->
 }
 
 pub(super) fn parse_here<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    shape::check(bytes)?;
+    structure::check(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).and_then(|value| {
         // Text after the document is also an error.

@@ -10,10 +10,10 @@ mod json;
 mod multipart;
 mod path;
 mod query;
-mod shape;
+mod structure;
 pub(crate) mod values;
 
-pub(crate) use body::{drop_unread, linger};
+pub(crate) use body::{discard_rest, drop_unread};
 pub(crate) use json::{Json, is_json, unsupported};
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;

@@ -71,14 +71,14 @@ async fn collect(
     name: &str,
 ) -> Result<Result<Bytes, ApiError>, MultipartError> {
     let mut bytes = BytesMut::new();
-    let mut over = false;
+    let mut is_too_long = false;
     while let Some(chunk) = field.chunk().await? {
-        over |= bytes.len() + chunk.len() > limit;
-        if !over {
+        is_too_long |= bytes.len() + chunk.len() > limit;
+        if !is_too_long {
             bytes.extend_from_slice(&chunk);
         }
     }
-    if over {
+    if is_too_long {
         return Ok(Err(too_many_bytes("the image", limit).field(name)));
     }
     if bytes.is_empty() {
@@ -97,5 +97,5 @@ fn refuse(error: &MultipartError, limits: Limits) -> ApiError {
     if body::is_too_long(error) {
         return too_many_bytes("the body", limits.body_bytes);
     }
-    body::no_room(error).unwrap_or_else(|| ApiError::new(Code::BadMultipart, error.body_text()))
+    body::reservation_error(error).unwrap_or_else(|| ApiError::new(Code::BadMultipart, error.body_text()))
 }

@@ -30,7 +30,7 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
             .allowed([NO_NUL]));
     }
     let map = pairs.iter().map(|(key, text)| (key.as_ref(), Text { key, text }));
-    T::deserialize(MapDeserializer::<_, Mistake>::new(map)).map_err(|mistake| mistake.into_problem(&pairs))
+    T::deserialize(MapDeserializer::<_, QueryError>::new(map)).map_err(|error| error.into_problem(&pairs))
 }
 
 /// One value. It knows its key, so that an error can name it.
@@ -41,13 +41,13 @@ struct Text<'a> {
 
 /// An error message of serde and the parameter that it concerns.
 #[derive(Debug)]
-struct Mistake {
+struct QueryError {
     key: Option<String>,
     message: String,
 }
 
-impl Mistake {
-    fn at(mut self, key: &str) -> Self {
+impl QueryError {
+    fn with_key(mut self, key: &str) -> Self {
         self.key.get_or_insert_with(|| key.to_owned());
         self
     }
@@ -68,15 +68,15 @@ impl Mistake {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Mistake {}
+impl std::error::Error for QueryError {}
 
-impl de::Error for Mistake {
+impl de::Error for QueryError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self { key: None, message: message.to_string() }
     }
@@ -97,21 +97,21 @@ pub(super) fn allowed_of(message: &str) -> Vec<String> {
 
 macro_rules! parsed {
     ($($method:ident $visit:ident $type:ty),*) => { $(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
             match self.text.parse::<$type>() {
                 Ok(value) => visitor.$visit(value),
                 Err(_) => Err(de::Error::invalid_value(de::Unexpected::Str(self.text), &visitor)),
             }
-            .map_err(|mistake: Mistake| mistake.at(self.key))
+            .map_err(|error: QueryError| error.with_key(self.key))
         }
     )* };
 }
 
 impl<'de> Deserializer<'de> for Text<'_> {
-    type Error = Mistake;
+    type Error = QueryError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
-        visitor.visit_str(self.text).map_err(|mistake: Mistake| mistake.at(self.key))
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
+        visitor.visit_str(self.text).map_err(|error: QueryError| error.with_key(self.key))
     }
 
     parsed! {
@@ -120,7 +120,7 @@ impl<'de> Deserializer<'de> for Text<'_> {
         deserialize_f64 visit_f64 f64
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, QueryError> {
         visitor.visit_some(self)
     }
 
@@ -128,7 +128,7 @@ impl<'de> Deserializer<'de> for Text<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Mistake> {
+    ) -> Result<V::Value, QueryError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -137,8 +137,10 @@ impl<'de> Deserializer<'de> for Text<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Mistake> {
-        visitor.visit_enum(self.text.into_deserializer()).map_err(|mistake: Mistake| mistake.at(self.key))
+    ) -> Result<V::Value, QueryError> {
+        visitor
+            .visit_enum(self.text.into_deserializer())
+            .map_err(|error: QueryError| error.with_key(self.key))
     }
 
     serde::forward_to_deserialize_any! {
@@ -147,7 +149,7 @@ impl<'de> Deserializer<'de> for Text<'_> {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Mistake> for Text<'_> {
+impl<'de> IntoDeserializer<'de, QueryError> for Text<'_> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {

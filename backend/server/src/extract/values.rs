@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for DetSize {
 
 /// Deserializes a field that is present, even if it is null. With `#[serde(default)]`, an absent
 /// field is `None` and a null is `Some(None)`.
-pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(crate) fn double_option<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)

@@ -14,25 +14,25 @@ use axum::response::{IntoResponse, Response};
 /// Forwards a request to its operation, or responds with the reason for the rejection.
 pub(crate) async fn layer(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let caller = match api.state.config.auth {
-        Auth::None => Caller::anyone(&api.state.services.store),
+        Auth::None => Caller::unrestricted(&api.state.services.store),
         Auth::Keys => match admit(&api, &mut request).await {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),
         },
     };
-    let standing = match caller.key().map(|key| api.state.rates.take(key)).transpose() {
-        Ok(standing) => standing.flatten(),
-        Err((error, standing)) => {
+    let remaining = match caller.key().map(|key| api.state.rates.take(key)).transpose() {
+        Ok(remaining) => remaining.flatten(),
+        Err((error, remaining)) => {
             let mut response = error.into_response();
-            standing.write(response.headers_mut());
+            remaining.write(response.headers_mut());
             return response;
         }
     };
     let id = CallerId::of(&caller, Peer::of(request.extensions()));
     request.extensions_mut().insert(caller);
     let mut response = id.scope(next.run(request)).await;
-    if let Some(standing) = standing {
-        standing.write(response.headers_mut());
+    if let Some(remaining) = remaining {
+        remaining.write(response.headers_mut());
     }
     response
 }
@@ -47,7 +47,7 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Caller, ApiError> {
     // No later layer or handler sees the key.
     let presented = credentials::take(request.headers_mut());
     if access == Access::Open {
-        return Ok(Caller::nobody(store));
+        return Ok(Caller::without_access(store));
     }
     let hash = presented?;
     let peer = Peer::of(request.extensions());

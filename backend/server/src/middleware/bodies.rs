@@ -7,8 +7,8 @@
 //! The reservation of one body is in `body_memory`. Fetched images are reserved in
 //! `extract::fetched`.
 use super::Api;
-use crate::body_memory::Room;
-use crate::extract::{is_json, linger, unsupported};
+use crate::body_memory::BodyReservation;
+use crate::extract::{discard_rest, is_json, unsupported};
 use crate::operation::Operations;
 use crate::{ApiError, request};
 use axum::body::{Body, HttpBody};
@@ -36,16 +36,17 @@ pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) 
         crate::extract::drop_unread(request).await;
         return error.into_response();
     }
-    let most = api.state.config.parts_limit(usize::MAX) as u64;
-    let longest = request.body().size_hint().exact().map_or(most, |length| length.min(most));
-    if longest <= UNCOUNTED {
+    let max_bytes = api.state.config.parts_limit(usize::MAX) as u64;
+    let expected_bytes = request.body().size_hint().exact().map_or(max_bytes, |length| length.min(max_bytes));
+    if expected_bytes <= UNCOUNTED {
         return next.run(request).await;
     }
     let copies = if is_json(request.headers()) { JSON_COPIES } else { 1 };
-    let room = Arc::new(Mutex::new(api.state.bodies.room(until())));
-    let request = request.map(|body| counted(body, Plan { copies, longest }, room.clone()));
+    let reservation = Arc::new(Mutex::new(api.state.body_memory.reservation(wait_deadline())));
+    let request =
+        request.map(|body| counted(body, CountingRule { copies, expected_bytes }, reservation.clone()));
     let response = next.run(request).await;
-    drop(room);
+    drop(reservation);
     response
 }
 
@@ -69,49 +70,49 @@ fn has_type(headers: &HeaderMap) -> bool {
 /// Returns the time until which a body may wait for memory, which is half of the request's
 /// remaining time. The other half is for reading and processing the body, or for sending the error
 /// response.
-fn until() -> Option<Instant> {
+fn wait_deadline() -> Option<Instant> {
     let now = Instant::now();
     request::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
 }
 
 /// Describes how a body is counted.
 #[derive(Clone, Copy)]
-struct Plan {
+struct CountingRule {
     copies: u64,
     /// Announced size of the body in bytes, or the maximum size of any body.
-    longest: u64,
+    expected_bytes: u64,
 }
 
-impl Plan {
+impl CountingRule {
     /// Returns the bytes to reserve after `arrived` bytes. It adds 50 %, because the read buffer
     /// grows by about the same factor.
-    fn wanted(self, arrived: u64) -> u64 {
-        self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.longest.max(arrived))
+    fn bytes_to_reserve(self, arrived: u64) -> u64 {
+        self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.expected_bytes.max(arrived))
     }
 }
 
 /// Wraps a body so that it reserves memory as it arrives. At the end the reservation matches the
 /// size of the body.
-fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
-    let state = (body.into_data_stream(), 0, room);
-    Body::from_stream(try_unfold(state, move |(mut stream, arrived, room)| async move {
+fn counted(body: Body, rule: CountingRule, reservation: Arc<Mutex<BodyReservation>>) -> Body {
+    let state = (body.into_data_stream(), 0, reservation);
+    Body::from_stream(try_unfold(state, move |(mut stream, arrived, reservation)| async move {
         let Some(chunk) = stream.next().await.transpose()? else {
-            room.lock().await.shrink(plan.copies * if arrived > UNCOUNTED { arrived } else { 0 });
+            reservation.lock().await.shrink(rule.copies * if arrived > UNCOUNTED { arrived } else { 0 });
             return Ok(None);
         };
         let arrived = arrived + chunk.len() as u64;
-        let mut held = room.lock().await;
+        let mut held = reservation.lock().await;
         if arrived > UNCOUNTED
-            && plan.copies * arrived > held.bytes()
-            && let Err(refusal) = held.grow(plan.wanted(arrived)).await
+            && rule.copies * arrived > held.bytes()
+            && let Err(refusal) = held.grow(rule.bytes_to_reserve(arrived)).await
         {
             held.release();
             drop(held);
             // The rest is read so that the sender receives the error response.
-            linger(&mut stream).await;
+            discard_rest(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }
         drop(held);
-        Ok::<_, axum::Error>(Some((chunk, (stream, arrived, room))))
+        Ok::<_, axum::Error>(Some((chunk, (stream, arrived, reservation))))
     }))
 }

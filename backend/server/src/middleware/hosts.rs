@@ -95,8 +95,9 @@ fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Resul
         }
         // A proxy may replace the `Host` header of its clients, so the configured public hosts are
         // checked too.
-        let ours = host.is_origin(&origin) || config.public_hosts.iter().any(|rule| rule.is_origin(&origin));
-        if !ours {
+        let is_own_origin =
+            host.is_origin(&origin) || config.public_hosts.iter().any(|rule| rule.is_origin(&origin));
+        if !is_own_origin {
             return Err(refuse(&header::ORIGIN, text));
         }
     }

@@ -4,14 +4,14 @@
 //! The layers for retries of reads, memory for bodies and database connections run after
 //! authentication (`access`).
 pub(crate) mod access;
-pub(crate) mod again;
 pub(crate) mod bodies;
+pub(crate) mod connection_shares;
 pub(crate) mod headers;
 pub(crate) mod hosts;
 pub(crate) mod observe;
 pub(crate) mod panic;
-pub(crate) mod places;
 pub(crate) mod request_id;
+pub(crate) mod retry;
 pub(crate) mod timeout;
 
 use crate::AppState;

@@ -54,11 +54,11 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let _entered = span.enter();
     let (status, latency_ms) = (status.as_u16(), elapsed.as_secs_f64() * 1e3);
     if status >= 500 {
-        tracing::warn!(status, latency_ms, "answered");
+        tracing::warn!(status, latency_ms, "request completed");
     } else if route.starts_with("/health/") || route == "/metrics" {
-        tracing::debug!(status, latency_ms, "answered");
+        tracing::debug!(status, latency_ms, "request completed");
     } else {
-        tracing::info!(status, latency_ms, "answered");
+        tracing::info!(status, latency_ms, "request completed");
     }
     response
 }

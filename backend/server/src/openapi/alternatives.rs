@@ -40,8 +40,8 @@ fn alternative(name: &str, whole: &Value, field: &str, fields: &[&str]) -> Objec
     }
     schema["required"] = json!([field]);
     schema["title"] = format!("{name}By{}", pascal(field)).into();
-    for said_once in ["description", "example"] {
-        schema.as_object_mut().map(|schema| schema.remove(said_once));
+    for shared_key in ["description", "example"] {
+        schema.as_object_mut().map(|schema| schema.remove(shared_key));
     }
     serde_json::from_value(schema).expect("an object's schema with fewer values is one")
 }

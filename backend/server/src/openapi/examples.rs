@@ -23,8 +23,8 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     for (_, _, operation) in operations(document, known) {
         for parameter in operation.parameters.iter_mut().flatten() {
             let RefOr::T(named) = parameter else { continue };
-            let is_shown = json!(named)["example"].is_string();
-            if named.parameter_in == ParameterIn::Path && !is_shown {
+            let has_example = json!(named)["example"].is_string();
+            if named.parameter_in == ParameterIn::Path && !has_example {
                 let example = schemas.example(&json!(named.schema), "").ok();
                 *parameter = RefOr::T(ParameterBuilder::from(named.clone()).example(example).build());
             }

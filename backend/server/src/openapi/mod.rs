@@ -44,7 +44,7 @@ use utoipa::openapi::path::Operation;
     ),
     components(schemas(Problem)),
 )]
-pub(crate) struct Frame;
+pub(crate) struct BaseDocument;
 
 /// Applies the rules of this module to the operations.
 pub(crate) fn complete(document: &mut utoipa::openapi::OpenApi, known: &Operations) {

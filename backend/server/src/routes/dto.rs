@@ -189,14 +189,14 @@ impl From<store::images::Source> for Source {
 /// The places where an image was found. All faces of the image in one response share them, because
 /// an image can have a thousand faces.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct ImageSources {
     list: Arc<[Source]>,
     total: i64,
 }
 
 /// The first places where an image was found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FirstPlaces {
+pub(crate) struct FirstSources {
     list: Arc<[Source]>,
     shown: usize,
     /// Number of places. Counting stops at 1,000.
@@ -204,39 +204,39 @@ pub(crate) struct FirstPlaces {
 }
 
 /// Approximate number of bytes of a source in a response, without its strings.
-const SOURCE_FRAME: usize = 200;
+const SOURCE_OVERHEAD: usize = 200;
 
-impl Places {
+impl ImageSources {
     /// Returns the first places, at least one. A response with `lists` such lists divides its byte
     /// limit for places equally among them.
-    pub(crate) fn first(&self, lists: usize) -> FirstPlaces {
+    pub(crate) fn first(&self, lists: usize) -> FirstSources {
         let share = MOST_BYTES / lists.max(1);
         let mut bytes = 0;
         let fits = |source: &&Source| {
-            bytes += SOURCE_FRAME + source.image_url.len();
+            bytes += SOURCE_OVERHEAD + source.image_url.len();
             bytes +=
                 source.page_url.as_ref().map_or(0, String::len) + source.alt.as_ref().map_or(0, String::len);
             bytes <= share
         };
         let shown = self.list.iter().take_while(fits).count().max(1).min(self.list.len());
-        FirstPlaces { list: self.list.clone(), shown, total: self.total }
+        FirstSources { list: self.list.clone(), shown, total: self.total }
     }
 }
 
-impl FirstPlaces {
+impl FirstSources {
     /// Returns whether there are further places.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub(crate) fn is_truncated(&self) -> bool {
         i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
     }
 }
 
-impl From<SourceList> for Places {
+impl From<SourceList> for ImageSources {
     fn from(list: SourceList) -> Self {
         Self { list: list.sources.into_iter().map(Source::from).collect(), total: list.total }
     }
 }
 
-impl Serialize for FirstPlaces {
+impl Serialize for FirstSources {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(&self.list[..self.shown])
     }

@@ -6,10 +6,10 @@ mod support;
 
 mod audit;
 mod auth;
-mod away;
 mod collections;
 mod connections;
 mod crawls;
+mod database_outage;
 mod edge;
 mod erased;
 mod erasures;

@@ -24,7 +24,7 @@ struct Names {
 }
 
 impl Names {
-    fn of_nobody() -> Self {
+    fn of_absent() -> Self {
         let id = || Uuid::now_v7().to_string();
         Self {
             collection: "nobodys".into(),
@@ -76,8 +76,8 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         | "get_job_stats" => {
             vec![(path.to_owned(), None)]
         }
-        // These operations accept no name either. Their response changes over time, so `looks`
-        // tests them.
+        // These operations accept no name either. Their response changes over time, so
+        // `requests_without_names` tests them.
         "list_keys" | "get_current_key" => Vec::new(),
         "create_key" => {
             let new = |collection: Value| {
@@ -156,9 +156,9 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
 
 /// Returns requests without a name, whose responses change over time. They must not reveal anything
 /// about another collection either.
-fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
+fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
     let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
-    let mut looks: Vec<(Method, Try)> = [
+    let mut requests: Vec<(Method, Try)> = [
         "/collections",
         "/crawls",
         "/images",
@@ -178,11 +178,11 @@ fn looks(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
         ("/keys", &names.key),
     ];
     for (path, id) in ids {
-        looks.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
+        requests.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
     }
     let search = json!({"embedding": embedding, "threshold": -1.0, "limit": 1000});
-    looks.push((Method::POST, ("/faces/search".into(), Some(search))));
-    looks
+    requests.push((Method::POST, ("/faces/search".into(), Some(search))));
+    requests
 }
 
 /// Returns everything that a tenant can see of its collection.
@@ -257,16 +257,16 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     ok(app.ask(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
     let before = inventory(&app, &theirs).await;
 
-    for (method, look) in looks(&real, &embedding) {
-        let (status, text) = answer(&app, &ours, &method, &look).await;
-        assert_eq!(status, StatusCode::OK, "{look:?}: {text}");
+    for (method, request) in requests_without_names(&real, &embedding) {
+        let (status, text) = answer(&app, &ours, &method, &request).await;
+        assert_eq!(status, StatusCode::OK, "{request:?}: {text}");
         for name in real.all() {
-            assert!(!text.contains(name), "{look:?} shows {name}: {text}");
+            assert!(!text.contains(name), "{request:?} shows {name}: {text}");
         }
-        assert!(!text.contains(&site.url), "{look:?}: {text}");
+        assert!(!text.contains(&site.url), "{request:?}: {text}");
     }
 
-    let nobodys = Names::of_nobody();
+    let absent = Names::of_absent();
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
     let mut tried = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -274,15 +274,15 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
             let id = operation["operationId"].as_str().unwrap();
             let method: Method = method.to_uppercase().parse().unwrap();
             let pairs =
-                tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &nobodys, &embedding));
-            for (theirs, nobody) in pairs {
+                tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &absent, &embedding));
+            for (theirs, same_for_absent) in pairs {
                 let (status, text) = answer(&app, &ours, &method, &theirs).await;
-                let (other_status, other_text) = answer(&app, &ours, &method, &nobody).await;
+                let (other_status, other_text) = answer(&app, &ours, &method, &same_for_absent).await;
                 let place = format!("{method} {} {:?}", theirs.0, theirs.1);
                 // A foreign resource and a missing one give the same response, so a caller cannot
                 // find out that the foreign one exists.
                 assert_eq!(status, other_status, "{place}: {text}\n{other_text}");
-                assert_eq!(real.anonymous(&text), nobodys.anonymous(&other_text), "{place}");
+                assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{place}");
                 assert!(!text.contains(&site.url), "{place}: {text}");
                 tried += 1;
             }

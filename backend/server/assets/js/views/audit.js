@@ -5,11 +5,11 @@ import { csv } from "../csv.js";
 import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
 import { figure, time, title } from "../format.js";
-import { href, note } from "../router.js";
+import { action, actions } from "../labels.js";
+import { href, setQuery } from "../router.js";
 import { may } from "../session.js";
 import { table } from "../table.js";
 import { button, empty, field, heading, linkButton } from "../ui.js";
-import { action, actions } from "../words.js";
 
 const HEADS = ["When", "What", "Collection", "Key", "Details"];
 
@@ -44,7 +44,7 @@ export function show(page, { query, signal }) {
     put(list, rows.element);
     log.begin();
   };
-  for (const control of [what, where, since, until]) control.addEventListener("change", () => (note(filters()), begin()));
+  for (const control of [what, where, since, until]) control.addEventListener("change", () => (setQuery(filters()), begin()));
   const download = button("CSV", { symbol: "download", onclick: () => save(new Blob([sheet(records)], { type: "text/csv" }), "audit.csv") });
   page.append(
     heading("Audit log", download),
@@ -70,11 +70,11 @@ function cells(record, known) {
     h("span", { title: record.action }, action(record.action)),
     record.collection ? h("a", { href: href(`/collections/${record.collection}`) }, record.collection) : h("span.quiet", {}, record.collection_id ? "deleted" : "–"),
     record.key_id ? h("a.held-by", { href: href("/audit", { key_id: record.key_id }), title: record.key_id }, known.get(record.key_id) ?? `${record.key_id.slice(0, 8)}…`) : h("span.quiet", {}, "none"),
-    h("span.details", {}, Object.entries(record.detail).filter(([, value]) => value !== null).map(([name, value]) => h("span", {}, h("span.quiet", {}, `${title(name)} `), said(value)))),
+    h("span.details", {}, Object.entries(record.detail).filter(([, value]) => value !== null).map(([name, value]) => h("span", {}, h("span.quiet", {}, `${title(name)} `), valueText(value)))),
   ];
 }
 
-const said = (value) => {
+const valueText = (value) => {
   if (typeof value === "number") return h("b", {}, figure(value));
   if (typeof value === "boolean") return value ? "yes" : "no";
   const text = Array.isArray(value) ? value.join(", ") : typeof value === "object" ? JSON.stringify(value) : value;

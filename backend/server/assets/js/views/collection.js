@@ -26,9 +26,9 @@ function draw(one, signal) {
     // The service asks for confirmation if a shorter retention erases many images.
     const changed = await send().catch(async (problem) => {
       if (problem.code !== "confirmation_needed") throw problem;
-      const look = await send({ dry_run: true });
-      const sure = await confirm("Erase older images?", `${plural(look.images, "image")} with ${plural(look.faces, "face")} are older and will be permanently erased.`, "Erase and save");
-      return sure && send({ confirm: look.confirm });
+      const preview = await send({ dry_run: true });
+      const sure = await confirm("Erase older images?", `${plural(preview.images, "image")} with ${plural(preview.faces, "face")} are older and will be permanently erased.`, "Erase and save");
+      return sure && send({ confirm: preview.confirm });
     });
     if (!changed) return;
     if (used) collections.choose(changed.name);
@@ -59,12 +59,12 @@ function draw(one, signal) {
 function ending(one, isDefault) {
   const word = isDefault ? "Empty" : "Delete";
   const control = button(`${word} this collection`, { kind: "danger", symbol: "trash", onclick: () => busy(control, async () => {
-    const look = await call("DELETE", `/collections/${one.id}`, { query: { dry_run: true } });
-    const what = `This erases ${plural(look.images, "image")} with ${plural(look.faces, "face")} and ${plural(look.subjects, "person or cluster", "people and clusters")}.`;
+    const preview = await call("DELETE", `/collections/${one.id}`, { query: { dry_run: true } });
+    const what = `This erases ${plural(preview.images, "image")} with ${plural(preview.faces, "face")} and ${plural(preview.subjects, "person or cluster", "people and clusters")}.`;
     const sure = await confirm(`${word} ${one.name}?`, `${what} They become inaccessible immediately. Crawls are cancelled. A worker erases the rows and image files in batches, and the audit log contains an entry when this is complete.`,
       `${word} permanently`, { typed: one.name });
     if (!sure) return;
-    await call("DELETE", `/collections/${one.id}`, { query: { confirm: look.confirm } });
+    await call("DELETE", `/collections/${one.id}`, { query: { confirm: preview.confirm } });
     toast(isDefault ? "The collection is being emptied." : "The collection is being erased.");
     await collections.load();
     go("/collections");

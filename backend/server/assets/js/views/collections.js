@@ -3,11 +3,11 @@ import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { plural, score, time } from "../format.js";
+import { profile } from "../labels.js";
 import { href, refresh } from "../router.js";
 import { may, ownKey } from "../session.js";
 import { table } from "../table.js";
 import { button, chip, fillWith, heading, linkButton } from "../ui.js";
-import { profile } from "../words.js";
 
 export function show(page, { signal }) {
   const list = h("div");

@@ -1,14 +1,14 @@
 // One crawl, with live updates.
 import { get, key, request, save, url } from "../api.js";
-import { IMAGES, PAGES, cancel, done, isOver, name, outcomes, remove, stateChip, steer } from "../crawls.js";
+import { IMAGES, PAGES, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
 import { h, put } from "../dom.js";
 import { follow } from "../events.js";
-import { outside, tile } from "../faces.js";
+import { externalLink, tile } from "../faces.js";
 import { count, duration, figure, time, title } from "../format.js";
+import { outcome } from "../labels.js";
 import { plot } from "../plot.js";
 import { go, href } from "../router.js";
-import { busy, button, facts, failed, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
-import { outcome } from "../words.js";
+import { busy, button, facts, failed, fillWith, heading, linkButton, panel, problemBox } from "../ui.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/crawls/${id}`, {}, signal), (crawl) => draw(crawl, signal));
@@ -23,13 +23,13 @@ function draw(first, signal) {
   let last = null;
 
   const update = (crawl) => {
-    meter.note(crawl);
+    meter.record(crawl);
     pages.draw(crawl.counts.pages);
     images.draw(crawl.counts.images);
     put(top, stateChip(crawl.state), crawl.error && h("span", {}, crawl.error));
     if (!last || last.state !== crawl.state || last.next_run_at !== crawl.next_run_at) put(actions, controls(crawl, (changed) => (update(changed), listen())));
     put(reasons, reasonTable(crawl.reasons));
-    if (!last || last.counts.faces !== crawl.counts.faces) faces.want();
+    if (!last || last.counts.faces !== crawl.counts.faces) faces.requestNewest();
     last = crawl;
     numbers();
   };
@@ -81,8 +81,8 @@ function controls(crawl, update) {
   };
   const over = isOver(crawl);
   return [
-    crawl.state === "running" && step("Pause", "pause", () => steer(crawl.id, "pause")),
-    crawl.state === "paused" && step("Resume", "play", () => steer(crawl.id, "resume"), "primary"),
+    crawl.state === "running" && step("Pause", "pause", () => changeState(crawl.id, "pause")),
+    crawl.state === "paused" && step("Resume", "play", () => changeState(crawl.id, "resume"), "primary"),
     (!over || crawl.next_run_at) && step(over ? "Stop repeating" : "Cancel", "stop", () => cancel(crawl)),
     over && !crawl.next_run_at && step("Delete", "trash", async () => {
       if (await remove(crawl)) go("/crawls");
@@ -92,13 +92,13 @@ function controls(crawl, update) {
 
 /** Measures images per second over the last ten seconds. */
 function speed() {
-  const seen = [];
+  const samples = [];
   return {
-    note: (crawl) => seen.push([Date.now(), done(crawl.counts.images).done]),
+    record: (crawl) => samples.push([Date.now(), done(crawl.counts.images).done]),
     now: () => {
-      while (seen.length > 2 && Date.now() - seen[1][0] > 10_000) seen.shift();
-      const seconds = (Date.now() - seen[0][0]) / 1000;
-      return seconds < 0.5 ? NaN : (seen.at(-1)[1] - seen[0][1]) / seconds;
+      while (samples.length > 2 && Date.now() - samples[1][0] > 10_000) samples.shift();
+      const seconds = (Date.now() - samples[0][0]) / 1000;
+      return seconds < 0.5 ? NaN : (samples.at(-1)[1] - samples[0][1]) / seconds;
     },
   };
 }
@@ -109,17 +109,17 @@ function speed() {
  */
 function recent(id, slot, signal) {
   let [asking, again] = [false, false];
-  const want = async () => {
+  const requestNewest = async () => {
     if (asking) return void (again = true);
     [asking, again] = [true, false];
     const answer = await get("/faces", { crawl_id: id, limit: 12 }, signal).catch((problem) => problem);
     if (signal.aborted) return;
-    if (answer instanceof Error) put(slot, trouble(answer, want));
+    if (answer instanceof Error) put(slot, problemBox(answer, requestNewest));
     else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No faces found yet."));
     else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
-    setTimeout(() => ((asking = false), again && !signal.aborted && want()), answer.faces?.length > 0 ? 2000 : 100);
+    setTimeout(() => ((asking = false), again && !signal.aborted && requestNewest()), answer.faces?.length > 0 ? 2000 : 100);
   };
-  return { want };
+  return { requestNewest };
 }
 
 function reasonTable(reasons) {
@@ -148,15 +148,15 @@ function exports(id) {
 }
 
 function options(crawl) {
-  const said = Object.entries(crawl.options).filter(([, value]) => value !== null && !(Array.isArray(value) && value.length === 0));
+  const chosen = Object.entries(crawl.options).filter(([, value]) => value !== null && !(Array.isArray(value) && value.length === 0));
   return [
     facts([
       ["Started", time(crawl.created_at)],
       crawl.next_run_at && ["Next run", time(crawl.next_run_at)],
       crawl.series_id && ["Series", h("a", { href: href(`/crawls/${crawl.series_id}`) }, "First run")],
       ["Collection", crawl.collection],
-      ...said.map(([name, value]) => [title(name), value === true ? "Yes" : value === false ? "No" : Array.isArray(value) ? value.join(", ") : String(value)]),
+      ...chosen.map(([name, value]) => [title(name), value === true ? "Yes" : value === false ? "No" : Array.isArray(value) ? value.join(", ") : String(value)]),
     ]),
-    h("details", {}, h("summary", {}, "Seeds"), h("ul.sources", {}, crawl.seeds.slice(0, 100).map((seed) => h("li", {}, outside(seed))))),
+    h("details", {}, h("summary", {}, "Seeds"), h("ul.sources", {}, crawl.seeds.slice(0, 100).map((seed) => h("li", {}, externalLink(seed))))),
   ];
 }

@@ -4,7 +4,7 @@ import * as collections from "../collections.js";
 import { IMAGES, done, isOver, name, outcomes, stateChip } from "../crawls.js";
 import { h } from "../dom.js";
 import { ago, count } from "../format.js";
-import { href, note } from "../router.js";
+import { href, setQuery } from "../router.js";
 import { button, busy, chip, empty, fillWith, heading, linkButton } from "../ui.js";
 
 const STATES = ["", "running", "paused", "completed", "cancelled", "failed"];
@@ -15,7 +15,7 @@ export function show(page, { query, signal }) {
     STATES.map((state) => h("option", { value: state, selected: state === (query.state ?? "") }, state || "All states")));
   const list = h("div");
   const params = (cursor) => ({ collection: collections.current(), state: filter.value, cursor });
-  filter.addEventListener("change", () => (note({ state: filter.value }), start()));
+  filter.addEventListener("change", () => (setQuery({ state: filter.value }), start()));
   page.append(heading("Crawls", filter, linkButton("New crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })), list);
 
   let timer = 0;

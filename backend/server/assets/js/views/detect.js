@@ -6,7 +6,7 @@ import { h, put } from "../dom.js";
 import { choice } from "../form.js";
 import { bytes, milliseconds, plural, title } from "../format.js";
 import { shares } from "../geometry.js";
-import { hand } from "../handoff.js";
+import { handOff } from "../handoff.js";
 import { pictureInput } from "../input.js";
 import { measureTable, verdict } from "../quality.js";
 import { go } from "../router.js";
@@ -57,7 +57,7 @@ function draw(found, blob, name, signal) {
 function face(one, index, blob, name) {
   return h("div.facedetail", {},
     h("div.heading", {}, h("h3", {}, `Face ${index + 1}`),
-      button("Search this face", { kind: "primary", symbol: "search", onclick: () => (hand(blob, name, index), go("/search")) })),
+      button("Search this face", { kind: "primary", symbol: "search", onclick: () => (handOff(blob, name, index), go("/search")) })),
     verdict(one.quality),
     one.quality && measureTable(one.quality));
 }

@@ -4,10 +4,10 @@ import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
 import { count, score, time } from "../format.js";
+import { erasureKind } from "../labels.js";
 import { may } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
-import { erasureKind } from "../words.js";
 
 const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Suppressions", number: true }, "Suppressed", { name: "Lift suppressions", hidden: true }];
 

@@ -1,7 +1,7 @@
 // One stored face: its image, all places where it was found, and similar faces.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
-import { match, outside } from "../faces.js";
+import { externalLink, match } from "../faces.js";
 import { plural, score, time } from "../format.js";
 import { marked } from "../overlay.js";
 import { enrolButton } from "../people.js";
@@ -24,11 +24,11 @@ function draw(face, image, signal) {
   const picture = marked(thumbnail(image.id, `The whole image with ${plural(image.faces.length, "face")} marked`, signal), image, image.faces,
     (at) => go(`/faces/${image.faces[at].id}`));
   picture.select(index);
-  const like = h("div");
+  const similar = h("div");
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(face)) });
-  findLike(face, like, signal);
+  findSimilar(face, similar, signal);
   return [
-    heading("Face", linkButton("Search this face", href("/search", { face: face.id }), { kind: "primary", symbol: "search" }), enrolButton(face), keepOut({ face_id: face.id }), erase),
+    heading("Face", linkButton("Search this face", href("/search", { face: face.id }), { kind: "primary", symbol: "search" }), enrolButton(face), eraseLink({ face_id: face.id }), erase),
     h("div.split.even", {},
       h("div", {},
         panel("", h("div.portrait", {}, crop(face.id, "The face", signal), h("div", {}, verdict(face.quality), facts([
@@ -40,17 +40,17 @@ function draw(face, image, signal) {
         ])))),
         face.quality && panel("Quality", measureTable(face.quality))),
       h("div", {}, panel("Position in the image", picture.element, h("p", {}, linkButton("Image", href(`/images/${image.id}`), { symbol: "faces" }))))),
-    panel("Found at", sightings(face)),
-    panel("Similar faces", like),
+    panel("Found at", sourcesTable(face)),
+    panel("Similar faces", similar),
   ];
 }
 
 /** Returns the places where an image, or the image of a face, was found. */
-export function sightings({ sources: list, sources_total: total, sources_cut: cut }) {
+export function sourcesTable({ sources: list, sources_total: total, sources_cut: cut }) {
   if (list.length === 0) return h("p.quiet", {}, "No source is recorded.");
   const places = table("Sources", ["Page", "Image", "Text", { name: "Found", number: true }, "Crawl"], list.map((source) => [
-    source.page_url ? outside(source.page_url) : h("span.quiet", {}, "none"),
-    outside(source.image_url),
+    source.page_url ? externalLink(source.page_url) : h("span.quiet", {}, "none"),
+    externalLink(source.image_url),
     source.alt ?? "",
     time(source.found_at),
     source.crawl_id ? h("a", { href: href(`/crawls/${source.crawl_id}`) }, "Crawl") : "",
@@ -59,14 +59,14 @@ export function sightings({ sources: list, sources_total: total, sources_cut: cu
   return h("div", {}, places, h("p.hint", {}, `The first ${list.length} of ${total < 1000 ? total : "1,000 or more"} places. GET /images/{id}/sources lists all places.`));
 }
 
-const findLike = (face, slot, signal) => fillWith(slot, signal,
+const findSimilar = (face, slot, signal) => fillWith(slot, signal,
   () => call("POST", "/faces/search", { json: { face_id: face.id, limit: 12 }, signal }),
   (answer) => answer.matches.length === 0
     ? h("p.quiet", {}, `No other face has a similarity of ${score(answer.threshold)} or more.`)
     : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
 
 /** Returns the link to an erasure that also suppresses the target. */
-export const keepOut = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });
+export const eraseLink = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });
 
 async function remove(face) {
   const sure = await confirm("Erase this face?", "This permanently deletes the face, its crop and its embedding. The image and its other faces are kept.", "Erase",

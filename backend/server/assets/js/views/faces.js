@@ -5,7 +5,7 @@ import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
 import { tile } from "../faces.js";
 import { percent, plural } from "../format.js";
-import { href, note } from "../router.js";
+import { href, setQuery } from "../router.js";
 import { empty, heading, linkButton } from "../ui.js";
 
 const PAGE = 60;
@@ -20,7 +20,7 @@ export function show(page, { query, signal, returning }) {
   const filters = { crawl_id: query.crawl_id, image_id: query.image_id };
   const quality = h("input", { type: "range", id: "min-quality", min: 0, max: 1, step: 0.05, value: query.min_quality ?? 0 });
   const output = h("output", { for: "min-quality" });
-  const said = h("p.quiet", { role: "status" });
+  const status = h("p.quiet", { role: "status" });
   const grid = h("div.grid");
   const end = h("div.end");
   const params = () => ({ collection: collections.current(), ...filters, min_quality: Number(quality.value) || undefined });
@@ -30,11 +30,11 @@ export function show(page, { query, signal, returning }) {
       h("div.slider", {}, h("label", { for: "min-quality" }, "Minimum quality"), quality, output),
       filters.crawl_id && linkButton("Faces of one crawl", href("/faces"), { symbol: "close", "aria-label": "Faces of one crawl. Show all" }),
       filters.image_id && linkButton("Faces of one image", href("/faces"), { symbol: "close", "aria-label": "Faces of one image. Show all" }),
-      h("span.grow"), said),
+      h("span.grow"), status),
     grid, end);
 
   let list = null;
-  const tell = () => put(said, `${plural(list.faces.length, "face")}${list.cursor ? " so far" : ""}`);
+  const tell = () => put(status, `${plural(list.faces.length, "face")}${list.cursor ? " so far" : ""}`);
   const draw = (faces) => grid.append(...faces.map((face) => tile(face, signal)));
   const rows = endless(end, signal, {
     more: "More faces",
@@ -53,13 +53,13 @@ export function show(page, { query, signal, returning }) {
   function begin() {
     list = { key: JSON.stringify(params()), faces: [], cursor: null };
     put(grid);
-    put(said);
+    put(status);
     rows.begin();
   }
   const label = () => (output.value = Number(quality.value) > 0 ? percent(Number(quality.value)) : "any");
   quality.addEventListener("input", label);
   quality.addEventListener("change", () => {
-    note({ ...filters, min_quality: Number(quality.value) || undefined });
+    setQuery({ ...filters, min_quality: Number(quality.value) || undefined });
     begin();
   });
   label();

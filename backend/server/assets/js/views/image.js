@@ -7,7 +7,7 @@ import { marked } from "../overlay.js";
 import { thumbnail } from "../picture.js";
 import { go } from "../router.js";
 import { busy, button, confirm, facts, fillWith, heading, panel, toast } from "../ui.js";
-import { keepOut, sightings } from "./face.js";
+import { eraseLink, sourcesTable } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/images/${id}`, {}, signal), (image) => draw(image, signal));
@@ -18,7 +18,7 @@ function draw(image, signal) {
   const picture = marked(thumbnail(image.id, `The image with ${found} marked`, signal), image, image.faces, (at) => go(`/faces/${image.faces[at].id}`));
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(image)) });
   return [
-    heading("Image", keepOut({ image_id: image.id }), erase),
+    heading("Image", eraseLink({ image_id: image.id }), erase),
     h("div.split.even", {},
       panel("", picture.element),
       panel("", facts([
@@ -30,7 +30,7 @@ function draw(image, signal) {
         ["Perceptual hash", h("code", {}, image.phash)],
       ]), h("p.hint", {}, "The original file is not stored. This is a reduced copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
-    panel("Found at", sightings(image)),
+    panel("Found at", sourcesTable(image)),
   ];
 }
 

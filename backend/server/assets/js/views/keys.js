@@ -3,11 +3,11 @@ import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
 import { ago, count, plural, time } from "../format.js";
+import { scopes } from "../labels.js";
 import { href, refresh } from "../router.js";
 import { asksForKeys, ownKey } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
-import { scopes } from "../words.js";
 
 const HEADS = ["Key", "Collection", "Scopes", { name: "Per minute", number: true }, { name: "Last used", number: true }, "State", { name: "Revoke", hidden: true }];
 
@@ -42,10 +42,10 @@ const open = () => h("section.panel", {},
 function cells(key, row) {
   const expired = key.expires_at !== null && new Date(key.expires_at) <= Date.now();
   const dead = key.revoked_at ?? (expired ? key.expires_at : null);
-  const mine = key.id === ownKey()?.id;
+  const isOwn = key.id === ownKey()?.id;
   const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Active", "ok");
   const revoke = asksForKeys() && !dead && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
-    const ended = await end(key, mine);
+    const ended = await end(key, isOwn);
     if (!ended) return;
     // The row shows the new state of the key. If other keys were revoked too, the list is loaded
     // again.
@@ -53,7 +53,7 @@ function cells(key, row) {
     else control.closest("tr").replaceWith(row(cells(ended.key, row)));
   }) });
   return [
-    h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), mine && chip("This tab", "busy")),
+    h("span.keyname", {}, h("span.strong", {}, key.name), h("code.quiet", {}, `${key.prefix}…`), isOwn && chip("This tab", "busy")),
     key.collection ? h("a", { href: href(`/collections/${key.collection}`) }, key.collection) : h("span.strong", {}, "All"),
     h("span.chips", {}, key.scopes.map((scope) => chip(scope))),
     key.requests_per_minute === null ? h("span.quiet", {}, "no limit") : count(key.requests_per_minute),
@@ -63,10 +63,10 @@ function cells(key, row) {
   ];
 }
 
-async function end(key, mine) {
+async function end(key, isOwn) {
   const makes = key.scopes.includes("keys");
   const sure = await confirm(`Revoke “${key.name}”?`,
-    [mine ? "This tab uses this key and will then require a different key. " : "", "The key stops working within seconds, permanently.",
+    [isOwn ? "This tab uses this key and will then require a different key. " : "", "The key stops working within seconds, permanently.",
       makes && [" The ", h("a", { href: href("/audit", { action: "key.create", key_id: key.id }) }, "audit log"), " lists the keys that were created with it."]],
     "Revoke", { option: makes && "Also revoke all keys that were created with it, directly or indirectly" });
   if (!sure) return undefined;

@@ -7,26 +7,26 @@ import { h, put } from "../dom.js";
 import { choice } from "../form.js";
 import { plural, score } from "../format.js";
 import { pictureInput } from "../input.js";
+import { erasureKind } from "../labels.js";
 import { crop, thumbnail } from "../picture.js";
 import { go, href } from "../router.js";
-import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
-import { erasureKind } from "../words.js";
+import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, problemBox, toast } from "../ui.js";
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
 /** Kinds of an erasure, and the field of the API for each. */
 const FIELDS = { likeness: null, face: "face_id", image: "image_id", subject: "subject_id", url: "url" };
 /** Kinds that identify a person, who can then be suppressed. */
-const NAMES_SOMEBODY = ["likeness", "face", "image", "subject"];
+const IDENTIFIES_A_PERSON = ["likeness", "face", "image", "subject"];
 
 /** Kinds that determine the collection, regardless of the current one. */
-const FINDS_ITSELF = ["face", "image"];
+const HAS_OWN_COLLECTION = ["face", "image"];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
   const named = Object.keys(FIELDS).find((kind) => query[FIELDS[kind]]) ?? "likeness";
   const kind = choice("kind", Object.keys(FIELDS).map((code) => [code, erasureKind(code)]), named);
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
-  const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, look) });
+  const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, showPreview) });
   const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "collection default" });
   const suppress = check("Suppress the images and the URL", "The service stores their hashes, so that they are not stored again when they are found again.", true);
   const person = check("Suppress the person in all images",
@@ -50,7 +50,7 @@ export function show(page, { query, signal }) {
     target = null;
     changed();
     likeness.hidden = kind.value !== "likeness";
-    const can = NAMES_SOMEBODY.includes(kind.value);
+    const can = IDENTIFIES_A_PERSON.includes(kind.value);
     person.box.disabled = !can;
     if (!can) person.box.checked = false;
     if (kind.value === "likeness") put(input, pictures());
@@ -93,17 +93,17 @@ export function show(page, { query, signal }) {
 
   const options = () => ({ suppress: suppress.box.checked, suppress_person: person.box.checked });
   const send = (how) => {
-    const common = { ...options(), ...how, collection: FINDS_ITSELF.includes(kind.value) ? undefined : collections.current() };
+    const common = { ...options(), ...how, collection: HAS_OWN_COLLECTION.includes(kind.value) ? undefined : collections.current() };
     if (target.blob) return call("POST", "/erasures", { query: { ...common, force: force || undefined, threshold: threshold.value, face_index: target.index }, body: withPicture(target.blob, target.name), signal });
     return call("POST", "/erasures", { json: { ...common, [target.key]: target.value }, signal });
   };
-  const look = async () => {
+  const showPreview = async () => {
     // If strangers match at this threshold, the user is asked to confirm it.
     const refused = (problem) => (problem.reason === "strangers_match" ? { problem } : Promise.reject(problem));
     await fillWith(preview, signal, () => send({ dry_run: true }).catch(refused), (answer) => {
       if (!answer.problem) return affected(answer, signal, erase);
-      const insist = button("Preview anyway", { kind: "danger", onclick: () => busy(insist, () => ((force = true), look())) });
-      return [trouble(answer.problem), insist];
+      const previewAnyway = button("Preview anyway", { kind: "danger", onclick: () => busy(previewAnyway, () => ((force = true), showPreview())) });
+      return [problemBox(answer.problem), previewAnyway];
     }, loading("Loading the preview…"));
     // In a narrow window the preview is below the form.
     preview.scrollIntoView({ block: "nearest" });

@@ -3,10 +3,10 @@ import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
 import { choice, form } from "../form.js";
+import { scopeMeaning, scopes } from "../labels.js";
 import { go } from "../router.js";
 import { may, ownKey } from "../session.js";
 import { button, field, heading, linkButton, modal, panel } from "../ui.js";
-import { scopeMeaning, scopes } from "../words.js";
 
 const DAY = 86_400_000;
 const ENDS = [["90", "In 90 days"], ["30", "In 30 days"], ["7", "In a week"], ["365", "In a year"], ["", "Never"]];
@@ -63,16 +63,16 @@ function body(data, own) {
  */
 const reveal = (secret, key) => modal(`The key of “${key.name}”`, (close) => {
   const shown = h("input.secret", { value: secret, readonly: true, "aria-label": "The key", autofocus: true, onfocus: () => shown.select() });
-  const said = h("p.hint", { role: "status" });
+  const status = h("p.hint", { role: "status" });
   const copy = button("Copy", { kind: "primary", symbol: "copy", onclick: async () => {
     shown.select();
     // Without TLS, browsers block the clipboard. The key is then selected so that the user can copy
     // it.
     const copied = await navigator.clipboard?.writeText(secret).then(() => true, () => false);
-    said.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
+    status.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
   } });
   return h("div", {},
     h("p", {}, "Copy the key now. It cannot be shown again, because the service stores only its hash."),
-    h("div.line", {}, h("div.field", {}, shown), copy), said,
+    h("div.line", {}, h("div.field", {}, shown), copy), status,
     h("div.actions.end", {}, button("Done", { onclick: () => close(true) })));
 }, { firm: true });

@@ -5,7 +5,7 @@ import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
 import { plural } from "../format.js";
 import { card, clustering, create, merge, name } from "../people.js";
-import { go, note } from "../router.js";
+import { go, setQuery } from "../router.js";
 import { ask, busy, button, confirm, empty, heading, toast } from "../ui.js";
 
 const PAGE = 60;
@@ -35,19 +35,19 @@ export function show(page, { query, signal }) {
   const load = () => {
     chosen.clear();
     bar();
-    note({ origin: origin.value, name: search.value.trim() });
+    setQuery({ origin: origin.value, name: search.value.trim() });
     put(grid);
     return rows.begin();
   };
   const begin = clustering(run, signal, load);
-  const look = button("Find people", { symbol: "refresh", onclick: () => busy(look, begin) });
+  const find = button("Find people", { symbol: "refresh", onclick: () => busy(find, begin) });
   const add = button("New person", { kind: "primary", symbol: "plus", onclick: () => busy(add, async () => {
     const text = await ask("New person", "Name", { action: "Add", hint: "Then enrol faces in the view of the person or of a face." });
     if (text) go(`/people/${(await create(text)).id}`);
   }) });
   origin.addEventListener("change", load);
   search.addEventListener("change", load);
-  page.append(heading("People", look, add), h("div.toolbar", {}, origin, search), run, chosenBar, grid, end);
+  page.append(heading("People", find, add), h("div.toolbar", {}, origin, search), run, chosenBar, grid, end);
   load();
 
   function bar() {

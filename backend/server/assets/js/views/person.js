@@ -7,8 +7,8 @@ import { pictureInput } from "../input.js";
 import { name, rename } from "../people.js";
 import { go, href, refresh } from "../router.js";
 import { may } from "../session.js";
-import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, toast, trouble } from "../ui.js";
-import { keepOut } from "./face.js";
+import { busy, button, chip, confirm, empty, facts, fillWith, heading, linkButton, loading, panel, problemBox, toast } from "../ui.js";
+import { eraseLink } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/subjects/${id}`, {}, signal), (subject) => draw(subject, signal));
@@ -25,7 +25,7 @@ function draw(subject, signal) {
   const faces = h("div");
   fillWith(faces, signal, () => get(`/subjects/${subject.id}/faces`, { limit: 200 }, signal), (answer) => gallery(subject, answer, signal));
   return [
-    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), keepOut({ subject_id: subject.id, collection: subject.collection }), erase),
+    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), eraseLink({ subject_id: subject.id, collection: subject.collection }), erase),
     h("div.split", {},
       h("div.side", {},
         panel("", facts([
@@ -46,15 +46,15 @@ function draw(subject, signal) {
  * faces are compared with enrolled ones.
  */
 function enrolment(subject, signal) {
-  const said = h("div");
-  const send = (query) => (blob, file) => fillWith(said, signal,
+  const result = h("div");
+  const send = (query) => (blob, file) => fillWith(result, signal,
     () => call("POST", `/subjects/${subject.id}/faces`, { query, body: withPicture(blob, file), signal }).catch((problem) => ({ problem, blob, file })),
     (answer) => {
       if (!answer.problem) return void (toast("The face was enrolled."), refresh());
-      const insist = answer.problem.code === "low_quality" && button("Enrol anyway", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
-      return [trouble(answer.problem), insist];
+      const enrolAnyway = answer.problem.code === "low_quality" && button("Enrol anyway", { kind: "danger", onclick: () => send({ force: true })(answer.blob, answer.file) });
+      return [problemBox(answer.problem), enrolAnyway];
     }, loading("Enrolling…"));
-  return panel("Enrol an image", pictureInput(send({}), signal), said);
+  return panel("Enrol an image", pictureInput(send({}), signal), result);
 }
 
 function gallery(subject, answer, signal) {

@@ -63,7 +63,7 @@ function matches(answer, signal) {
     return empty("faces", `${answer.collection} contains no similar face.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
   }
   const list = h("ul.matches", { "aria-label": "Matches, by descending similarity" }, answer.matches.map((found) => match(found, signal, badge(found))));
-  const said = h("p.strong", { role: "status" });
+  const status = h("p.strong", { role: "status" });
   const output = h("output", { for: "threshold" });
   const slider = h("input", { type: "range", id: "threshold", min: 0, max: 1, step: 0.01, value: answer.default_threshold.toFixed(2) });
   const filter = () => {
@@ -76,7 +76,7 @@ function matches(answer, signal) {
     });
     output.value = score(threshold);
     const total = answer.matches.length === MOST ? `the best ${MOST}` : String(answer.matches.length);
-    put(said, `${shown} of ${total} ${shown === 1 ? "is" : "are"} at or above ${score(threshold)}`);
+    put(status, `${shown} of ${total} ${shown === 1 ? "is" : "are"} at or above ${score(threshold)}`);
     none.hidden = shown > 0;
   };
   const none = h("div", { hidden: true }, empty("search", "No match reaches this threshold. A lower threshold shows more matches, but also more false matches."));
@@ -85,7 +85,7 @@ function matches(answer, signal) {
   const shown = () => answer.matches.filter(({ similarity }) => similarity >= Number(slider.value));
   const drawn = h("div", {},
     h("div.panel", {},
-      h("div.heading", {}, said, h("div.actions", {}, defaults,
+      h("div.heading", {}, status, h("div.actions", {}, defaults,
         button("CSV", { symbol: "download", onclick: () => save(new Blob([table(shown())], { type: "text/csv" }), "matches.csv") }))),
       h("div.slider", {}, h("label", { for: "threshold" }, "Threshold"), h("div", {}, distribution(answer.matches), slider), output),
       h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match does not prove identity.`)),

@@ -7,7 +7,7 @@ import { parse, rate, sum } from "../metrics.js";
 import { plot } from "../plot.js";
 import { bar } from "../quality.js";
 import { table } from "../table.js";
-import { chip, facts, fillWith, heading, linkButton, panel, trouble } from "../ui.js";
+import { chip, facts, fillWith, heading, linkButton, panel, problemBox } from "../ui.js";
 
 const LIVE = ["available", "running", "retryable"];
 /**
@@ -33,7 +33,7 @@ export function show(page, { query, signal }) {
     panel("Jobs", jobs(query, signal)));
   fillWith(devices, signal, () => get("/gpu", {}, signal), gpu);
 
-  const look = async () => {
+  const update = async () => {
     try {
       const text = await (await request("GET", "/metrics", { signal })).text();
       const samples = parse(text);
@@ -41,15 +41,15 @@ export function show(page, { query, signal }) {
       put(queue, depths(samples));
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      put(queue, trouble(problem));
+      put(queue, problemBox(problem));
       // A repeated request would be rejected too.
       if (problem.status === 403) clearInterval(timer);
     }
     const state = await call("GET", "/health/ready", { signal }).then(() => null, (problem) => problem);
-    if (!signal.aborted) put(health, state ? trouble(state) : ready());
+    if (!signal.aborted) put(health, state ? problemBox(state) : ready());
   };
-  const timer = setInterval(() => !document.hidden && look(), 2000);
-  look();
+  const timer = setInterval(() => !document.hidden && update(), 2000);
+  update();
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 
@@ -76,8 +76,8 @@ const item = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
 
 /** Returns a table of jobs by kind and state. */
 function depths(samples) {
-  const mine = samples.filter(({ name }) => name === "facecrawl_queue_jobs");
-  const kinds = [...new Set(mine.map(({ labels }) => labels.kind))].sort();
+  const queueSamples = samples.filter(({ name }) => name === "facecrawl_queue_jobs");
+  const kinds = [...new Set(queueSamples.map(({ labels }) => labels.kind))].sort();
   const states = [...LIVE, "discarded"];
   const oldest = sum(samples, "facecrawl_queue_oldest_due_seconds");
   const memory = sum(samples, "process_resident_memory_bytes");
@@ -88,7 +88,7 @@ function depths(samples) {
     kinds.length === 0
       ? h("p.quiet", {}, "No jobs are waiting or running.")
       : table("Queue", ["Queue", ...states.map((state) => ({ name: title(state), number: true }))],
-        kinds.map((kind) => [title(kind), ...states.map((state) => count(sum(mine, "facecrawl_queue_jobs", { kind, state })))])).element,
+        kinds.map((kind) => [title(kind), ...states.map((state) => count(sum(queueSamples, "facecrawl_queue_jobs", { kind, state })))])).element,
   ];
 }
 

@@ -120,7 +120,7 @@ pub(super) async fn list_audit(
         until: params.until,
     };
     let mut rows = caller.store().audit_log(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |record| record.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |record| record.id);
     Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
 

@@ -119,11 +119,11 @@ pub(super) async fn cluster_collection(
     JsonBody(body): JsonBody<ClusterBody>,
 ) -> Result<(StatusCode, Json<ClusteringView>), ApiError> {
     let collection = find(&caller, which).await?;
-    let own = || {
+    let collection_default = || {
         let margin = state.services.analyzer.engine().embedder().cluster_margin;
         default_threshold(state.match_threshold(None, collection.match_threshold).value, margin)
     };
-    let threshold = body.threshold.map_or_else(own, Cosine::get);
+    let threshold = body.threshold.map_or_else(collection_default, Cosine::get);
     let scope = ClusterScope {
         collection_id: collection.id,
         model_id: state.services.ingest.model_id(),

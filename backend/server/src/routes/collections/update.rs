@@ -3,7 +3,7 @@ use super::create::{days, profile_name};
 use super::view::{CollectionView, check_name, find};
 use crate::auth::{Caller, insufficient};
 use crate::confirmation::Deletion;
-use crate::extract::values::{Bounded, Cosine, given};
+use crate::extract::values::{Bounded, Cosine, double_option};
 use crate::extract::{Json as JsonBody, NameOrId, Query};
 use crate::routes::deletion::{DeletionParams, DeletionPreview};
 use crate::routes::faces::ProfileParam;
@@ -29,15 +29,15 @@ pub(crate) struct UpdateCollection {
     name: Option<String>,
     /// Quality profile that is applied to new faces.
     #[schema(inline, value_type = Option<ProfileParam>)]
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "double_option")]
     quality_profile: Option<Option<vision::Profile>>,
     /// Minimum similarity at which two faces are considered one person.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "double_option")]
     match_threshold: Option<Option<Cosine>>,
     /// Number of days after which images and faces are deleted.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 36500)]
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "double_option")]
     retention_days: Option<Option<Bounded<1, 36500>>>,
 }
 

@@ -2,7 +2,7 @@
 use super::view::CrawlView;
 use crate::auth::{Caller, CallerId};
 use crate::extract::Id;
-use crate::follow::{Look, Snapshot, Stream};
+use crate::follow::{CrawlRead, Snapshot, Stream};
 use crate::openapi::example_of;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
@@ -26,7 +26,7 @@ enum Follow {
 struct Watcher {
     state: AppState,
     caller: Caller,
-    looks: watch::Receiver<Option<Look>>,
+    reads: watch::Receiver<Option<CrawlRead>>,
     /// Time at which the first snapshot was taken. A read that began earlier may return older data.
     since: Instant,
     _counted: Stream,
@@ -54,11 +54,11 @@ pub(super) async fn follow_crawl(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Sse<impl futures::Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let counted = state.follows.admit(CallerId::current())?;
+    let counted = state.crawl_followers.admit(CallerId::current())?;
     let first = Snapshot::in_brief(caller.store(), id).await?;
     let since = Instant::now();
-    let looks = state.follows.follow(&state.services.store, id);
-    let watcher = Watcher { state, caller, looks, since, _counted: counted };
+    let reads = state.crawl_followers.follow(&state.services.store, id);
+    let watcher = Watcher { state, caller, reads, since, _counted: counted };
     let stream = futures::stream::unfold(
         (watcher, Follow::First(Arc::new(first))),
         move |(mut watcher, follow)| async move {
@@ -85,21 +85,21 @@ impl Watcher {
         loop {
             tokio::select! {
                 () = self.state.shutdown.cancelled() => return None,
-                looked = self.looks.changed() => looked.ok()?,
+                changed = self.reads.changed() => changed.ok()?,
             }
-            let welcome = self.caller.is_still_welcome(&self.state.keyring, &self.state.services.store).await;
-            if matches!(welcome, Err(error) if error.code() == Code::Unauthorized) {
+            let valid = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
+            if matches!(valid, Err(error) if error.code() == Code::Unauthorized) {
                 return None;
             }
-            let look = self.looks.borrow_and_update().clone();
-            match look {
-                Some(Look::Is(began, now))
+            let read = self.reads.borrow_and_update().clone();
+            match read {
+                Some(CrawlRead::Found(began, now))
                     if began >= self.since
                         && (now.crawl.state != last.crawl.state || now.progress != last.progress) =>
                 {
                     return Some(now);
                 }
-                Some(Look::Gone) => return None,
+                Some(CrawlRead::Gone) => return None,
                 _ => {}
             }
         }

@@ -85,7 +85,7 @@ pub(super) async fn export_crawl(
                 None => return Ok::<_, ApiError>(None),
                 Some(Page::Read(page)) => page,
                 Some(Page::After(last)) => {
-                    caller.is_still_welcome(&state.keyring, &state.services.store).await?;
+                    caller.recheck_key(&state.keyring, &state.services.store).await?;
                     read(&caller, id, Some(last), embeddings).await?
                 }
             };

@@ -68,7 +68,7 @@ pub(super) async fn list_crawls(
         series: params.series_id,
     };
     let mut rows = store.crawls(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |crawl| crawl.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
         .map(|crawl| CrawlView::of(&caller, crawl))
         .buffered(CONCURRENT_COUNTS)

@@ -1,11 +1,11 @@
 //! `POST /erasures`
-use super::target::{Asked, ErasureBody, TargetInput};
+use super::target::{ErasureBody, ResolvedTarget, TargetInput};
 use super::threshold::check_range;
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
 use crate::confirmation::Deletion;
 use crate::extract::Query;
-use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::dto::Binary;
 use crate::routes::images::drop_blobs;
@@ -24,7 +24,7 @@ use utoipa::IntoParams;
 use uuid::Uuid;
 
 /// Maximum number of embeddings in memory at a time.
-const SKETCHED: usize = 1_000;
+const SKETCH_BATCH: usize = 1_000;
 
 /// Options of an erasure. A JSON body may have the same fields; its values take precedence.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -99,13 +99,13 @@ pub(super) async fn create_erasure(
     Query(params): Query<ErasureParams>,
     request: Request,
 ) -> Result<(StatusCode, Json<ErasureAnswer>), ApiError> {
-    let (input, params) = match Carrier::of(request.headers())? {
-        Carrier::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
-        Carrier::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
-        Carrier::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (TargetInput::Picture(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (TargetInput::Picture(raw(request, &state).await?), params),
+        BodyFormat::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
     check_range(params.threshold)?;
-    let Asked { target, collection, digest } = input.resolve(&state, &caller, &params).await?;
+    let ResolvedTarget { target, collection, digest } = input.resolve(&state, &caller, &params).await?;
     let confirmations = state.confirmations().await?;
     let threshold = match &target {
         Target::Likeness { threshold, .. } => Some(*threshold),
@@ -115,7 +115,8 @@ pub(super) async fn create_erasure(
     let mut tx = store.begin().await?;
     let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
     let suppress_person = params.suppress_person.unwrap_or(false);
-    let people = if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
+    let person_sketches =
+        if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
     let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
     let deletion = Deletion { target: target_text, count: (faces + images + subjects) as u64 };
@@ -147,19 +148,19 @@ pub(super) async fn create_erasure(
         lifted_at: None,
     };
     record.created_at = store.record_erasure(tx.conn(), &record).await?;
-    let mut kept_out = people;
+    let mut suppressions = person_sketches;
     if suppress {
-        kept_out.extend(plan.pictures.iter().cloned());
+        suppressions.extend(plan.pictures.iter().cloned());
         if let Target::Url(spellings) = &target {
             let is_normal =
                 |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
             // The first spelling is the normal form of the address. Earlier versions stored the
             // others.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
-            kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
+            suppressions.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }
     }
-    record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &kept_out).await? as i64;
+    record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &suppressions).await? as i64;
     store.record_erasure(tx.conn(), &record).await?;
     let detail = json!({
         "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
@@ -216,7 +217,7 @@ async fn sketches(
             });
             let named: Vec<Uuid> = named.map(|face| face.id).collect();
             let mut people = Vec::with_capacity(named.len());
-            for faces in named.chunks(SKETCHED) {
+            for faces in named.chunks(SKETCH_BATCH) {
                 for (model, embedding) in state.services.store.planned_embeddings(tx.conn(), faces).await? {
                     people.push(sketch(model, &embedding)?);
                 }

@@ -3,7 +3,7 @@
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};
-use super::threshold::{check_range, checked};
+use super::threshold::{check_range, erasure_threshold};
 use crate::ApiError;
 use crate::extract::fuzzing::{body, parameters, picture};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 /// Holds the thresholds that a request's threshold is compared with.
 #[derive(Clone, Copy, Debug)]
-pub struct Levels {
+pub struct Thresholds {
     /// The collection's own threshold.
     pub collection: Option<f32>,
     /// The service's threshold.
@@ -52,16 +52,21 @@ pub struct Erasure {
 ///
 /// # Errors
 /// Fails with 400, 413 and 422, like the operation.
-pub fn erasure(query: &str, text: &[u8], levels: Levels, picture_bytes: usize) -> Result<Erasure, ApiError> {
+pub fn erasure(
+    query: &str,
+    text: &[u8],
+    thresholds: Thresholds,
+    picture_bytes: usize,
+) -> Result<Erasure, ApiError> {
     let params = parameters(query)?;
     let (input, params) = body::<ErasureBody>(text)?.split(params)?;
     check_range(params.threshold)?;
     let force = params.force.unwrap_or(false);
     let likeness = |bytes| {
-        let Levels { collection, service, model } = levels;
+        let Thresholds { collection, service, model } = thresholds;
         let request = params.threshold.map(|threshold| threshold as f32);
         let threshold = MatchThreshold::resolve(request, collection, Some(service), model);
-        Ok::<_, ApiError>(ErasureTarget::Likeness(checked(threshold, model, force)?, bytes))
+        Ok::<_, ApiError>(ErasureTarget::Likeness(erasure_threshold(threshold, model, force)?, bytes))
     };
     let target = match input {
         TargetInput::Picture(bytes) => likeness(bytes)?,

@@ -47,7 +47,7 @@ pub(super) async fn list_erasures(
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().erasures(collection.id, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |record| record.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |record| record.id);
     let erasures = rows.into_iter().map(|record| ErasureView::new(record, &collection.name)).collect();
     Ok(Json(ErasureList { erasures, next_cursor }))
 }

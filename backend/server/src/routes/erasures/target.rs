@@ -1,7 +1,7 @@
 //! Reads the target of an erasure: a likeness in an image, a face, an image, a person, or the
 //! images found at an address.
 use super::create::ErasureParams;
-use super::threshold::checked;
+use super::threshold::erasure_threshold;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
 use crate::extract::values::{Bounded, Score, uuid};
@@ -62,7 +62,7 @@ pub(crate) struct ErasureBody {
 }
 
 /// The resolved target of a request.
-pub(super) struct Asked {
+pub(super) struct ResolvedTarget {
     pub(super) target: Target,
     pub(super) collection: Collection,
     /// Identifies the target among others of its kind: its id or address. For a likeness, this is
@@ -122,38 +122,38 @@ impl TargetInput {
         state: &AppState,
         caller: &Caller,
         params: &ErasureParams,
-    ) -> Result<Asked, ApiError> {
+    ) -> Result<ResolvedTarget, ApiError> {
         let store = caller.store();
-        let asked = |target, collection, digest| Asked { target, collection, digest };
-        let elsewhere = |name: &str| params.collection.as_ref().is_some_and(|wanted| wanted != name);
+        let resolved = |target, collection, digest| ResolvedTarget { target, collection, digest };
+        let is_other_collection = |name: &str| params.collection.as_ref().is_some_and(|named| named != name);
         match self {
             Self::Picture(bytes) => likeness(state, caller, bytes, params).await,
             Self::Source(source) => likeness(state, caller, resolve(state, source).await?, params).await,
             Self::Face(id) => {
                 let face = store.face(id).await?;
-                if elsewhere(&face.collection) {
+                if is_other_collection(&face.collection) {
                     return Err(ApiError::not_found("face", id).field("face_id"));
                 }
                 let collection = store.collection_by_id(face.collection_id).await?;
-                Ok(asked(Target::Face(id), collection, id.to_string()))
+                Ok(resolved(Target::Face(id), collection, id.to_string()))
             }
             Self::Image(id) => {
                 let image = store.image(id).await?;
-                if elsewhere(&image.collection) {
+                if is_other_collection(&image.collection) {
                     return Err(ApiError::not_found("image", id).field("image_id"));
                 }
                 let collection = store.collection_by_id(image.collection_id).await?;
-                Ok(asked(Target::Image(id), collection, id.to_string()))
+                Ok(resolved(Target::Image(id), collection, id.to_string()))
             }
             Self::Subject(id) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
-                Ok(asked(Target::Subject(id), collection, id.to_string()))
+                Ok(resolved(Target::Subject(id), collection, id.to_string()))
             }
             Self::Url(text) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
                 let spellings = spellings(state, caller, &text, collection.id).await?;
                 let digest = spellings.first().cloned().unwrap_or(text);
-                Ok(asked(Target::Url(spellings), collection, digest))
+                Ok(resolved(Target::Url(spellings), collection, digest))
             }
         }
     }
@@ -204,13 +204,13 @@ async fn likeness(
     caller: &Caller,
     bytes: Bytes,
     params: &ErasureParams,
-) -> Result<Asked, ApiError> {
+) -> Result<ResolvedTarget, ApiError> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     // This check runs before any expensive work.
     let request = params.threshold.map(|threshold| threshold as f32);
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
-    let threshold = checked(threshold, model, params.force.unwrap_or(false))?;
+    let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
     let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
@@ -219,5 +219,5 @@ async fn likeness(
     };
     let face = params.face_index.map_or(0, Bounded::index);
     let digest = format!("{}.{face}.{:?}", seen.image.sha256, params.min_score.map(Score::get));
-    Ok(Asked { target, collection, digest })
+    Ok(ResolvedTarget { target, collection, digest })
 }

@@ -9,7 +9,7 @@ use pipeline::{MatchThreshold, ThresholdSource};
 /// # Errors
 /// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.
 /// At that similarity strangers match, and an erasure cannot be undone.
-pub(super) fn checked(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
+pub(super) fn erasure_threshold(threshold: MatchThreshold, model: f32, force: bool) -> Result<f32, ApiError> {
     let MatchThreshold { value, source } = threshold;
     if value >= model || force {
         return Ok(value.max(0.0));

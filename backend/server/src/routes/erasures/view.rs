@@ -108,7 +108,7 @@ pub(super) struct ErasureAnswer {
 }
 
 /// Maximum number of faces, and of people, that a dry run lists.
-const MOST_AFFECTED: usize = 1000;
+const MAX_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
     /// Returns the response after an erasure.
@@ -131,7 +131,7 @@ impl ErasureAnswer {
         plan.faces.sort_by(|a, b| {
             b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))
         });
-        let affected = plan.faces.iter().take(MOST_AFFECTED).map(|face| AffectedFace {
+        let affected = plan.faces.iter().take(MAX_AFFECTED).map(|face| AffectedFace {
             face_id: face.id,
             image_id: face.image_id,
             similarity: face.similarity,
@@ -145,7 +145,7 @@ impl ErasureAnswer {
             not_compared: plan.not_compared,
             confirm: Some(confirm),
             affected: Some(affected.collect()),
-            affected_subjects: Some(plan.subjects.into_iter().take(MOST_AFFECTED).collect()),
+            affected_subjects: Some(plan.subjects.into_iter().take(MAX_AFFECTED).collect()),
         }
     }
 }

@@ -96,7 +96,7 @@ pub(crate) enum ProfileParam {
 impl DetectParams {
     pub(crate) async fn options(&self, caller: &Caller) -> Result<AnalyzeOptions, ApiError> {
         let defaults = AnalyzeOptions::default();
-        let collection = caller.judging(self.collection.as_deref()).await?;
+        let collection = caller.settings_collection(self.collection.as_deref()).await?;
         Ok(AnalyzeOptions {
             min_score: self.min_score.map(Score::get),
             max_faces: self.max_faces.map(Bounded::index),

@@ -3,7 +3,7 @@ use super::analysis::{DetectedFace, ImageInfo};
 use super::likeness::Likeness;
 use crate::auth::Caller;
 use crate::extract::Query;
-use crate::extract::image::{Carrier, ImageSource, pair_of_parts, pair_of_sources, read_json};
+use crate::extract::image::{BodyFormat, ImageSource, pair_of_parts, pair_of_sources, read_json};
 use crate::extract::values::{Bounded, Cosine, Score};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -116,14 +116,17 @@ pub(super) async fn compare_faces(
     Query(params): Query<CompareParams>,
     request: Request,
 ) -> Result<Json<CompareAnswer>, ApiError> {
-    let own = caller.judging(params.collection.as_deref()).await?.and_then(|own| own.match_threshold);
-    let [a, b] = match Carrier::of(request.headers())? {
-        Carrier::Multipart => pair_of_parts(request, &state).await?,
-        Carrier::Json => {
+    let collection_threshold = caller
+        .settings_collection(params.collection.as_deref())
+        .await?
+        .and_then(|collection| collection.match_threshold);
+    let [a, b] = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => pair_of_parts(request, &state).await?,
+        BodyFormat::Json => {
             let body: CompareBody = read_json(request, &state).await?;
             pair_of_sources(&state, body.a, body.b).await?
         }
-        Carrier::Raw => {
+        BodyFormat::Raw => {
             return Err(ApiError::new(
                 Code::UnsupportedMediaType,
                 "a raw body contains only one image; two images are required",
@@ -140,7 +143,7 @@ pub(super) async fn compare_faces(
         .embedding
         .similarity(&b.embedding)
         .ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
-    let threshold = state.match_threshold(params.threshold.map(Cosine::get), own).value;
+    let threshold = state.match_threshold(params.threshold.map(Cosine::get), collection_threshold).value;
     Ok(Json(CompareAnswer {
         similarity,
         r#match: similarity >= threshold,

@@ -15,13 +15,13 @@ pub(crate) struct Likeness {
 
 impl Likeness {
     /// Analyses the image and returns the face at `index` by descending score, or the face with the
-    /// highest score. Problems refer to the image as `place`.
+    /// highest score. Problems refer to the image as `field`.
     pub(crate) async fn of(
         state: &AppState,
         bytes: Bytes,
         index: Option<Bounded<0, 999>>,
         min_score: Option<Score>,
-        place: &str,
+        field: &str,
     ) -> Result<Self, ApiError> {
         let index = index.map_or(0, Bounded::index);
         let options = AnalyzeOptions {
@@ -29,25 +29,25 @@ impl Likeness {
             max_faces: Some(index + 1),
             ..AnalyzeOptions::default()
         };
-        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(place))?;
-        let face = pick(&analysis, index, place)?;
+        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(field))?;
+        let face = pick(&analysis, index, field)?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
         Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
     }
 }
 
-fn pick<'a>(analysis: &'a Analysis, index: usize, place: &str) -> Result<&'a AnalyzedFace, ApiError> {
+fn pick<'a>(analysis: &'a Analysis, index: usize, field: &str) -> Result<&'a AnalyzedFace, ApiError> {
     let found = analysis.faces.len();
     analysis.faces.get(index).ok_or_else(|| {
         if found == 0 {
-            ApiError::new(Code::NoFace, format!("no face was found in `{place}`")).field(place)
+            ApiError::new(Code::NoFace, format!("no face was found in `{field}`")).field(field)
         } else {
             ApiError::new(
                 Code::NoSuchFace,
-                format!("`{place}` has {found} faces; there is no face with index {index}"),
+                format!("`{field}` has {found} faces; there is no face with index {index}"),
             )
-            .field(place)
+            .field(field)
             .value(index.to_string())
             .allowed([format!("0 to {}", found - 1)])
         }

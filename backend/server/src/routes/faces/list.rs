@@ -67,6 +67,6 @@ pub(super) async fn list_faces(
     };
     let limit = params.limit.map_or(50, Bounded::get);
     let mut faces = store.faces(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut faces, limit, |face| face.id);
+    let next_cursor = cursor::paginate(&mut faces, limit, |face| face.id);
     Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }

@@ -17,7 +17,7 @@ pub(crate) use compare::CompareBody;
 pub(crate) use likeness::Likeness;
 #[cfg(feature = "fuzzing")]
 pub(crate) use search::SearchBody;
-pub(crate) use stored::{StoredFace, places_by_image, with_sources};
+pub(crate) use stored::{StoredFace, sources_by_image, with_sources};
 
 use crate::operation::Routes;
 use utoipa_axum::routes;

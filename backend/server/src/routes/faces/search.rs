@@ -3,10 +3,10 @@ mod probe;
 
 use crate::auth::Caller;
 use crate::extract::Query;
-use crate::extract::image::{Carrier, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
-use crate::routes::dto::{Binary, BoundingBox, FirstPlaces, Quality, Source};
-use crate::routes::faces::{StoredFace, places_by_image};
+use crate::routes::dto::{Binary, BoundingBox, FirstSources, Quality, Source};
+use crate::routes::faces::{StoredFace, sources_by_image};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -100,7 +100,7 @@ struct Match {
     quality: Option<Quality>,
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
-    sources: FirstPlaces,
+    sources: FirstSources,
     /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
@@ -113,7 +113,7 @@ struct Match {
 }
 
 impl Match {
-    fn new(hit: Hit, shown: Option<Shown>, sources: FirstPlaces) -> Self {
+    fn new(hit: Hit, shown: Option<Shown>, sources: FirstSources) -> Self {
         let face = StoredFace::new(hit.face, sources);
         let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
         Self {
@@ -192,10 +192,10 @@ pub(super) async fn search_faces(
     Query(params): Query<SearchParams>,
     request: Request,
 ) -> Result<Json<SearchAnswer>, ApiError> {
-    let (input, params) = match Carrier::of(request.headers())? {
-        Carrier::Multipart => (ProbeInput::Image(one_part(request, &state).await?), params),
-        Carrier::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
-        Carrier::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (ProbeInput::Image(one_part(request, &state).await?), params),
+        BodyFormat::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
+        BodyFormat::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
     };
     let probe = Probe::prepare(&state, &caller, input, &params).await?;
     let store = caller.store();
@@ -228,12 +228,13 @@ pub(super) async fn search_faces(
     })
     .await?;
     let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
-    let places = retried("sources", || places_by_image(&state, images.clone())).await?;
+    let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
     let lists = found.len();
     let matches = found
         .into_iter()
         .map(|(hit, shown)| {
-            let found = places.get(&hit.face.image_id).map(|places| places.first(lists)).unwrap_or_default();
+            let found =
+                sources.get(&hit.face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
             Match::new(hit, shown, found)
         })
         .collect();

@@ -1,5 +1,5 @@
 //! Defines a stored face with the places where its image was found.
-use crate::routes::dto::{BoundingBox, FirstPlaces, Places, Quality, Source, points};
+use crate::routes::dto::{BoundingBox, FirstSources, ImageSources, Quality, Source, points};
 use crate::{ApiError, AppState};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(crate) struct StoredFace {
     pub(crate) embedding_model: String,
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
-    pub(crate) sources: FirstPlaces,
+    pub(crate) sources: FirstSources,
     /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     pub(crate) sources_total: i64,
@@ -49,7 +49,7 @@ pub(crate) struct StoredFace {
 }
 
 impl StoredFace {
-    pub(crate) fn new(face: Face, sources: FirstPlaces) -> Self {
+    pub(crate) fn new(face: Face, sources: FirstSources) -> Self {
         Self {
             id: face.id,
             collection: face.collection,
@@ -60,7 +60,7 @@ impl StoredFace {
             quality: Quality::from_stored(face.quality),
             embedding_model: face.embedding_model,
             sources_total: sources.total,
-            sources_cut: sources.is_cut(),
+            sources_cut: sources.is_truncated(),
             sources,
             created_at: face.created_at,
         }
@@ -70,10 +70,10 @@ impl StoredFace {
 /// Adds the sources of all images in one query.
 pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<Vec<StoredFace>, ApiError> {
     let images: Vec<Uuid> = faces.iter().map(|face| face.image_id).collect();
-    let places = places_by_image(state, images).await?;
+    let sources = sources_by_image(state, images).await?;
     let lists = faces.len();
     let found =
-        |face: &Face| places.get(&face.image_id).map(|places| places.first(lists)).unwrap_or_default();
+        |face: &Face| sources.get(&face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
     Ok(faces
         .into_iter()
         .map(|face| {
@@ -83,11 +83,11 @@ pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<V
         .collect())
 }
 
-/// Places of several images.
-pub(crate) async fn places_by_image(
+/// Returns the sources of several images.
+pub(crate) async fn sources_by_image(
     state: &AppState,
     mut images: Vec<Uuid>,
-) -> Result<HashMap<Uuid, Places>, ApiError> {
+) -> Result<HashMap<Uuid, ImageSources>, ApiError> {
     images.sort_unstable();
     images.dedup();
     let lists = state.services.store.source_lists(&images).await?;

@@ -21,7 +21,7 @@ pub(crate) async fn blob_answer(
     };
     let tag = HeaderValue::from_str(&format!("\"{name}\"")).map_err(ApiError::internal)?;
     let Some(bytes) = state.services.blobs.get(key).await? else { return Ok(None) };
-    let known = request
+    let is_current = request
         .get_all(header::IF_NONE_MATCH)
         .iter()
         .filter_map(|value| value.to_str().ok())
@@ -32,7 +32,7 @@ pub(crate) async fn blob_answer(
         (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
         (header::ETAG, tag),
     ];
-    Ok(Some(if known {
+    Ok(Some(if is_current {
         (StatusCode::NOT_MODIFIED, headers).into_response()
     } else {
         (headers, bytes).into_response()
@@ -41,7 +41,7 @@ pub(crate) async fn blob_answer(
 
 /// Maximum time for which the response waits for the deletion of blobs. Longer deletions continue
 /// after the response.
-const DROPPING: Duration = Duration::from_secs(10);
+const MAX_DELETION_WAIT: Duration = Duration::from_secs(10);
 
 /// Deletes blobs whose rows were deleted, after the commit. A failed deletion is logged, and the
 /// sweep repeats it.
@@ -50,12 +50,12 @@ pub(crate) async fn drop_blobs(state: &AppState, keys: Vec<String>) {
         return;
     }
     let (store, blobs) = (state.services.store.clone(), state.services.blobs.clone());
-    let dropping = tokio::spawn(async move {
+    let deletion = tokio::spawn(async move {
         if let Err(error) = store.drop_blobs(&blobs, &keys).await {
             tracing::warn!(%error, blobs = keys.len(), "failed to delete blobs; the sweep retries");
         }
     });
-    if tokio::time::timeout(DROPPING, dropping).await.is_err() {
+    if tokio::time::timeout(MAX_DELETION_WAIT, deletion).await.is_err() {
         tracing::info!("blob deletion continues after the response");
     }
 }

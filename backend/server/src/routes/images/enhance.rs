@@ -1,7 +1,7 @@
 //! `POST /images/enhance`
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
-use crate::shares::Mine;
+use crate::shares::CallerShare;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -45,7 +45,7 @@ pub(super) async fn enhance_image(
     // A slow reader keeps the file in memory, so memory is reserved before the file is encoded. The
     // file is rarely larger than its pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
-    let mut room = Room::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
+    let mut reservation = ResponseReservation::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {
@@ -56,38 +56,38 @@ pub(super) async fn enhance_image(
     };
     let file = tokio::task::spawn_blocking(encode).await.map_err(ApiError::internal)?;
     drop(permit);
-    room.held.shrink(file.len() as u64);
-    room.share.shrink(file.len() as u64);
-    let file = Bytes::from_owner(Answer { file, _room: room });
+    reservation.held.shrink(file.len() as u64);
+    reservation.share.shrink(file.len() as u64);
+    let file = Bytes::from_owner(EnhancedFile { file, _reservation: reservation });
     let media = HeaderValue::from_static(if jpeg { "image/jpeg" } else { "image/png" });
     let vary = HeaderValue::from_static("accept");
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
 }
 
 /// Memory for a response, from the budget of all callers and the share of this caller.
-struct Room {
+struct ResponseReservation {
     held: Share,
-    share: Mine,
+    share: CallerShare,
 }
 
-impl Room {
+impl ResponseReservation {
     /// Reserves the memory or fails immediately. It does not wait, because the request holds the
     /// memory of an image, for which others may be waiting.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
-        let mut share = state.answer_shares.open();
-        let held = if share.grow(bytes) { state.answers.try_take(bytes) } else { None };
-        let held = held.ok_or_else(|| state.answers.exhausted())?;
+        let mut share = state.response_shares.open();
+        let held = if share.grow(bytes) { state.response_memory.try_take(bytes) } else { None };
+        let held = held.ok_or_else(|| state.response_memory.exhausted())?;
         Ok(Self { held, share })
     }
 }
 
 /// An enhanced image, with its memory until it has been sent.
-struct Answer {
+struct EnhancedFile {
     file: Vec<u8>,
-    _room: Room,
+    _reservation: ResponseReservation,
 }
 
-impl AsRef<[u8]> for Answer {
+impl AsRef<[u8]> for EnhancedFile {
     fn as_ref(&self) -> &[u8] {
         &self.file
     }

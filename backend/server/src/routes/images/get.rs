@@ -2,7 +2,7 @@
 use super::stored::StoredImage;
 use crate::auth::Caller;
 use crate::extract::Id;
-use crate::routes::faces::{StoredFace, places_by_image};
+use crate::routes::faces::{StoredFace, sources_by_image};
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use store::faces::FaceFilter;
 use utoipa::ToSchema;
 
 /// Maximum number of faces in the response. No image is stored with more faces.
-const MOST_FACES: i64 = 1000;
+const MAX_FACES: i64 = 1000;
 
 /// A stored image with its faces.
 #[derive(Serialize, ToSchema)]
@@ -39,10 +39,10 @@ pub(super) async fn get_image(
     let image = store.image(id).await?;
     let filter =
         FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
-    let faces = store.faces(&filter, None, MOST_FACES).await?;
-    let places = places_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
+    let faces = store.faces(&filter, None, MAX_FACES).await?;
+    let all_sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
     // The response contains a list of sources per face, and one for the image.
-    let sources = places.first(faces.len() + 1);
+    let sources = all_sources.first(faces.len() + 1);
     let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
     Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))
 }

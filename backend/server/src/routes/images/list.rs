@@ -3,7 +3,7 @@ use super::stored::StoredImage;
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};
-use crate::routes::faces::places_by_image;
+use crate::routes::faces::sources_by_image;
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -60,13 +60,13 @@ pub(super) async fn list_images(
         ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
     let limit = params.limit.map_or(50, Bounded::get);
     let mut images = store.images(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut images, limit, |image| image.id);
+    let next_cursor = cursor::paginate(&mut images, limit, |image| image.id);
     let lists = images.len();
-    let places = places_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
+    let sources = sources_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
     let images = images
         .into_iter()
         .map(|image| {
-            let found = places.get(&image.id).map(|places| places.first(lists)).unwrap_or_default();
+            let found = sources.get(&image.id).map(|sources| sources.first(lists)).unwrap_or_default();
             StoredImage::new(image, found)
         })
         .collect();

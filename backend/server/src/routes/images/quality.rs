@@ -76,7 +76,7 @@ pub(super) async fn report_quality(
     Query(params): Query<QualityParams>,
     ImageBody(bytes): ImageBody,
 ) -> Result<Json<QualityAnswer>, ApiError> {
-    let collection = caller.judging(params.collection.as_deref()).await?;
+    let collection = caller.settings_collection(params.collection.as_deref()).await?;
     let options = AnalyzeOptions {
         min_score: params.min_score.map(Score::get),
         embeddings: false,

@@ -47,7 +47,7 @@ pub(super) async fn list_image_sources(
     let image = store.image(id).await?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut found = store.sources_of(image.id, after, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut found, limit, |(number, _)| *number);
+    let next_cursor = cursor::paginate(&mut found, limit, |(number, _)| *number);
     Ok(Json(SourcePage {
         sources: found.into_iter().map(|(_, source)| source.into()).collect(),
         next_cursor,

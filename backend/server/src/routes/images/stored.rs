@@ -1,5 +1,5 @@
 //! Defines a stored image with the places where it was found.
-use crate::routes::dto::{FirstPlaces, Source, hash_hex};
+use crate::routes::dto::{FirstSources, Source, hash_hex};
 use serde::Serialize;
 use store::images::Image;
 use time::OffsetDateTime;
@@ -41,7 +41,7 @@ pub(super) struct StoredImage {
     face_count: i32,
     /// The first places where it was found.
     #[schema(value_type = Vec<Source>)]
-    sources: FirstPlaces,
+    sources: FirstSources,
     /// Number of places where it was found. Counting stops at 1,000.
     #[schema(example = 1)]
     sources_total: i64,
@@ -54,7 +54,7 @@ pub(super) struct StoredImage {
 }
 
 impl StoredImage {
-    pub(super) fn new(image: Image, sources: FirstPlaces) -> Self {
+    pub(super) fn new(image: Image, sources: FirstSources) -> Self {
         Self {
             id: image.id,
             collection: image.collection,
@@ -67,7 +67,7 @@ impl StoredImage {
             rotation: image.rotation,
             face_count: image.face_count,
             sources_total: sources.total,
-            sources_cut: sources.is_cut(),
+            sources_cut: sources.is_truncated(),
             sources,
             created_at: image.created_at,
         }

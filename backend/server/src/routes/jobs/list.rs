@@ -84,6 +84,6 @@ pub(super) async fn list_jobs(
     let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
     let mut rows =
         state.services.queue.list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |job| job.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |job| job.id);
     Ok(Json(JobList { jobs: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -1,5 +1,5 @@
 //! `POST /keys`
-use super::view::{KeyView, ScopeName, own};
+use super::view::{KeyView, ScopeName, calling_key};
 use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;
 use crate::extract::values::{Bounded, time};
@@ -68,7 +68,7 @@ pub(super) async fn create_key(
     caller: Caller,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
-    let by = own(&caller)?;
+    let by = calling_key(&caller)?;
     let store = caller.store();
     let mut scopes = body.scopes;
     scopes.sort_unstable();

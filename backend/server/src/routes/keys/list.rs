@@ -46,6 +46,6 @@ pub(super) async fn list_keys(
     let before = cursor::decode(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().keys(before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |key| key.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |key| key.id);
     Ok(Json(KeyList { keys: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

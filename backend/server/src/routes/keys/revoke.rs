@@ -1,5 +1,5 @@
 //! `POST /keys/{id}/revoke`
-use super::view::{KeyView, own};
+use super::view::{KeyView, calling_key};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::{ApiError, Code, Scope, Spec};
@@ -59,7 +59,7 @@ pub(super) async fn revoke_key(
     Id(id): Id,
     Query(params): Query<RevokeParams>,
 ) -> Result<Json<RevokedKey>, ApiError> {
-    own(&caller)?;
+    calling_key(&caller)?;
     let store = caller.store();
     let mut tx = store.begin().await?;
     let ended = store.revoke_key(tx.conn(), id, params.descendants.unwrap_or(false)).await?;

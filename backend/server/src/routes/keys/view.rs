@@ -88,7 +88,7 @@ impl From<ApiKey> for KeyView {
 ///
 /// # Errors
 /// Fails with 409 if the service requires no keys.
-pub(super) fn own(caller: &Caller) -> Result<&ApiKey, ApiError> {
+pub(super) fn calling_key(caller: &Caller) -> Result<&ApiKey, ApiError> {
     caller.key().ok_or_else(|| {
         let sentence = "this service runs with AUTH=none, so keys cannot be changed over HTTP; use `facecrawl keys` on the host of the service";
         ApiError::new(Code::Conflict, sentence).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])

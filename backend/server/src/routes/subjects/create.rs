@@ -1,5 +1,5 @@
 //! `POST /subjects`
-use super::view::{SubjectView, checked, checked_metadata};
+use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::routes::dto::ShortText;
@@ -48,9 +48,9 @@ pub(super) async fn create_subject(
     JsonBody(body): JsonBody<CreateSubject>,
 ) -> Result<Response, ApiError> {
     let new = NewSubject {
-        name: checked("name", body.name)?,
-        external_id: checked("external_id", body.external_id)?,
-        metadata: checked_metadata(body.metadata.unwrap_or_else(|| Map::new().into()))?,
+        name: check_text("name", body.name)?,
+        external_id: check_text("external_id", body.external_id)?,
+        metadata: check_metadata(body.metadata.unwrap_or_else(|| Map::new().into()))?,
     };
     let collection = caller.collection(body.collection.as_deref()).await?;
     let store = caller.store();

@@ -1,5 +1,5 @@
 //! `DELETE /subjects/{id}`
-use super::faces::{Enrolled, WhatGoes};
+use super::faces::{Enrolled, EnrolledImagesParams};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::images::drop_blobs;
@@ -17,14 +17,14 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 /// enrolment are also deleted if they contain no other subject, unless `enrolled_images=keep`.
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
-    params(("id" = Uuid, Path, description = "Id of the subject"), WhatGoes),
+    params(("id" = Uuid, Path, description = "Id of the subject"), EnrolledImagesParams),
     responses((status = 204, description = "The subject was deleted")),
 )]
 pub(super) async fn delete_subject(
     State(state): State<AppState>,
     caller: Caller,
     Id(id): Id,
-    Query(params): Query<WhatGoes>,
+    Query(params): Query<EnrolledImagesParams>,
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
     let subject = store.subject(id).await?;

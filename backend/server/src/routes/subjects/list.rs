@@ -74,6 +74,6 @@ pub(super) async fn list_subjects(
     };
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().subjects(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut rows, limit, |row| row.id);
+    let next_cursor = cursor::paginate(&mut rows, limit, |row| row.id);
     Ok(Json(SubjectList { subjects: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Maximum number of subjects in one call.
-const MOST: usize = 100;
+const MAX_SUBJECTS: usize = 100;
 
 /// The subjects to merge, which represent the same person.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -49,8 +49,8 @@ pub(super) async fn merge_subject(
     let mut others = body.subjects;
     others.sort_unstable();
     others.dedup();
-    if !(1..=MOST).contains(&others.len()) || others.contains(&id) {
-        let allowed = format!("1 to {MOST} ids of other subjects");
+    if !(1..=MAX_SUBJECTS).contains(&others.len()) || others.contains(&id) {
+        let allowed = format!("1 to {MAX_SUBJECTS} ids of other subjects");
         return Err(ApiError::new(Code::InvalidField, format!("subjects: the value must contain {allowed}"))
             .field("subjects")
             .allowed([allowed]));

@@ -1,7 +1,7 @@
 //! `PATCH /subjects/{id}`
-use super::view::{SubjectView, checked, checked_metadata};
+use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
-use crate::extract::values::given;
+use crate::extract::values::double_option;
 use crate::extract::{Id, Json as JsonBody};
 use crate::routes::dto::ShortText;
 use crate::{ApiError, Code, Scope, Spec};
@@ -17,11 +17,11 @@ use utoipa::ToSchema;
 #[schema(example = json!({"name": "Ada Lovelace"}))]
 pub(crate) struct UpdateSubject {
     /// The new name, 1 to 200 characters. Null removes the name.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "double_option")]
     #[schema(inline, value_type = Option<ShortText>)]
     name: Option<Option<String>>,
     /// The new external id, 1 to 200 characters, unique in the collection. Null removes it.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "double_option")]
     #[schema(inline, value_type = Option<ShortText>)]
     external_id: Option<Option<String>>,
     /// The new metadata, which replaces the whole object.
@@ -47,9 +47,9 @@ pub(super) async fn update_subject(
     JsonBody(body): JsonBody<UpdateSubject>,
 ) -> Result<Json<SubjectView>, ApiError> {
     let patch = SubjectPatch {
-        name: body.name.map(|name| checked("name", name)).transpose()?,
-        external_id: body.external_id.map(|text| checked("external_id", text)).transpose()?,
-        metadata: body.metadata.map(checked_metadata).transpose()?,
+        name: body.name.map(|name| check_text("name", name)).transpose()?,
+        external_id: body.external_id.map(|text| check_text("external_id", text)).transpose()?,
+        metadata: body.metadata.map(check_metadata).transpose()?,
     };
     let store = caller.store();
     let subject = store.subject(id).await?;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// Maximum length of a name and an external id, in characters.
-const LONGEST_TEXT: usize = 200;
+const MAX_CHARS: usize = 200;
 
 /// A person.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -60,13 +60,13 @@ impl From<Subject> for SubjectView {
 }
 
 /// Validates a name or an external id and removes surrounding white space.
-pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let length = text.trim().chars().count();
-    if (1..=LONGEST_TEXT).contains(&length) && !text.chars().any(char::is_control) {
+    if (1..=MAX_CHARS).contains(&length) && !text.chars().any(char::is_control) {
         return Ok(Some(text.trim().to_owned()));
     }
-    let allowed = format!("1 to {LONGEST_TEXT} characters without control characters");
+    let allowed = format!("1 to {MAX_CHARS} characters without control characters");
     Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))
         .field(field)
         .value(text)
@@ -74,7 +74,7 @@ pub(super) fn checked(field: &str, text: Option<String>) -> Result<Option<String
 }
 
 /// A JSON object that the caller sets.
-pub(super) fn checked_metadata(metadata: Value) -> Result<Value, ApiError> {
+pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {LONGEST_METADATA} bytes");
         ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])

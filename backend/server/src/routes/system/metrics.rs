@@ -33,14 +33,14 @@ async fn gather_queue(state: &AppState) {
         }
     };
     metrics::gauge!("facecrawl_queue_oldest_due_seconds").set(stats.oldest_due_seconds);
-    let mut seen = state.seen_gauges.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for (kind, name) in seen.iter() {
+    let mut exported = state.exported_gauges.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for (kind, name) in exported.iter() {
         gauge(kind, name).set(0.0);
     }
     for (kind, job_state, count) in stats.counts {
         let name = job_state.as_str();
         gauge(&kind, name).set(count as f64);
-        seen.insert((kind, name));
+        exported.insert((kind, name));
     }
 }
 

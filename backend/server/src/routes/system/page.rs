@@ -72,9 +72,9 @@ fn respond(
     tag: HeaderValue,
     request: &HeaderMap,
 ) -> Response {
-    let known = request.get(header::IF_NONE_MATCH) == Some(&tag);
+    let is_current = request.get(header::IF_NONE_MATCH) == Some(&tag);
     let headers = [(header::CONTENT_TYPE, content_type), (header::ETAG, tag)];
-    match known {
+    match is_current {
         true => (StatusCode::NOT_MODIFIED, headers).into_response(),
         false => (headers, content).into_response(),
     }

@@ -111,9 +111,9 @@ async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
     assert_eq!(first.body, second.body);
     assert_eq!(first.header("x-facecrawl-delivery"), second.header("x-facecrawl-delivery"));
 
-    let told = second.json();
+    let payload = second.json();
     assert_eq!(
-        (&told["event"], told["delivery"].as_str()),
+        (&payload["event"], payload["delivery"].as_str()),
         (&json!("crawl.completed"), Some(second.header("x-facecrawl-delivery")))
     );
     let mut crawl = app.get_ok(&format!("/crawls/{id}")).await;
@@ -121,7 +121,7 @@ async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
     for left_out in ["seeds", "seed_count", "options"] {
         crawl.as_object_mut().unwrap().remove(left_out);
     }
-    assert_eq!(told["crawl"], crawl, "the crawl as the API shows it");
+    assert_eq!(payload["crawl"], crawl, "the crawl as the API shows it");
 }
 
 #[tokio::test]
@@ -131,12 +131,12 @@ async fn a_cancelled_and_a_failed_crawl_are_told_too() {
     let id = create(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
     site.asked.notified().await;
     ok(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await).await;
-    let told = receiver.next().await.json();
-    assert_eq!((&told["event"], &told["crawl"]["id"]), (&json!("crawl.cancelled"), &json!(id)));
+    let payload = receiver.next().await.json();
+    assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.cancelled"), &json!(id)));
 
     let id = create(&app, format!("{}/text.jpg", site.url), receiver.url.clone()).await;
-    let told = receiver.next().await.json();
-    assert_eq!((&told["event"], &told["crawl"]["id"]), (&json!("crawl.failed"), &json!(id)));
+    let payload = receiver.next().await.json();
+    assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.failed"), &json!(id)));
 }
 
 #[tokio::test]

@@ -53,8 +53,8 @@ async fn streams_of_one_crawl_share_one_look_at_it() {
     assert_eq!(gauge(&app, "facecrawl_crawls_followed").await, 2.0);
     app.post_json(&format!("/crawls/{one}/pause"), &json!({})).await;
     for stream in &mut streams[..3] {
-        let told = next(stream).await;
-        assert!(told.contains("\"state\":\"paused\""), "{told}");
+        let event = next(stream).await;
+        assert!(event.contains("\"state\":\"paused\""), "{event}");
     }
     // A later stream starts with the current state.
     let mut late = app.get(&format!("/crawls/{one}/events")).await;

@@ -2,7 +2,7 @@
 use crate::support::{App, Models, Options, field, problem};
 use serde_json::json;
 
-/// Maximum number of values in a body, including arrays and objects (`extract::shape`).
+/// Maximum number of values in a body, including arrays and objects (`extract::structure`).
 const VALUES: usize = 20_000;
 
 async fn spawn() -> App {

@@ -1,9 +1,9 @@
 //! Tests what an erasure deletes and suppresses, and that no trace remains.
 mod addresses;
 mod copies;
-mod leftovers;
 mod neighbours;
 mod people;
+mod traces;
 
 use crate::support::{App, json_of};
 use reqwest::StatusCode;

@@ -41,8 +41,8 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
     for answer in answers {
         let answer = ok(answer).await;
         assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
-        let told = json!([answer["image"], answer["faces"]]);
-        assert_eq!(*first.get_or_insert(told.clone()), told);
+        let described = json!([answer["image"], answer["faces"]]);
+        assert_eq!(*first.get_or_insert(described.clone()), described);
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 const HELD: &str = "request_bodies";
-const ROOM: u64 = 1 << 20;
+const BUDGET: u64 = 1 << 20;
 /// Bodies of up to this many bytes are not counted.
 const UNCOUNTED: usize = 64 << 10;
 /// Size of a body in bytes. The budget is sufficient for one such body but not for two.
@@ -18,7 +18,7 @@ const BODY: usize = 700 << 10;
 const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 async fn service(request_timeout: Duration) -> App {
-    spawn(4, Config { body_budget: ROOM, request_timeout, ..Config::default() }, false).await
+    spawn(4, Config { body_budget: BUDGET, request_timeout, ..Config::default() }, false).await
 }
 
 /// Sends the head of a request with `Expect: 100-continue` and returns the connection.
@@ -41,7 +41,7 @@ async fn announce_from(app: &App, from: &str, media: &str, framing: &str) -> Tcp
 }
 
 /// Waits for `100 Continue`, which the server sends when it starts to read the body.
-async fn leave(stream: &mut TcpStream) {
+async fn wait_for_continue(stream: &mut TcpStream) {
     let mut interim = [0; INTERIM.len()];
     stream.read_exact(&mut interim).await.unwrap();
     assert_eq!(interim, INTERIM.as_bytes());
@@ -79,7 +79,7 @@ async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
     let mut slow = Vec::new();
     for _ in 0..2 {
         let mut stream = announce_from(&app, "127.0.0.1", "application/json", &framing).await;
-        leave(&mut stream).await;
+        wait_for_continue(&mut stream).await;
         send(&mut stream, 1).await;
         slow.push(stream);
     }
@@ -92,7 +92,7 @@ async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
 async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
     let app = service(Duration::from_secs(60)).await;
     let mut stream = announce(&app, &format!("content-length: {BODY}")).await;
-    leave(&mut stream).await;
+    wait_for_continue(&mut stream).await;
     send(&mut stream, UNCOUNTED).await;
     send(&mut stream, 300 << 10).await;
     let arrived = (UNCOUNTED + (300 << 10)) as u64;
@@ -108,9 +108,9 @@ async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
     let mut first = announce_from(&app, "127.0.0.1", "image/png", &framing).await;
-    leave(&mut first).await;
+    wait_for_continue(&mut first).await;
     let mut second = announce_from(&app, "127.0.0.2", "image/png", &framing).await;
-    leave(&mut second).await;
+    wait_for_continue(&mut second).await;
     let half = 400 << 10;
     send(&mut first, half).await;
     held(&app, half as u64).await;
@@ -132,11 +132,11 @@ async fn a_body_waits_for_one_that_is_being_read() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
     let mut first = announce_from(&app, "127.0.0.1", "image/png", &framing).await;
-    leave(&mut first).await;
+    wait_for_continue(&mut first).await;
     send(&mut first, BODY - 1).await;
     held(&app, BODY as u64 - 1024).await;
     let mut second = announce_from(&app, "127.0.0.2", "image/png", &framing).await;
-    leave(&mut second).await;
+    wait_for_continue(&mut second).await;
     send(&mut second, BODY).await;
     until(&app, "waiting", HELD, 1).await;
     // Small control requests are not counted.
@@ -155,7 +155,7 @@ async fn one_address_leaves_room_for_the_others() {
     let framing = format!("content-length: {BODY}");
     // A caller's share is three quarters of the budget, which is 768 KiB.
     let mut large = announce_from(&app, "127.0.0.1", "image/png", &framing).await;
-    leave(&mut large).await;
+    wait_for_continue(&mut large).await;
     send(&mut large, BODY - 1).await;
     held(&app, BODY as u64 - 1024).await;
     let more = app.post_raw("/faces/detect", "image/png", vec![0; 300 << 10]).await;
@@ -164,7 +164,7 @@ async fn one_address_leaves_room_for_the_others() {
     problem(app.post_raw("/faces/detect", "image/png", vec![0; UNCOUNTED]).await, 415, "not_an_image").await;
     let mut other =
         announce_from(&app, "127.0.0.2", "image/png", &format!("content-length: {}", 300 << 10)).await;
-    leave(&mut other).await;
+    wait_for_continue(&mut other).await;
     send(&mut other, 300 << 10).await;
     assert!(answer(other).await.contains("not_an_image"));
     assert!(gauge(&app, "bytes", HELD).await >= BODY as u64 - 1024, "the large body must still be held");
@@ -175,7 +175,7 @@ async fn one_address_leaves_room_for_the_others() {
 async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
     let app = service(Duration::from_secs(2)).await;
     let mut first = announce_from(&app, "127.0.0.2", "image/png", &format!("content-length: {BODY}")).await;
-    leave(&mut first).await;
+    wait_for_continue(&mut first).await;
     send(&mut first, BODY - 1).await;
     held(&app, BODY as u64 - 1024).await;
     // A JSON body counts three times, so this one needs the whole budget.
@@ -203,7 +203,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     )
     .await;
     let mut stream = announce(&app, "transfer-encoding: chunked").await;
-    leave(&mut stream).await;
+    wait_for_continue(&mut stream).await;
     // The decoder ignores the padding after the image. It makes the body large enough to be
     // counted.
     let mut picture = drawn(640, 640);
@@ -220,7 +220,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
 
 #[tokio::test]
 async fn images_that_are_fetched_have_room_of_their_own() {
-    let config = Config { body_budget: ROOM, image_limit: 600 << 10, ..Config::default() };
+    let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
     let app = spawn(4, config, false).await;
     let site = crate::support::site::Site::with(&[]).await;
     let image = |path: &str| json!({"url": format!("{}{path}", site.url)});

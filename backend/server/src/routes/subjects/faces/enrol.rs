@@ -1,8 +1,8 @@
 //! `POST /subjects/{id}/faces`
 use super::super::view::SubjectView;
-use super::input::{Address, EnrolBody, EnrolParams, Input, analysis};
+use super::input::{EnrolBody, EnrolParams, ImageAddress, Input, analysis};
 use crate::auth::Caller;
-use crate::extract::image::{Carrier, ImageForm, one_part, raw, read_json};
+use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;
@@ -71,30 +71,30 @@ pub(in super::super) async fn enrol_faces(
     // This check precedes the reading of the body, so that no image is analysed for a subject that
     // does not exist.
     let subject = caller.store().subject(id).await?;
-    let (input, params) = match Carrier::of(request.headers())? {
-        Carrier::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
-        Carrier::Raw => (Input::Image(raw(request, &state).await?, None), params),
-        Carrier::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
+    let (input, params) = match BodyFormat::of(request.headers())? {
+        BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),
+        BodyFormat::Raw => (Input::Image(raw(request, &state).await?, None), params),
+        BodyFormat::Json => read_json::<EnrolBody>(request, &state).await?.split(&state, params).await?,
     };
     let faces = match input {
         Input::Image(bytes, address) => {
-            vec![picture(&state, &caller, &subject, (bytes, address), &params).await?]
+            vec![enrol_image(&state, &caller, &subject, (bytes, address), &params).await?]
         }
-        Input::Faces(faces) => stored(&caller, &subject, &faces, &params).await?,
+        Input::Faces(faces) => enrol_stored(&caller, &subject, &faces, &params).await?,
     };
     Ok(Json(EnrolAnswer { faces, subject: caller.store().subject(id).await?.into() }))
 }
 
-async fn picture(
+async fn enrol_image(
     state: &AppState,
     caller: &Caller,
     subject: &Subject,
-    (bytes, address): (bytes::Bytes, Option<Address>),
+    (bytes, address): (bytes::Bytes, Option<ImageAddress>),
     params: &EnrolParams,
 ) -> Result<EnrolledFace, ApiError> {
     let collection = caller.store().collection_by_id(subject.collection_id).await?;
-    let own = pipeline::profile_of(&collection);
-    let (url, answered) = address.map(|address| (address.asked, address.answered)).unzip();
+    let collection_profile = pipeline::profile_of(&collection);
+    let (url, answered) = address.map(|address| (address.requested, address.fetched_from)).unzip();
     let enrolment = Enrolment {
         bytes,
         url,
@@ -103,7 +103,7 @@ async fn picture(
         subject: subject.id,
         face_index: params.face_index.map_or(0, Bounded::index),
         aligned: params.aligned.unwrap_or(false),
-        options: analysis(params, own),
+        options: analysis(params, collection_profile),
         demands: demands(params),
         force: params.force.unwrap_or(false),
         moved: params.r#move.unwrap_or(false),
@@ -118,7 +118,7 @@ async fn picture(
     Ok(EnrolledFace { face_id: enrolled.face, image_id: enrolled.image, unmet: enrolled.reasons })
 }
 
-async fn stored(
+async fn enrol_stored(
     caller: &Caller,
     subject: &Subject,
     faces: &[Uuid],

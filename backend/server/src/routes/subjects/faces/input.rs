@@ -1,5 +1,5 @@
 //! Reads the input of an enrolment: an image, or faces that are already stored.
-use crate::extract::image::{ImageSource, SourceFields, resolve_at};
+use crate::extract::image::{ImageSource, SourceFields, resolve_with_url};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
 use crate::{ApiError, AppState, Code};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use vision::Profile;
 
 /// Maximum number of stored faces in one call.
-const MOST: usize = 100;
+const MAX_FACES: usize = 100;
 
 /// Options that select a face and its quality requirements. A JSON body may contain the same
 /// fields; its values take precedence.
@@ -75,17 +75,17 @@ pub(crate) struct EnrolBody {
 }
 
 /// The addresses of a fetched image.
-pub(super) struct Address {
+pub(super) struct ImageAddress {
     /// The URL that the caller sent.
-    pub(super) asked: String,
+    pub(super) requested: String,
     /// The URL that returned the image, after redirects.
-    pub(super) answered: String,
+    pub(super) fetched_from: String,
 }
 
 /// The input of an enrolment.
 pub(super) enum Input {
     /// An image file and, if it was fetched, its addresses.
-    Image(Bytes, Option<Address>),
+    Image(Bytes, Option<ImageAddress>),
     /// Stored faces.
     Faces(Vec<Uuid>),
 }
@@ -110,8 +110,10 @@ impl EnrolBody {
         let input = match (fields.url.is_some() || fields.image_base64.is_some(), self.face_ids) {
             (true, None) => match ImageSource::try_from(fields) {
                 Ok(source) => {
-                    let (bytes, answered) = resolve_at(state, source).await?;
-                    let address = url.zip(answered).map(|(asked, answered)| Address { asked, answered });
+                    let (bytes, fetched_from) = resolve_with_url(state, source).await?;
+                    let address = url
+                        .zip(fetched_from)
+                        .map(|(requested, fetched_from)| ImageAddress { requested, fetched_from });
                     Some(Input::Image(bytes, address))
                 }
                 Err(_) => None,
@@ -131,10 +133,10 @@ impl EnrolBody {
 fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
     faces.sort_unstable();
     faces.dedup();
-    if (1..=MOST).contains(&faces.len()) {
+    if (1..=MAX_FACES).contains(&faces.len()) {
         return Ok(faces);
     }
-    let allowed = format!("1 to {MOST} ids of stored faces");
+    let allowed = format!("1 to {MAX_FACES} ids of stored faces");
     Err(ApiError::new(Code::InvalidField, format!("face_ids: the value must contain {allowed}"))
         .field("face_ids")
         .allowed([allowed]))

@@ -49,6 +49,6 @@ pub(in super::super) async fn list_subject_faces(
     let subject = store.subject(id).await?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut faces = store.faces_of_subject(subject.collection_id, id, before, limit + 1).await?;
-    let next_cursor = cursor::cut(&mut faces, limit, |face| face.id);
+    let next_cursor = cursor::paginate(&mut faces, limit, |face| face.id);
     Ok(Json(SubjectFaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }

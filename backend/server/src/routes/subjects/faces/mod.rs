@@ -25,7 +25,7 @@ pub(super) enum Enrolled {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WhatGoes {
+pub(super) struct EnrolledImagesParams {
     /// With `delete` (the default), an image that was only sent for enrolment is deleted when none
     /// of its faces is assigned to a subject. With `keep`, it is kept like other images. Images
     /// that a crawl or a scan found are always kept.

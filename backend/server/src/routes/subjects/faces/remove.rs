@@ -1,5 +1,5 @@
 //! `DELETE /subjects/{id}/faces/{face_id}`
-use super::{Enrolled, WhatGoes};
+use super::{Enrolled, EnrolledImagesParams};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Query, SubjectFace};
 use crate::routes::images::drop_blobs;
@@ -18,7 +18,7 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 /// requires the scope `erase` in addition to `write`.
 #[utoipa::path(
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
-    params(("id" = Uuid, Path, description = "Id of the subject"), ("face_id" = Uuid, Path, description = "Id of the face"), WhatGoes),
+    params(("id" = Uuid, Path, description = "Id of the subject"), ("face_id" = Uuid, Path, description = "Id of the face"), EnrolledImagesParams),
     responses(
         (status = 204, description = "The face was removed from the subject"),
         (status = 404, description = "The subject does not exist, or the face is not assigned to it"),
@@ -28,7 +28,7 @@ pub(in super::super) async fn remove_subject_face(
     State(state): State<AppState>,
     caller: Caller,
     SubjectFace { id, face_id }: SubjectFace,
-    Query(params): Query<WhatGoes>,
+    Query(params): Query<EnrolledImagesParams>,
 ) -> Result<StatusCode, ApiError> {
     let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {

@@ -8,10 +8,10 @@ use axum::response::Response;
 /// Limits the running requests of a caller to three quarters of the database connections. Further
 /// requests wait, at most until their deadline.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
-    if api.operations.of(&request).is_some_and(|operation| !operation.spec.takes_place) {
+    if api.operations.of(&request).is_some_and(|operation| !operation.spec.uses_connection) {
         return next.run(request).await;
     }
-    let mut place = api.state.places.open();
-    place.begin(1).await;
+    let mut share = api.state.connection_shares.open();
+    share.begin(1).await;
     next.run(request).await
 }

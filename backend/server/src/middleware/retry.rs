@@ -26,7 +26,7 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     // The body of a read request has no meaning, so it is dropped here.
     drop(body);
-    let answered = retried("api_read", || {
+    let response = retried("api_read", || {
         let (head, next) = (head.clone(), next.clone());
         async move {
             let response = next.run(Request::from_parts(head, Body::empty())).await;
@@ -36,5 +36,5 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
             }
         }
     });
-    answered.await.unwrap_or_else(|Failed(response, _)| response)
+    response.await.unwrap_or_else(|Failed(response, _)| response)
 }

@@ -1,11 +1,11 @@
 // A message that replaces a view for which the key lacks the scope.
 import { h } from "../dom.js";
+import { scopeMeaning } from "../labels.js";
 import { ownKey } from "../session.js";
 import { button, empty } from "../ui.js";
-import { scopeMeaning } from "../words.js";
 
 /** Returns a view that explains that another one needs `scope`. */
-export const lacking = (title, scope) => ({
+export const missingScope = (title, scope) => ({
   show(page) {
     const { name, scopes } = ownKey();
     page.append(h("h1", {}, title), empty("keys",

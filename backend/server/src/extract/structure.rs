@@ -13,11 +13,11 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Maximum number of values in a body, including arrays and objects. No operation needs that many.
 /// Their parsed form takes at most about one megabyte.
-pub(super) const VALUES: usize = 20_000;
+pub(super) const MAX_VALUES: usize = 20_000;
 /// Maximum number of characters of a field name that a problem repeats.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_CHARS: usize = 200;
 /// Maximum number of nested objects and arrays.
-pub(super) const DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 
 /// Checks the structure of a text.
 ///
@@ -57,11 +57,13 @@ impl Walk {
 
     fn count<E: Error>(&mut self) -> Result<(), E> {
         self.values += 1;
-        if self.values <= VALUES {
+        if self.values <= MAX_VALUES {
             return Ok(());
         }
-        Err(self
-            .refuse(&format!("the body has more than {VALUES} values"), format!("at most {VALUES} values")))
+        Err(self.refuse(
+            &format!("the body has more than {MAX_VALUES} values"),
+            format!("at most {MAX_VALUES} values"),
+        ))
     }
 
     fn text<E: Error>(&mut self, text: &str) -> Result<(), E> {
@@ -70,14 +72,14 @@ impl Walk {
 
     /// Checks that another level is allowed.
     fn descend<E: Error>(&mut self) -> Result<(), E> {
-        if self.place.len() < DEPTH {
+        if self.place.len() < MAX_DEPTH {
             return Ok(());
         }
         // The full path to this value would be too long for a message.
         self.place.truncate(1);
         Err(self.refuse(
-            &format!("the body is nested deeper than {DEPTH} levels"),
-            format!("at most {DEPTH} levels"),
+            &format!("the body is nested deeper than {MAX_DEPTH} levels"),
+            format!("at most {MAX_DEPTH} levels"),
         ))
     }
 
@@ -158,7 +160,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         while let Some(Name(name)) = fields.next_key()? {
             let is_new = seen.insert(self.0.hasher.hash_one(&*name));
             let has_nul = name.contains('\0');
-            self.0.place.push(Step::Field(name.chars().take(LONGEST_NAME).collect()));
+            self.0.place.push(Step::Field(name.chars().take(MAX_NAME_CHARS).collect()));
             if has_nul {
                 return Err(self.0.refuse(NUL, NO_NUL.to_owned()));
             }
