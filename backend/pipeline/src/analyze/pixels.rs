@@ -54,7 +54,7 @@ impl Pixels<'_> {
         let code = move || vision::enhance::enhance(&frame, &limits);
         let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
         let Enhanced { frame: pixels, scale } = enhanced.output;
-        enhanced.output = Enhanced { frame: pixels.holding_as(&picture), scale };
+        enhanced.output = Enhanced { frame: pixels.with_attachment_of(&picture), scale };
         Ok(enhanced)
     }
 

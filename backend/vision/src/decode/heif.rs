@@ -4,7 +4,7 @@
 //! An EXIF orientation only repeats them, so it is ignored, as in browsers.
 
 use super::raster::on_white;
-use super::{DecodeError, Format, Head, Limits, corrupt, unsupported};
+use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use libheif_rs::{
@@ -58,10 +58,10 @@ fn refused(format: Format, error: HeifError) -> DecodeError {
     }
 }
 
-pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
     opened(format, bytes, limits, |picture| {
         let (width, height) = (picture.width(), picture.height());
-        Ok(Head { format, width, height, decoding_bytes: DECODING_BYTES })
+        Ok(ImageHeader { format, width, height, decoding_bytes: DECODING_BYTES })
     })
 }
 

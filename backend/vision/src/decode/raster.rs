@@ -1,6 +1,6 @@
 //! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
 
-use super::{BYTES_PER_PIXEL, DecodeError, Format, Head, Limits, TURNING, corrupt, webp};
+use super::{BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, webp};
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
@@ -61,15 +61,15 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
     Ok(Opened { decoder, width, height, orientation, beside })
 }
 
-pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
     let Opened { decoder, width, height, orientation, beside } = open(format, bytes, limits)?;
     let colours = decoder.color_type();
     let output = u32::from(colours.bytes_per_pixel());
     // 8-bit RGB is used without conversion.
     let converting = if colours == ColorType::Rgb8 { output } else { output + BYTES_PER_PIXEL as u32 };
-    let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
+    let turning = if orientation == Orientation::NoTransforms { 0 } else { ROTATION_BYTES };
     let decoding_bytes = (output + beside).max(converting).max(turning);
-    Ok(Head { format, width, height, decoding_bytes })
+    Ok(ImageHeader { format, width, height, decoding_bytes })
 }
 
 pub(super) fn decode(
