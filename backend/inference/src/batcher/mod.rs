@@ -3,7 +3,7 @@
 //! Every backend has its own operating-system thread. All threads of a model share one queue, so an
 //! idle thread takes the next request, regardless of its device's speed. A CPU thread takes one
 //! request at a time. A device that benefits from batches takes several waiting requests.
-mod pictures;
+mod images;
 mod prefetch;
 mod queue;
 mod request;

@@ -74,8 +74,8 @@ pub(super) fn write_and_run<M: Model>(
     part: &[Entry<M>],
 ) -> BatchResult<M> {
     let _run = span(model, backend, buckets, part).entered();
-    if backend.takes_pictures() {
-        return catch_panics(|| super::pictures::run(model, backend, buckets, part));
+    if backend.takes_images() {
+        return catch_panics(|| super::images::run(model, backend, buckets, part));
     }
     let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
     for (index, entry) in part.iter().enumerate() {

@@ -14,7 +14,7 @@ use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor};
 
 /// Minimum number of inputs of an INT8 product. Smaller products gain little speed and lose the
 /// most accuracy.
-const LEAST_INPUTS: usize = 256;
+const MIN_INPUTS: usize = 256;
 /// Domain of the runtime's own operators.
 const DOMAIN: &str = "com.microsoft";
 
@@ -23,7 +23,7 @@ pub(crate) fn quantize_products(mut model: Model) -> Option<Model> {
     let graph = model.graph.as_mut()?;
     let mut changed = false;
     for node in std::mem::take(&mut graph.node) {
-        let weights = Weights::of(graph, &node).filter(|weights| weights.inputs >= LEAST_INPUTS);
+        let weights = Weights::of(graph, &node).filter(|weights| weights.inputs >= MIN_INPUTS);
         changed |= weights.is_some();
         match weights {
             Some(weights) if node.is("Conv") => quantize_convolution(graph, &node, &weights),

@@ -323,7 +323,7 @@ impl Refusal {
     }
 
     /// Returns the advice, and how to run without a GPU.
-    pub(crate) fn way_out(&self) -> String {
+    pub(crate) fn advice_or_cpu(&self) -> String {
         let without = "set FORCE_GPU_ONLY=false to run on the CPU";
         self.nearest.advice().map_or_else(|| without.to_owned(), |advice| format!("{advice}; or {without}"))
     }

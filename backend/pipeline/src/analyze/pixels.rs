@@ -137,7 +137,7 @@ impl Pixels<'_> {
         let engine = self.analyzer.engine();
         if engine.on_device(operation) {
             match device.await {
-                Err(error) if engine.stands_in(operation, &error) => {}
+                Err(error) if engine.may_fall_back_to_cpu(operation, &error) => {}
                 answer => return Ok(answer?),
             }
         }

@@ -12,8 +12,7 @@ pub(super) fn run<M: Model>(
     part: &[Entry<M>],
 ) -> BatchResult<M> {
     let items = bucket(buckets, part.len());
-    let pictures: Option<Vec<_>> = part.iter().map(|entry| model.picture(&entry.input)).collect();
-    let pictures =
-        pictures.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
-    collect(model, part, items, |read| backend.run_pictures(&pictures, items, read))
+    let images: Option<Vec<_>> = part.iter().map(|entry| model.image_input(&entry.input)).collect();
+    let images = images.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
+    collect(model, part, items, |read| backend.run_images(&images, items, read))
 }
