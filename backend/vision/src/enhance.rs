@@ -68,7 +68,7 @@ pub struct Plan {
 impl Plan {
     /// Computes the plan for `frame`. `limits` bound the result in the same way as a decoded image.
     pub fn of(frame: &Frame, limits: &Limits) -> Self {
-        let (size, scale) = enlarged((frame.width(), frame.height()), limits);
+        let (size, scale) = enlarged_size((frame.width(), frame.height()), limits);
         let (gain, offset) = stretch(frame);
         Self { size, scale: scale as f32, gain, offset }
     }
@@ -122,7 +122,7 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
 /// sharpened.
 pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
     let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
-    let (size, scale) = enlarged(image, limits);
+    let (size, scale) = enlarged_size(image, limits);
     bytes(image) + if scale > 1.0 { 2 * bytes(size) } else { 0 }
 }
 
@@ -134,7 +134,7 @@ pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
 }
 
 /// Returns the size of the result and the scale.
-fn enlarged(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
+fn enlarged_size(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
     let scale = scale(image, limits);
     let side = |length: u32| (f64::from(length) * scale).round() as u32;
     ((side(image.0), side(image.1)), scale)

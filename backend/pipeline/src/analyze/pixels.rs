@@ -95,7 +95,7 @@ impl Pixels<'_> {
                 let canvas = if view.is_whole() {
                     view.letterbox.draw(&frame)
                 } else {
-                    view.letterbox.draw(&view.cut(&frame))
+                    view.letterbox.draw(&view.crop(&frame))
                 };
                 Shown::canvas(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
             };
@@ -108,7 +108,7 @@ impl Pixels<'_> {
         };
         if !view.is_whole() {
             let whole = shown.output.frame.clone();
-            let cut = move || Shown { frame: Arc::new(view.cut(&whole)), letterbox: view.letterbox };
+            let cut = move || Shown { frame: Arc::new(view.crop(&whole)), letterbox: view.letterbox };
             shown = after(shown, cpu.run(cut).await?);
         }
         if rotation == 0 && engine.detects_frames() {
