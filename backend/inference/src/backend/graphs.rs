@@ -1,5 +1,5 @@
 //! A backend that runs the project's own graphs ([`crate::graphs`]) on one image at a time.
-use super::onnx::{classify, show};
+use super::onnx::{classify, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
 use crate::ep::Provider;
 use crate::graphs::Parameter;
@@ -121,7 +121,7 @@ impl Backend for PixelGraphs {
             .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.program)))?;
         let inputs = program.inputs(image, false).map_err(failed)?;
         let outputs = program.session.run(inputs).map_err(failed)?;
-        show(outputs.iter(), read)
+        pass_outputs(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {

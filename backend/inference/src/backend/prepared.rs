@@ -1,7 +1,7 @@
 //! A model that takes images. Each image is copied to the device once, as bytes. The device
 //! converts it to a tensor and runs the model without copying the tensor to the host.
 use super::graphs::Program;
-use super::onnx::{OnnxModel, classify, show};
+use super::onnx::{OnnxModel, classify, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
 use crate::graphs::{stack, tensor};
 use crate::manifest::PixelInput;
@@ -138,7 +138,7 @@ impl Backend for PreparedModel {
             binding.bind_output_to_device(output.name(), &host).map_err(failed)?;
         }
         let outputs = session.run_binding(&binding).map_err(failed)?;
-        show(outputs.iter(), read)
+        pass_outputs(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {

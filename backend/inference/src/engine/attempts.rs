@@ -59,7 +59,7 @@ impl<'a> Attempts<'a> {
                 Err(reason) => tried.push(reason),
             }
         }
-        Err(Refusal::of(&tried))
+        Err(Refusal::from_attempts(&tried))
     }
 
     /// Runs `try_device` on one device, unless an earlier attempt failed for a reason that affects

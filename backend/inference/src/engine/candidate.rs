@@ -10,7 +10,7 @@ use crate::manifest::{ModelFile, ModelKind};
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
-use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
+use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
 use crate::unavailable::Unavailable;
 use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
@@ -180,7 +180,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
         let mode = self.config.performance_mode;
-        let source = Source {
+        let source = EngineSource {
             file: self.file,
             bytes: self.device_bytes(),
             profile: Profile::new(&self.input_name, self.sample.shape(), self.batch, mode),
