@@ -30,7 +30,7 @@ pub enum StartError {
     /// `FORCE_GPU_ONLY` is set, and an operation that asked for a GPU did not get one.
     #[error(
         "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
-        .refusal.provider(), .refusal.nearest.message(), .refusal.way_out()
+        .refusal.provider(), .refusal.nearest.message(), .refusal.advice_or_cpu()
     )]
     GpuOnly {
         /// The operation.

@@ -36,7 +36,7 @@ pub use devices::GpuDevice;
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
-pub use engine::{DeviceTest, Outcome, SelfTest, self_test};
+pub use engine::{DeviceTest, SelfTest, TestOutcome, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};

@@ -63,10 +63,12 @@ impl Manifest {
     ///
     /// # Errors
     /// Fails with a message that names the file and the entry.
-    pub fn of(models_dir: &Path) -> Result<Self, String> {
+    pub fn load(models_dir: &Path) -> Result<Self, String> {
         let path = models_dir.join(OWN_MANIFEST);
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::builtin().and(&text).map_err(|error| format!("{}: {error}", path.display())),
+            Ok(text) => {
+                Self::builtin().extended_with(&text).map_err(|error| format!("{}: {error}", path.display()))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::builtin()),
             Err(error) => Err(format!("{}: {error}", path.display())),
         }
@@ -77,14 +79,14 @@ impl Manifest {
     /// # Errors
     /// Fails with a message that names the invalid entry.
     pub fn parse(text: &str) -> Result<Self, String> {
-        Self::default().and(text)
+        Self::default().extended_with(text)
     }
 
     /// Adds the entries of `text`. Its packs may use files that are already described.
     ///
     /// # Errors
     /// Fails if a file or a pack already exists, or an entry is invalid.
-    pub fn and(mut self, text: &str) -> Result<Self, String> {
+    pub fn extended_with(mut self, text: &str) -> Result<Self, String> {
         let document: Document = toml::from_str(text).map_err(|e| e.to_string())?;
         for file in document.file {
             file.check()?;
@@ -184,27 +186,29 @@ mod tests {
             files = ["face_detection_yunet_dynamic.onnx", "own.onnx"]
             "#
         );
-        let both = Manifest::builtin().and(&own).unwrap();
+        let both = Manifest::builtin().extended_with(&own).unwrap();
         assert_eq!(both.packs.len(), Manifest::builtin().packs.len() + 1);
         let pack = both.pack("own").unwrap();
         assert_eq!(pack.file(ModelKind::Detector).unwrap().family, ModelFamily::Yunet);
         assert_eq!(pack.file(ModelKind::Embedder).unwrap().file, "own.onnx");
 
-        let twice =
-            Manifest::builtin().and(&own.replace("name = \"own\"", "name = \"compact\"")).unwrap_err();
+        let twice = Manifest::builtin()
+            .extended_with(&own.replace("name = \"own\"", "name = \"compact\""))
+            .unwrap_err();
         assert!(twice.contains("the pack compact is listed twice"), "{twice}");
-        let outside = Manifest::builtin().and(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
+        let outside = Manifest::builtin().extended_with(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
         assert!(outside.contains("../own.onnx") && outside.contains("folder"), "{outside}");
-        let again = Manifest::builtin().and(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
+        let again =
+            Manifest::builtin().extended_with(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
         assert!(again.contains("mobilefacenet.onnx is listed twice"), "{again}");
 
         let folder = std::env::temp_dir().join(format!("facecrawl-own-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        assert_eq!(Manifest::of(&folder).unwrap().packs.len(), Manifest::builtin().packs.len());
+        assert_eq!(Manifest::load(&folder).unwrap().packs.len(), Manifest::builtin().packs.len());
         std::fs::write(folder.join(OWN_MANIFEST), &own).unwrap();
-        assert!(Manifest::of(&folder).unwrap().pack("own").is_some());
+        assert!(Manifest::load(&folder).unwrap().pack("own").is_some());
         std::fs::write(folder.join(OWN_MANIFEST), own.replace("urls = []", "url = []")).unwrap();
-        let wrong = Manifest::of(&folder).unwrap_err();
+        let wrong = Manifest::load(&folder).unwrap_err();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(wrong.contains("packs.toml") && wrong.contains("urls"), "{wrong}");
     }

@@ -26,7 +26,7 @@ const TENSORRT: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser
 /// Loads the libraries of `provider` from the folder of ONNX Runtime, once per process.
 pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     static DONE: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
-    let wanted: Vec<&str> = match provider {
+    let names: Vec<&str> = match provider {
         _ if !cfg!(target_os = "linux") => return,
         Provider::Cuda => CUDA.to_vec(),
         Provider::Tensorrt => [&CUDA[..], &TENSORRT[..]].concat(),
@@ -38,7 +38,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
     }
     done.push(provider);
     let Some(folder) = runtime.path().parent() else { return };
-    for library in wanted.iter().filter_map(|name| beside(folder, name)) {
+    for library in names.iter().filter_map(|name| find_library(folder, name)) {
         match ort::util::preload_dylib(&library) {
             Ok(()) => tracing::debug!(library = %library.display(), "library loaded by path"),
             // The provider then fails with its own error, which is reported.
@@ -50,7 +50,7 @@ pub(crate) fn libraries(provider: Provider, runtime: &Runtime) {
 }
 
 /// Returns the path of `NAME.so.VERSION` in the folder; the last by name if there are several.
-fn beside(folder: &Path, name: &str) -> Option<PathBuf> {
+fn find_library(folder: &Path, name: &str) -> Option<PathBuf> {
     let start = format!("{name}.so.");
     let named =
         |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
@@ -68,8 +68,8 @@ mod tests {
         for name in ["libcublasLt.so.13", "libcublas.so.13", "libcublas.so.12", "libcublas.a"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        assert_eq!(beside(folder.path(), "libcublas"), Some(folder.path().join("libcublas.so.13")));
-        assert_eq!(beside(folder.path(), "libcudnn"), None);
-        assert_eq!(beside(&folder.path().join("nowhere"), "libcublas"), None);
+        assert_eq!(find_library(folder.path(), "libcublas"), Some(folder.path().join("libcublas.so.13")));
+        assert_eq!(find_library(folder.path(), "libcudnn"), None);
+        assert_eq!(find_library(&folder.path().join("nowhere"), "libcublas"), None);
     }
 }

@@ -121,7 +121,7 @@ pub struct DeviceReport {
 
 impl DeviceReport {
     /// Returns whether this program and library support only the CPU.
-    pub fn is_of_the_cpu_alone(&self) -> bool {
+    pub fn is_cpu_only(&self) -> bool {
         let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.on_cpu() && p.name() == name);
         self.backends.iter().all(on_cpu)
     }

@@ -16,14 +16,14 @@ pub struct Runtime {
 }
 
 /// The state of the one library that a process may load.
-enum Slot {
+enum LibraryState {
     Empty,
     Loaded(Runtime),
     /// The library is loaded, but could not be initialised.
     Broken(PathBuf, String),
 }
 
-static SLOT: Mutex<Slot> = Mutex::new(Slot::Empty);
+static LIBRARY: Mutex<LibraryState> = Mutex::new(LibraryState::Empty);
 
 impl Runtime {
     /// Loads the library at `path`; with `None` the library that the system's loader finds. Later
@@ -33,29 +33,29 @@ impl Runtime {
     /// Fails if the library cannot be loaded or initialised, or if a different library is already
     /// loaded. A process can load only one.
     pub fn load(path: Option<&Path>) -> Result<Self, StartError> {
-        let wanted = locate(path)?;
-        let failed = |reason: String| StartError::Library { path: wanted.display().to_string(), reason };
-        let mut slot = SLOT.lock();
-        match &*slot {
-            Slot::Loaded(runtime) if runtime.path == wanted => return Ok(runtime.clone()),
-            Slot::Loaded(runtime) => {
+        let library = locate(path)?;
+        let failed = |reason: String| StartError::Library { path: library.display().to_string(), reason };
+        let mut state = LIBRARY.lock();
+        match &*state {
+            LibraryState::Loaded(runtime) if runtime.path == library => return Ok(runtime.clone()),
+            LibraryState::Loaded(runtime) => {
                 let reason = format!(
                     "this process already uses {}; only one library can be loaded per process",
                     runtime.path.display()
                 );
                 return Err(failed(reason));
             }
-            Slot::Broken(path, reason) => {
+            LibraryState::Broken(path, reason) => {
                 return Err(failed(format!(
                     "an earlier attempt to load {} failed: {reason}",
                     path.display()
                 )));
             }
-            Slot::Empty => {}
+            LibraryState::Empty => {}
         }
         // `ort` panics on null pointers from a library; a foreign library must not crash the
         // process.
-        let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&wanted))) {
+        let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&library))) {
             Ok(Ok(builder)) => builder,
             Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
             Err(_) => return Err(failed("the library does not provide its API".to_owned())),
@@ -74,14 +74,14 @@ impl Runtime {
                         format!("the library does not support version {} of the API", ort::MINOR_VERSION)
                     }
                 };
-                *slot = Slot::Broken(wanted.clone(), reason.clone());
+                *state = LibraryState::Broken(library.clone(), reason.clone());
                 return Err(failed(reason));
             }
         };
-        let version = version(&wanted);
-        let runtime = Self { environment, path: wanted, version };
+        let version = version(&library);
+        let runtime = Self { environment, path: library, version };
         tracing::info!(library = %runtime.path.display(), version = %runtime.version, "ONNX Runtime loaded");
-        *slot = Slot::Loaded(runtime.clone());
+        *state = LibraryState::Loaded(runtime.clone());
         Ok(runtime)
     }
 

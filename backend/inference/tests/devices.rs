@@ -5,12 +5,12 @@ mod common;
 use common::*;
 use inference::backend::{Backend, BatchView, OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
-use inference::models::{DetectorModel, Probe};
+use inference::models::{DetectionRequest, DetectorModel};
 use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
 use inference::{
-    Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, Outcome, PerformanceMode, Precision,
-    Priority, StartError, build_engines, self_test,
+    Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, PerformanceMode, Precision, Priority,
+    StartError, TestOutcome, build_engines, self_test,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
     let operations: Vec<_> = cpu.iter().map(|test| test.operation.unwrap()).collect();
     assert_eq!(operations, Operation::ALL.map(Operation::name).as_slice());
     for test in &cpu {
-        assert_eq!((test.outcome, test.device.as_str()), (Outcome::Passed, "cpu"), "{test:?}");
+        assert_eq!((test.outcome, test.device.as_str()), (TestOutcome::Passed, "cpu"), "{test:?}");
         assert!(test.runs.iter().all(|run| run.steady_seconds.is_some()));
     }
     let (models, graphs) = cpu.split_at(2);
@@ -45,7 +45,7 @@ fn the_self_test_runs_every_model_and_says_why_a_provider_is_absent() {
         assert!(test.load.as_ref().unwrap().bytes > 0);
     }
     for test in report.tests.iter().filter(|test| test.provider != "cpu") {
-        assert_eq!(test.outcome, Outcome::Absent, "{test:?}");
+        assert_eq!(test.outcome, TestOutcome::Absent, "{test:?}");
         assert!(test.reason.as_deref().unwrap().contains("built without it"), "{test:?}");
         assert!(matches!(test.reason_kind, Some("not_in_library" | "not_in_build")), "{test:?}");
     }
@@ -77,7 +77,7 @@ fn a_model_whose_items_cannot_be_told_apart_stays_without_batches() {
     let pack = resolve(&builtin("research"));
     let report = self_test(&Config { gpu_batch_size: 4, ..config() }, &pack).unwrap();
     let detection = report.tests.iter().find(|test| test.operation == Some("face_detection")).unwrap();
-    assert_eq!(detection.outcome, Outcome::Passed, "{detection:?}");
+    assert_eq!(detection.outcome, TestOutcome::Passed, "{detection:?}");
     assert_eq!(detection.runs.iter().map(|run| run.batch).collect::<Vec<_>>(), [1]);
 }
 
@@ -144,7 +144,7 @@ async fn a_batch_of_canvases_equals_single_runs() {
     let probes = names.map(|name| {
         let frame = photograph(name);
         let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (320, 320));
-        Probe { frame: Arc::new(frame), letterbox, min_score: 0.6 }
+        DetectionRequest { frame: Arc::new(frame), letterbox, min_score: 0.6 }
     });
     let tasks = probes.clone().map(|probe| {
         let batcher = together.clone();

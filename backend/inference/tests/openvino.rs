@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Outcome, Precision, Priority, ResolvedPack, self_test};
+use inference::{Config, CpuBackend, Engine, Precision, Priority, ResolvedPack, TestOutcome, self_test};
 use std::sync::Arc;
 use vision::{Detection, Frame};
 
@@ -127,7 +127,7 @@ fn the_self_test_tells_openvino_from_the_own_kernels() {
         |provider: &str| report.tests.iter().filter(|test| test.provider == provider).collect::<Vec<_>>();
     assert_eq!((of("cpu").len(), of("openvino").len()), (5, 2));
     for test in of("openvino") {
-        assert_eq!((test.outcome, test.device.as_str()), (Outcome::Passed, "openvino"), "{test:?}");
+        assert_eq!((test.outcome, test.device.as_str()), (TestOutcome::Passed, "openvino"), "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3), "{test:?}");
     }
 }

@@ -182,8 +182,8 @@ async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
     engine.ready().unwrap();
     let error = engine.statistics(drawn(8, 8), Priority::Interactive).await.unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
-    assert!(engine.stands_in(Operation::QualityChecks, &error));
-    assert!(!engine.stands_in(Operation::QualityChecks, &RunError::Stopped), "only for failures");
+    assert!(engine.may_fall_back_to_cpu(Operation::QualityChecks, &error));
+    assert!(!engine.may_fall_back_to_cpu(Operation::QualityChecks, &RunError::Stopped), "only for failures");
 
     let config = Config {
         gpu_operations: PIXELS.to_vec(),
@@ -193,5 +193,5 @@ async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
     };
     let forced = Engine::start(&config, &testing::pack()).unwrap();
     let error = forced.enhance(drawn(8, 8), Limits::default(), Priority::Interactive).await.unwrap_err();
-    assert!(!forced.stands_in(Operation::ImageEnhancement, &error), "FORCE_GPU_ONLY forbids it");
+    assert!(!forced.may_fall_back_to_cpu(Operation::ImageEnhancement, &error), "FORCE_GPU_ONLY forbids it");
 }

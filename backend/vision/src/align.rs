@@ -94,7 +94,7 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
         let dy = f64::from(v) - ty;
         let at = |u: u32| {
             let dx = f64::from(u) - tx;
-            (fixed(ia * dx + ib * dy), fixed(ia * dy - ib * dx))
+            (to_fixed_point(ia * dx + ib * dy), to_fixed_point(ia * dy - ib * dx))
         };
         // If both end points of a row are inside, all points between them are inside too.
         let inside = is_inside(frame, at(0)) && is_inside(frame, at(size - 1));
@@ -112,7 +112,7 @@ const ONE: i64 = 1 << FRACTION;
 
 /// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so distant coordinates
 /// remain outside the image.
-fn fixed(coordinate: f64) -> i64 {
+fn to_fixed_point(coordinate: f64) -> i64 {
     let scaled = coordinate * ONE as f64;
     let cut = scaled as i64;
     cut - i64::from(cut as f64 > scaled)
@@ -126,7 +126,7 @@ fn is_inside(frame: &Frame, (x, y): (i64, i64)) -> bool {
 
 /// Returns the bilinear mean of four neighbours: left and right above, left and right below.
 #[inline(always)]
-fn weigh([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
+fn interpolate([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     let (x, y) = ((x & (ONE - 1)) as i32, (y & (ONE - 1)) as i32);
     let between = |a: i32, b: i32, at: i32| (a << FRACTION) + (b - a) * at;
     let above = between(a.into(), b.into(), x);
@@ -140,7 +140,7 @@ fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
     let (upper, lower) = (&frame.data()[at..at + 6], &frame.data()[at + stride..at + stride + 6]);
     // Written out because `array::from_fn` is not inlined here.
-    let channel = |c: usize| weigh([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
+    let channel = |c: usize| interpolate([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
     [channel(0), channel(1), channel(2)]
 }
 
@@ -153,7 +153,7 @@ fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
         if there { frame.pixel(x as u32, y as u32) } else { [0; 3] }
     };
     let corners = [pixel(left, top), pixel(left + 1, top), pixel(left, top + 1), pixel(left + 1, top + 1)];
-    std::array::from_fn(|c| weigh(corners.map(|corner| corner[c]), (x, y)))
+    std::array::from_fn(|c| interpolate(corners.map(|corner| corner[c]), (x, y)))
 }
 
 #[cfg(test)]
@@ -209,7 +209,10 @@ mod tests {
             }
         }
         assert!(inner > 50_000, "{inner}");
-        assert_eq!((fixed(-0.25), fixed(0.25), fixed(-3.0), fixed(1e300)), (-512, 512, -3 * ONE, i64::MAX));
+        assert_eq!(
+            (to_fixed_point(-0.25), to_fixed_point(0.25), to_fixed_point(-3.0), to_fixed_point(1e300)),
+            (-512, 512, -3 * ONE, i64::MAX)
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) struct Attachment(
 
 impl Attachment {
     /// Attaches `value`.
-    pub(crate) fn of(value: impl Any + Send + Sync) -> Self {
+    pub(crate) fn new(value: impl Any + Send + Sync) -> Self {
         Self(Some(Arc::new(value)))
     }
 }

@@ -20,7 +20,8 @@ pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden
             let place = back.apply(place);
             hidden.iter().any(|hidden| {
                 let border = REACH.max(margin * hidden.width.max(hidden.height));
-                holds(hidden, place, REACH) || (holds(hidden, place, border) && !holds(own, place, 0.0))
+                contains(hidden, place, REACH)
+                    || (contains(hidden, place, border) && !contains(own, place, 0.0))
             })
         });
         if covered {
@@ -29,7 +30,7 @@ pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden
     }
 }
 
-fn holds(rect: &Rect, point: Point, border: f32) -> bool {
+fn contains(rect: &Rect, point: Point, border: f32) -> bool {
     (rect.x - border..=rect.x + rect.width + border).contains(&point.x)
         && (rect.y - border..=rect.y + rect.height + border).contains(&point.y)
 }
@@ -44,7 +45,7 @@ mod tests {
     fn picture(red: &Rect) -> Frame {
         let mut frame = Frame::filled(300, 300, [255; 3]);
         for (at, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-            if holds(red, Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
+            if contains(red, Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
                 *pixel = [255, 0, 0];
             }
         }

@@ -8,12 +8,12 @@ use crate::{Frame, Rect};
 /// image. A crop has at least one pixel: for a box outside the image it contains the nearest edge
 /// pixels.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
-    cut(frame, around(frame, bbox, margin))
+    crop_region(frame, expanded_region(frame, bbox, margin))
 }
 
 /// Covers the area that [`face_crop`] would return with grey.
 pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
-    let Region { x, y, width, height } = around(frame, bbox, margin);
+    let Region { x, y, width, height } = expanded_region(frame, bbox, margin);
     let row = frame.width() as usize * 3;
     for line in frame.data_mut().chunks_exact_mut(row).skip(y as usize).take(height as usize) {
         line[x as usize * 3..(x + width) as usize * 3].fill(127);
@@ -21,7 +21,7 @@ pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
 }
 
 /// Returns the box with its margin, clamped to the frame and at least one pixel large.
-fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
+fn expanded_region(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     let border = margin.max(0.0) * bbox.width.max(bbox.height);
     // A cast from float to integer saturates and maps NaN to zero, so every box has a valid span.
     let span = |start: f32, length: f32, limit: u32| {
@@ -35,7 +35,7 @@ fn around(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
 }
 
 /// Copies the pixels of a region that lies inside the frame.
-pub(crate) fn cut(frame: &Frame, Region { x, y, width, height }: Region) -> Frame {
+pub(crate) fn crop_region(frame: &Frame, Region { x, y, width, height }: Region) -> Frame {
     let columns = x as usize * 3..(x + width) as usize * 3;
     let mut data = Vec::with_capacity(columns.len() * height as usize);
     let rows = frame.data().chunks_exact(frame.width() as usize * 3);
@@ -62,7 +62,7 @@ pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
 pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
     match degrees / 90 % 4 {
         0 => frame.clone(),
-        1 => quarter(frame, |x, y, height| (height - 1 - y, x)),
+        1 => rotate_quarter_turn(frame, |x, y, height| (height - 1 - y, x)),
         2 => {
             let mut turned = frame.clone();
             turned.data_mut().as_chunks_mut::<3>().0.reverse();
@@ -70,7 +70,7 @@ pub fn rotate(frame: &Frame, degrees: u32) -> Frame {
         }
         _ => {
             let width = frame.width() as usize;
-            quarter(frame, move |x, y, _| (y, width - 1 - x))
+            rotate_quarter_turn(frame, move |x, y, _| (y, width - 1 - x))
         }
     }
 }
@@ -86,7 +86,7 @@ pub fn mirror(frame: &Frame) -> Frame {
 
 /// Rotates by a quarter turn. `place` returns the target column and row of a source pixel from `(x,
 /// y, source height)`.
-fn quarter(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
+fn rotate_quarter_turn(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
     /// Side of the blocks that are copied one after another, so that source and target stay in the
     /// L1 cache.
     const BLOCK: usize = 32;

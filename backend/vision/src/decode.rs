@@ -65,7 +65,7 @@ pub struct Decoded {
 
 /// The properties of an image that the header of its file states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ImageHeader {
     /// The detected format.
     pub format: Format,
     /// Stored width in pixels; the EXIF orientation is not applied.
@@ -77,7 +77,7 @@ pub struct Head {
     decoding_bytes: u32,
 }
 
-impl Head {
+impl ImageHeader {
     /// Returns the size of the decoded image in bytes.
     pub fn decoded_bytes(&self) -> u64 {
         self.pixels() * BYTES_PER_PIXEL
@@ -100,7 +100,7 @@ impl Head {
 pub const BYTES_PER_PIXEL: u64 = 3;
 
 /// Bytes per pixel while a decoded image is rotated: the source and the result.
-const TURNING: u32 = 6;
+const ROTATION_BYTES: u32 = 6;
 
 /// Why bytes cannot be decoded as an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,7 +171,7 @@ impl DecodeError {
 /// ([`Format::in_build`]), and with [`DecodeError::Corrupt`] for any other damage. Never panics: a
 /// panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
-    let format = known(bytes, limits)?;
+    let format = decodable_format(bytes, limits)?;
     let (frame, orientation) = guarded(format, || match format {
         Format::Jpeg => jpeg::decode(bytes, limits),
         #[cfg(any(feature = "avif", feature = "heic"))]
@@ -186,8 +186,8 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
 /// # Errors
 /// Fails with those errors of [`decode`] that the header reveals. A file with a valid header may
 /// still be corrupt. Never panics.
-pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
-    let format = known(bytes, limits)?;
+pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
+    let format = decodable_format(bytes, limits)?;
     guarded(format, || match format {
         Format::Jpeg => jpeg::probe(bytes, limits),
         #[cfg(any(feature = "avif", feature = "heic"))]
@@ -197,7 +197,7 @@ pub fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
 }
 
 /// Returns the format if this build can decode it and the file is not too long.
-fn known(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
+fn decodable_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }

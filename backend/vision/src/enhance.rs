@@ -6,12 +6,12 @@
 //! 1. **Contrast.** Percentile stretch on luma (Gonzalez & Woods, *Digital Image Processing*, 3.2).
 //!    `low` and `high` are the grey levels below and above which 1 % of the pixels lie. Every
 //!    channel becomes `(v - (low + high) / 2) * gain + 127.5`, with `gain = 255 / (high - low)`, at
-//!    most [`MOST_GAIN`] so that noise is not amplified too much. This step is first because the
+//!    most [`MAX_GAIN`] so that noise is not amplified too much. This step is first because the
 //!    original has fewer pixels. It commutes with the next step except for clipping, and it does
 //!    not amplify the rounding of later steps.
 //! 2. **Upscale.** An image whose short side is under [`LOW_SIDE`] is enlarged by Lanczos with
 //!    three lobes (Duchon 1979) until that side has [`TARGET_SIDE`] pixels. The scale is at most
-//!    [`MOST_SCALE`], and the result stays within the decoder's limits. Columns are filtered first,
+//!    [`MAX_SCALE`], and the result stays within the decoder's limits. Columns are filtered first,
 //!    then rows.
 //! 3. **Unsharp mask** (Gonzalez & Woods, 3.6.3), only after an upscale, because upscaling softens
 //!    the image: `v + AMOUNT * (v - blurred)`. `blurred` is a Gaussian of [`SIGMA`] pixels cut off
@@ -30,9 +30,9 @@ pub const LOW_SIDE: u32 = 400;
 /// so nothing is enlarged twice.
 pub const TARGET_SIDE: u32 = 640;
 /// Maximum scale of the upscale.
-pub const MOST_SCALE: f64 = 4.0;
+pub const MAX_SCALE: f64 = 4.0;
 /// Maximum contrast gain.
-pub const MOST_GAIN: f32 = 4.0;
+pub const MAX_GAIN: f32 = 4.0;
 /// Standard deviation of the unsharp mask's blur, in pixels of the result.
 pub const SIGMA: f32 = 1.5;
 /// Radius of the blur in pixels: three standard deviations, rounded down.
@@ -59,7 +59,7 @@ pub struct Plan {
     pub size: (u32, u32),
     /// Pixels of the result per pixel of the original, at least 1.
     pub scale: f32,
-    /// Contrast gain, 1..=[`MOST_GAIN`].
+    /// Contrast gain, 1..=[`MAX_GAIN`].
     pub gain: f32,
     /// Added after the gain, in grey levels.
     pub offset: f32,
@@ -68,7 +68,7 @@ pub struct Plan {
 impl Plan {
     /// Computes the plan for `frame`. `limits` bound the result in the same way as a decoded image.
     pub fn of(frame: &Frame, limits: &Limits) -> Self {
-        let (size, scale) = enlarged((frame.width(), frame.height()), limits);
+        let (size, scale) = enlarged_size((frame.width(), frame.height()), limits);
         let (gain, offset) = stretch(frame);
         Self { size, scale: scale as f32, gain, offset }
     }
@@ -122,7 +122,7 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
 /// sharpened.
 pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
     let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
-    let (size, scale) = enlarged(image, limits);
+    let (size, scale) = enlarged_size(image, limits);
     bytes(image) + if scale > 1.0 { 2 * bytes(size) } else { 0 }
 }
 
@@ -134,7 +134,7 @@ pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
 }
 
 /// Returns the size of the result and the scale.
-fn enlarged(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
+fn enlarged_size(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
     let scale = scale(image, limits);
     let side = |length: u32| (f64::from(length) * scale).round() as u32;
     ((side(image.0), side(image.1)), scale)
@@ -148,7 +148,7 @@ fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {
     let by_side = f64::from(limits.max_side) / long;
     // Both sides are rounded; one pixel less leaves room for that.
     let by_pixels = (limits.max_pixels as f64 / (short * long)).sqrt() - 1.0 / short;
-    (f64::from(TARGET_SIDE) / short).min(MOST_SCALE).min(by_side).min(by_pixels).max(1.0)
+    (f64::from(TARGET_SIDE) / short).min(MAX_SCALE).min(by_side).min(by_pixels).max(1.0)
 }
 
 /// Returns gain and offset of the contrast stretch. An image with a single level stays unchanged.
@@ -174,7 +174,7 @@ fn stretch(frame: &Frame) -> (f32, f32) {
     if high <= low {
         return (1.0, 0.0);
     }
-    let gain = (255.0 / (high - low) as f32).min(MOST_GAIN);
+    let gain = (255.0 / (high - low) as f32).min(MAX_GAIN);
     (gain, 127.5 - (low + high) as f32 / 2.0 * gain)
 }
 

@@ -38,14 +38,14 @@ impl Frame {
     /// Attaches a value that is dropped when these pixels and all their clones are dropped, such as
     /// a permit for memory. It replaces the previously attached value.
     #[must_use]
-    pub fn holding(mut self, thing: impl Any + Send + Sync) -> Self {
-        self.attachment = Attachment::of(thing);
+    pub fn with_attachment(mut self, value: impl Any + Send + Sync) -> Self {
+        self.attachment = Attachment::new(value);
         self
     }
 
     /// Attaches the value that is attached to `other`; both frames share it.
     #[must_use]
-    pub fn holding_as(mut self, other: &Self) -> Self {
+    pub fn with_attachment_of(mut self, other: &Self) -> Self {
         self.attachment = other.attachment.clone();
         self
     }
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn what_is_held_goes_with_the_last_of_the_pixels() {
         let thing = Arc::new(());
-        let frame = Frame::filled(2, 2, [7; 3]).holding(thing.clone());
-        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the held value is not part of the image");
+        let frame = Frame::filled(2, 2, [7; 3]).with_attachment(thing.clone());
+        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the attached value is not part of the image");
         let copy = frame.clone();
-        let derived = Frame::filled(1, 1, [0; 3]).holding_as(&copy);
+        let derived = Frame::filled(1, 1, [0; 3]).with_attachment_of(&copy);
         drop((frame, copy));
         assert_eq!(Arc::strong_count(&thing), 2);
         drop(derived.into_data());

@@ -25,7 +25,7 @@ pub mod view;
 
 pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
 pub use cover::cover_in_chip;
-pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, Head, Limits, decode, probe};
+pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, ImageHeader, Limits, decode, probe};
 pub use enhance::Enhanced;
 pub use frame::Frame;
 pub use geometry::{Detection, Landmarks, Point, Rect};

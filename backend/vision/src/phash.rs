@@ -11,7 +11,7 @@
 
 use crate::Frame;
 use crate::grey::grey_row;
-use crate::resize::{MOST_FACTOR, cell_means};
+use crate::resize::{MAX_FACTOR, cell_means};
 use std::sync::LazyLock;
 
 /// Three 64-bit hashes of a whole image.
@@ -43,7 +43,7 @@ impl PerceptualHashes {
         // Means over whole pixels reduce the image first, down to at least the size of the
         // reduction, because they are many times faster.
         let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
-        let factor = |length: u32, target: u32| (length / target).clamp(1, MOST_FACTOR);
+        let factor = |length: u32, target: u32| (length / target).clamp(1, MAX_FACTOR);
         let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
         let reduced = if across > 1 || down > 1 {
             reduce(&cell_means(frame, (frame.width() / across, frame.height() / down)))

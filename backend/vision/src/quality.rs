@@ -112,8 +112,8 @@ impl Measure {
 impl QualityReport {
     /// Returns the codes of the limits of `profile` that the measures do not meet. The report may
     /// have been created for a different profile.
-    pub fn unmet(&self, profile: Profile) -> Vec<String> {
-        profile::unmet(self, profile)
+    pub fn unmet_limits(&self, profile: Profile) -> Vec<String> {
+        profile::unmet_limits(self, profile)
     }
 }
 
@@ -142,7 +142,7 @@ pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: P
         ..QualityReport::default()
     };
     report.overall = profile::overall(&report);
-    report.reasons = profile::unmet(&report, profile);
+    report.reasons = profile::unmet_limits(&report, profile);
     report.passed = report.reasons.is_empty();
     report
 }

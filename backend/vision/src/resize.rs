@@ -8,6 +8,6 @@ mod cells;
 mod lanczos;
 mod linear;
 
-pub(crate) use cells::{MOST_FACTOR, cell_means};
+pub(crate) use cells::{MAX_FACTOR, cell_means};
 pub(crate) use lanczos::{enlarging_taps, lanczos};
 pub(crate) use linear::{linear_into_top_left, linear_taps};

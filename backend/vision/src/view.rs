@@ -60,8 +60,8 @@ impl View {
     }
 
     /// Copies the region's pixels.
-    pub fn cut(&self, frame: &Frame) -> Frame {
-        crate::crop::cut(frame, self.region)
+    pub fn crop(&self, frame: &Frame) -> Frame {
+        crate::crop::crop_region(frame, self.region)
     }
 
     /// Converts canvas coordinates to image coordinates.

@@ -1,6 +1,6 @@
 //! Tests enhancement against its formulas, written out pixel by pixel.
 #![allow(clippy::unwrap_used, missing_docs)]
-use vision::enhance::{AMOUNT, LOW_SIDE, MOST_GAIN, MOST_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
+use vision::enhance::{AMOUNT, LOW_SIDE, MAX_GAIN, MAX_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
 use vision::{Frame, Limits};
 
 /// Draws a scene with edges, ramps and grain between the levels `low` and `high`.
@@ -38,7 +38,7 @@ fn the_short_side_reaches_its_target_within_the_limits() {
     assert_eq!(scale(LOW_SIDE, 900, &limits()), 1.0);
     assert_eq!(scale(320, 500, &limits()), TARGET_SIDE as f32 / 320.0);
     assert_eq!(scale(500, 320, &limits()), 2.0);
-    assert_eq!(scale(20, 30, &limits()), MOST_SCALE as f32);
+    assert_eq!(scale(20, 30, &limits()), MAX_SCALE as f32);
     assert_eq!(scale(1, 1, &limits()), 4.0);
     assert!(scale(300, 12_000, &limits()) < 1.37, "the side limit holds");
     let tight = Limits { max_pixels: 40_000, ..limits() };
@@ -61,7 +61,7 @@ fn contrast_is_stretched_only_where_some_is_missing() {
     assert!(after.std > 2.0 * before.std, "{before:?} {after:?}");
 
     let faint = scene(420, 410, 60, 80);
-    assert_eq!(Plan::of(&faint, &limits()).gain, MOST_GAIN, "noise is not amplified further");
+    assert_eq!(Plan::of(&faint, &limits()).gain, MAX_GAIN, "noise is not amplified further");
     for level in [0, 90, 255] {
         let flat = Frame::filled(500, 500, [level; 3]);
         assert_eq!(enhance(&flat, &limits()).frame, flat, "there is no contrast to stretch");

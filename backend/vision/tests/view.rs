@@ -84,7 +84,7 @@ fn coordinates_come_back_to_the_picture() {
         Frame::new(1152, 640, (0..1152 * 640).flat_map(|i| [(i % 251) as u8, (i / 1152) as u8, 7]).collect());
     let frame = frame.unwrap();
     let tile = View::tiles((1152, 640), CANVAS, 1.0)[1];
-    let cut = tile.cut(&frame);
+    let cut = tile.crop(&frame);
     assert_eq!((cut.width(), cut.height(), cut.pixel(8, 9)), (640, 640, frame.pixel(520, 9)));
     assert_eq!(tile.letterbox.draw(&cut).pixel(8, 9), frame.pixel(520, 9));
     let restored = tile.restore(&face(Rect { x: 8.0, y: 9.0, width: 64.0, height: 64.0 }));

@@ -5,7 +5,7 @@ use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;
-use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, Outcome, SelfTest};
+use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, SelfTest, TestOutcome};
 
 /// The arguments of `gpu`.
 #[derive(Args, Debug)]
@@ -173,9 +173,9 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             _ => reasons.add(&test.device, test.reason.as_deref()),
         }
         let result = match test.outcome {
-            Outcome::Passed => "passed",
-            Outcome::Failed => "failed",
-            Outcome::Absent => "absent",
+            TestOutcome::Passed => "passed",
+            TestOutcome::Failed => "failed",
+            TestOutcome::Absent => "absent",
         };
         let load = test.load.as_ref();
         let grown = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
@@ -211,11 +211,11 @@ fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
     let passed = |provider: Option<&str>| {
         tests
             .iter()
-            .any(|test| test.outcome == Outcome::Passed && provider.is_none_or(|p| p == test.provider))
+            .any(|test| test.outcome == TestOutcome::Passed && provider.is_none_or(|p| p == test.provider))
     };
     if !passed(None) || asked.is_some() && !passed(asked) {
         Exit::Failure
-    } else if tests.iter().any(|test| test.outcome == Outcome::Failed) {
+    } else if tests.iter().any(|test| test.outcome == TestOutcome::Failed) {
         Exit::Partial
     } else {
         Exit::Success
@@ -226,7 +226,7 @@ fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
 mod tests {
     use super::*;
 
-    fn of(provider: &'static str, outcome: Outcome) -> DeviceTest {
+    fn of(provider: &'static str, outcome: TestOutcome) -> DeviceTest {
         DeviceTest {
             provider,
             device: provider.into(),
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_must_pass_and_what_fails_is_told() {
-        use Outcome::{Absent, Failed, Passed};
+        use TestOutcome::{Absent, Failed, Passed};
         let none = [of("cpu", Passed), of("cuda", Absent)];
         assert_eq!(verdict(&none, GpuBackend::Auto), Exit::Success);
         assert_eq!(verdict(&none, GpuBackend::Cuda), Exit::Failure);

@@ -49,7 +49,7 @@ enum ModelsCommand {
 }
 
 pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result<Exit> {
-    let manifest = Manifest::of(&settings.models.dir).map_err(anyhow::Error::msg)?;
+    let manifest = Manifest::load(&settings.models.dir).map_err(anyhow::Error::msg)?;
     let store = ModelStore::new(settings);
     match args.command {
         ModelsCommand::List { json } => list::run(&manifest, &store, settings, json),

@@ -38,7 +38,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     found.extend(memory(loaded));
     found.extend(devices(loaded));
     found.extend(tensorrt(loaded));
-    match Manifest::of(&settings.models.dir) {
+    match Manifest::load(&settings.models.dir) {
         Err(error) => found.push(ConfigError::Contradiction(error)),
         Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => found.push(ConfigError::Invalid {
             key: "MODEL_PACK".into(),

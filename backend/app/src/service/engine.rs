@@ -6,7 +6,7 @@ use inference::{Config, Engine, Manifest, ResolvedPack};
 
 /// Fetches the missing files of the pack, and adds the quality model if it is installed.
 pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack> {
-    let manifest = Manifest::of(&settings.models.dir).map_err(anyhow::Error::msg)?;
+    let manifest = Manifest::load(&settings.models.dir).map_err(anyhow::Error::msg)?;
     let pack = manifest
         .pack(&settings.models.pack)
         .context("MODEL_PACK is not a pack of models.toml or packs.toml")?;

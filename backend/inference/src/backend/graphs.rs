@@ -1,6 +1,6 @@
 //! A backend that runs the project's own graphs ([`crate::graphs`]) on one image at a time.
-use super::onnx::{classify, show};
-use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
+use super::onnx::{classify, pass_outputs};
+use super::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
 use crate::ep::Provider;
 use crate::graphs::Parameter;
 use crate::runtime::{Runtime, log_level};
@@ -40,20 +40,20 @@ impl Program {
     /// copied.
     pub(super) fn inputs<'a>(
         &self,
-        picture: &'a Picture<'_>,
+        image: &'a ImageInput<'_>,
         owned: bool,
     ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
-        if self.inputs.len() != picture.parameters.len() + 1 {
+        if self.inputs.len() != image.parameters.len() + 1 {
             return Err(ort::Error::new(format!(
                 "the graph takes {} parameters, not {}",
                 self.inputs.len() - 1,
-                picture.parameters.len()
+                image.parameters.len()
             )));
         }
-        let frame = picture.frame;
+        let frame = image.frame;
         let shape = [1, frame.height() as usize, frame.width() as usize, 3];
         let mut values = vec![value(&shape, frame.data(), owned)?];
-        for parameter in &picture.parameters {
+        for parameter in &image.parameters {
             values.push(match parameter {
                 Parameter::Indices { shape, data } => value(shape, data, owned)?,
                 Parameter::Floats { shape, data } => value(shape, data, owned)?,
@@ -98,30 +98,30 @@ impl Backend for PixelGraphs {
         Err(BackendError::Failed("an image graph accepts images, not tensors".to_owned()))
     }
 
-    fn takes_pictures(&self) -> bool {
+    fn takes_images(&self) -> bool {
         true
     }
 
-    fn run_pictures(
+    fn run_images(
         &mut self,
-        pictures: &[Picture<'_>],
+        images: &[ImageInput<'_>],
         _: usize,
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError> {
         let failed = |error: ort::Error| classify(&error.to_string());
-        let [picture] = pictures else {
+        let [image] = images else {
             return Err(BackendError::Failed(format!(
                 "the graph accepts one image per run, not {}",
-                pictures.len()
+                images.len()
             )));
         };
         let program = self
             .programs
-            .get_mut(picture.program)
-            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", picture.program)))?;
-        let inputs = program.inputs(picture, false).map_err(failed)?;
+            .get_mut(image.program)
+            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.program)))?;
+        let inputs = program.inputs(image, false).map_err(failed)?;
         let outputs = program.session.run(inputs).map_err(failed)?;
-        show(outputs.iter(), read)
+        pass_outputs(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {

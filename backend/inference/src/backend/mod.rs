@@ -37,7 +37,7 @@ pub struct OutputView<'a> {
 
 /// An image for a backend that takes images instead of tensors.
 #[derive(Clone, Debug)]
-pub struct Picture<'a> {
+pub struct ImageInput<'a> {
     /// The pixels.
     pub frame: &'a Frame,
     /// The inputs of the graph other than the image.
@@ -70,16 +70,16 @@ pub trait Backend: Send {
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError>;
 
-    /// Returns whether the backend takes images ([`Self::run_pictures`]) instead of tensors.
-    fn takes_pictures(&self) -> bool {
+    /// Returns whether the backend takes images ([`Self::run_images`]) instead of tensors.
+    fn takes_images(&self) -> bool {
         false
     }
 
     /// Runs a batch of images; see [`Self::run`]. The outputs have the shape of a batch of `items`,
     /// which is at least the number of images. The outputs of the additional items are meaningless.
-    fn run_pictures(
+    fn run_images(
         &mut self,
-        _pictures: &[Picture<'_>],
+        _images: &[ImageInput<'_>],
         _items: usize,
         _read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError> {

@@ -124,7 +124,7 @@ impl OnnxModel {
     /// Returns the session that runs an input of `shape`.
     pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
         match &mut self.limits {
-            Some(limits) if !limits.profile.holds(shape) => match &mut limits.other {
+            Some(limits) if !limits.profile.contains(shape) => match &mut limits.other {
                 Some(other) => other.session_for(shape),
                 None => Err(BackendError::Failed(format!(
                     "the input {shape:?} is outside the shapes of the engine on {} ({})",
@@ -182,7 +182,7 @@ impl Backend for OnnxModel {
             TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
         let session = self.session_for(batch.shape)?;
         let outputs = session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
-        show(outputs.iter(), read)
+        pass_outputs(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {
@@ -191,7 +191,7 @@ impl Backend for OnnxModel {
 }
 
 /// Passes outputs that are in host memory to `read`.
-pub(super) fn show<'a>(
+pub(super) fn pass_outputs<'a>(
     outputs: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
     read: &mut dyn FnMut(&[OutputView<'_>]),
 ) -> Result<(), BackendError> {

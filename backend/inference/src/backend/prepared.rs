@@ -1,8 +1,8 @@
 //! A model that takes images. Each image is copied to the device once, as bytes. The device
 //! converts it to a tensor and runs the model without copying the tensor to the host.
 use super::graphs::Program;
-use super::onnx::{OnnxModel, classify, show};
-use super::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
+use super::onnx::{OnnxModel, classify, pass_outputs};
+use super::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
 use crate::graphs::{stack, tensor};
 use crate::manifest::PixelInput;
 use crate::runtime::Runtime;
@@ -44,19 +44,18 @@ impl Preparation {
     }
 
     /// Creates the tensor of one image in device memory.
-    fn tensor(&mut self, picture: &Picture<'_>) -> ort::Result<DynValue> {
+    fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
         // A binding copies inputs to a device immediately, but it only references inputs in host
         // memory.
         let owned = self.device.allocation_device() == AllocationDevice::CPU;
-        let inputs = self.tensor.inputs(picture, owned)?;
+        let inputs = self.tensor.inputs(image, owned)?;
         run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
     }
 
     /// Creates one tensor of `items` images in device memory. The last image is repeated in the
     /// remaining slots.
-    fn batch(&mut self, pictures: &[Picture<'_>], items: usize) -> ort::Result<DynValue> {
-        let mut tensors =
-            pictures.iter().map(|picture| self.tensor(picture)).collect::<ort::Result<Vec<_>>>()?;
+    fn batch(&mut self, images: &[ImageInput<'_>], items: usize) -> ort::Result<DynValue> {
+        let mut tensors = images.iter().map(|image| self.tensor(image)).collect::<ort::Result<Vec<_>>>()?;
         if items == 1 && tensors.len() == 1 {
             return Ok(tensors.swap_remove(0));
         }
@@ -114,18 +113,18 @@ impl Backend for PreparedModel {
         self.model.run(batch, read)
     }
 
-    fn takes_pictures(&self) -> bool {
+    fn takes_images(&self) -> bool {
         true
     }
 
-    fn run_pictures(
+    fn run_images(
         &mut self,
-        pictures: &[Picture<'_>],
+        images: &[ImageInput<'_>],
         items: usize,
         read: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError> {
         let failed = |error: ort::Error| classify(&error.to_string());
-        let batch = self.preparation.batch(pictures, items).map_err(failed)?;
+        let batch = self.preparation.batch(images, items).map_err(failed)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape
             .try_into()
@@ -139,7 +138,7 @@ impl Backend for PreparedModel {
             binding.bind_output_to_device(output.name(), &host).map_err(failed)?;
         }
         let outputs = session.run_binding(&binding).map_err(failed)?;
-        show(outputs.iter(), read)
+        pass_outputs(outputs.iter(), read)
     }
 
     fn device(&self) -> &str {

@@ -3,7 +3,7 @@
 //! Every backend has its own operating-system thread. All threads of a model share one queue, so an
 //! idle thread takes the next request, regardless of its device's speed. A CPU thread takes one
 //! request at a time. A device that benefits from batches takes several waiting requests.
-mod pictures;
+mod images;
 mod prefetch;
 mod queue;
 mod request;
@@ -18,7 +18,7 @@ use crate::backend::Backend;
 use crate::fair_queue::Requester;
 use crate::models::Model;
 use parking_lot::Mutex;
-use queue::{Queue, Refused, Waiting};
+use queue::{Queue, QueueError, QueueItem};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -84,7 +84,7 @@ struct Shared<M: Model> {
     limits: Limits,
     workers: AtomicUsize,
     /// Moving average of the run time per request, in nanoseconds.
-    pace: AtomicU64,
+    mean_run_time: AtomicU64,
     /// Why a device was lost; `None` while all devices work.
     lost: Mutex<Option<String>>,
 }
@@ -94,20 +94,20 @@ type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 struct Entry<M: Model> {
     input: M::Input,
     shape: [usize; 3],
-    since: Instant,
+    queued_at: Instant,
     terms: Terms,
     reply: oneshot::Sender<Reply<M>>,
 }
 
-impl<M: Model> Waiting for Entry<M> {
+impl<M: Model> QueueItem for Entry<M> {
     fn shape(&self) -> [usize; 3] {
         self.shape
     }
-    fn left(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         self.reply.is_closed() || self.terms.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
-    fn since(&self) -> Instant {
-        self.since
+    fn queued_at(&self) -> Instant {
+        self.queued_at
     }
     fn requester(&self) -> Requester {
         self.terms.requester
@@ -123,7 +123,7 @@ impl<M: Model> Batcher<M> {
             queue: Queue::new(limits.queue_capacity),
             limits,
             workers: AtomicUsize::new(0),
-            pace: AtomicU64::new(0),
+            mean_run_time: AtomicU64::new(0),
             lost: Mutex::new(None),
         });
         let mut threads = Threads { shared: shared.clone(), handles: Vec::with_capacity(devices.len()) };
@@ -152,30 +152,30 @@ impl<M: Model> Batcher<M> {
     /// has passed.
     pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
         let terms = terms.into();
-        let late = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
-        let since = Instant::now();
-        let answer = self.answer(input, since, terms);
+        let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
+        let queued_at = Instant::now();
+        let answer = self.answer(input, queued_at, terms);
         let Some(deadline) = terms.deadline else { return answer.await };
-        if since >= deadline {
-            return late();
+        if queued_at >= deadline {
+            return deadline_exceeded();
         }
         match tokio::time::timeout_at(deadline.into(), answer).await {
             // A worker drops an entry whose deadline has passed, without a reply.
-            Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => late(),
+            Ok(Err(RunError::Stopped)) if Instant::now() >= deadline => deadline_exceeded(),
             Ok(answer) => answer,
-            Err(_) => late(),
+            Err(_) => deadline_exceeded(),
         }
     }
 
-    async fn answer(&self, input: M::Input, since: Instant, terms: Terms) -> Reply<M> {
+    async fn answer(&self, input: M::Input, queued_at: Instant, terms: Terms) -> Reply<M> {
         let queue = &self.shared.queue;
         let (reply, answer) = oneshot::channel();
-        let entry = Entry { shape: self.shared.model.shape(&input), input, since, terms, reply };
+        let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, terms, reply };
         // A closed queue and a worker that ends without a reply both mean that the engine is
         // stopping.
-        let Ok(place) = queue.place(terms.priority).await else { return Err(RunError::Stopped) };
-        let Ok(waiting) = queue.push(entry, terms.priority, place) else { return Err(RunError::Stopped) };
-        self.shared.show_depth(waiting);
+        let Ok(permit) = queue.reserve(terms.priority).await else { return Err(RunError::Stopped) };
+        let Ok(waiting) = queue.push(entry, terms.priority, permit) else { return Err(RunError::Stopped) };
+        self.shared.record_queue_depth(waiting);
         answer.await.unwrap_or(Err(RunError::Stopped))
     }
 
@@ -186,12 +186,12 @@ impl<M: Model> Batcher<M> {
     /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
     /// it is closed.
     pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
-        match self.shared.queue.place_now(priority) {
+        match self.shared.queue.try_reserve(priority) {
             Ok(_) => Ok(()),
-            Err(Refused::Closed) => Err(RunError::Stopped),
-            Err(Refused::Full(waiting)) => Err(RunError::Overloaded {
+            Err(QueueError::Closed) => Err(RunError::Stopped),
+            Err(QueueError::Full(waiting)) => Err(RunError::Overloaded {
                 operation: self.shared.operation(),
-                retry_after: self.shared.patience(waiting),
+                retry_after: self.shared.retry_after(waiting),
             }),
         }
     }
@@ -226,24 +226,24 @@ impl<M: Model> Shared<M> {
         self.model.operation().name()
     }
 
-    fn show_depth(&self, waiting: usize) {
+    fn record_queue_depth(&self, waiting: usize) {
         metrics::gauge!("facecrawl_inference_queue_depth", "operation" => self.operation())
             .set(waiting as f64);
     }
 
     /// Updates the moving average of the time per request; the new run counts one eighth.
-    fn note_pace(&self, per_request: Duration) {
+    fn record_run_time(&self, per_request: Duration) {
         let new = u64::try_from(per_request.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let _ = self.pace.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+        let _ = self.mean_run_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
             Some(if old == 0 { new } else { old / 8 * 7 + new / 8 })
         });
     }
 
     /// Estimates the time until a queue of `waiting` entries has room: 50 ms to 60 s.
-    fn patience(&self, waiting: usize) -> Duration {
+    fn retry_after(&self, waiting: usize) -> Duration {
         let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
-        let pace = self.pace.load(Ordering::Relaxed);
-        let guess = Duration::from_nanos(pace.saturating_mul(waiting as u64) / workers);
+        let mean_run_time = self.mean_run_time.load(Ordering::Relaxed);
+        let guess = Duration::from_nanos(mean_run_time.saturating_mul(waiting as u64) / workers);
         guess.clamp(Duration::from_millis(50), Duration::from_secs(60))
     }
 }

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 /// A batch whose entries are written into its tensor.
-struct Written<M: Model> {
+struct WrittenBatch<M: Model> {
     entries: Vec<Entry<M>>,
     tensor: Tensor,
     /// The panic message of the model's code, if it panicked while writing.
-    state: Result<(), String>,
+    write_result: Result<(), String>,
 }
 
 /// The part of a device's worker that takes entries from the queue and writes batches.
@@ -28,7 +28,7 @@ pub(super) struct Preparer<M: Model> {
     ceiling: Arc<AtomicUsize>,
     device_ready: Arc<DeviceReady>,
     /// Unbuffered: `send` blocks until the runner receives the batch.
-    written: SyncSender<Written<M>>,
+    written: SyncSender<WrittenBatch<M>>,
     used: Receiver<Tensor>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Preparer<M: Model> {
 pub(super) struct Runner<M: Model> {
     worker: Worker<M>,
     device_ready: Arc<DeviceReady>,
-    written: Receiver<Written<M>>,
+    written: Receiver<WrittenBatch<M>>,
     used: Sender<Tensor>,
 }
 
@@ -59,32 +59,37 @@ impl<M: Model> Preparer<M> {
     /// Prepares batches until the queue is closed and empty, or the runner has ended.
     pub(super) fn work(self) {
         let queue = &self.shared.queue;
-        while let Some(entries) = queue.first(self.most(), &self.device_ready) {
+        while let Some(entries) = queue.first(self.max_batch(), &self.device_ready) {
             let batch = self.prepare(entries);
-            self.shared.show_depth(queue.waiting());
+            self.shared.record_queue_depth(queue.waiting());
             if let Err(refused) = self.written.send(batch) {
                 // The device was lost while others remain, or the process is stopping.
                 queue.put_back(refused.0.entries);
                 return;
             }
-            queue.change(&self.device_ready, DeviceReady::give);
+            queue.change(&self.device_ready, DeviceReady::receive_batch);
         }
     }
 
-    fn most(&self) -> usize {
+    fn max_batch(&self) -> usize {
         self.ceiling.load(Ordering::Acquire).max(1)
     }
 
     /// Writes `first`, then the entries that arrive while the device is busy or until `max_delay`
     /// after the first entry was queued.
-    fn prepare(&self, first: Vec<Entry<M>>) -> Written<M> {
+    fn prepare(&self, first: Vec<Entry<M>>) -> WrittenBatch<M> {
         let (model, limits) = (&self.shared.model, &self.shared.limits);
-        let (shape, until, most) = (first[0].shape, first[0].since + limits.max_delay, self.most());
-        let mut batch =
-            Written { entries: Vec::new(), tensor: self.used.try_recv().unwrap_or_default(), state: Ok(()) };
+        let (shape, until, max_batch) =
+            (first[0].shape, first[0].queued_at + limits.max_delay, self.max_batch());
+        let mut batch = WrittenBatch {
+            entries: Vec::new(),
+            tensor: self.used.try_recv().unwrap_or_default(),
+            write_result: Ok(()),
+        };
         batch.add(model, first);
-        while batch.entries.len() < most {
-            let more = self.shared.queue.more(shape, most - batch.entries.len(), until, &self.device_ready);
+        while batch.entries.len() < max_batch {
+            let more =
+                self.shared.queue.more(shape, max_batch - batch.entries.len(), until, &self.device_ready);
             if more.is_empty() {
                 break;
             }
@@ -94,12 +99,12 @@ impl<M: Model> Preparer<M> {
     }
 }
 
-impl<M: Model> Written<M> {
+impl<M: Model> WrittenBatch<M> {
     fn add(&mut self, model: &M, entries: Vec<Entry<M>>) {
         let _preparing = tracing::trace_span!(target: RUN, "prepare").entered();
         for entry in entries {
-            if self.state.is_ok() {
-                self.state = self.tensor.write(model, self.entries.len(), &entry);
+            if self.write_result.is_ok() {
+                self.write_result = self.tensor.write(model, self.entries.len(), &entry);
             }
             self.entries.push(entry);
         }
@@ -110,9 +115,9 @@ impl<M: Model> Runner<M> {
     /// Runs batches until the preparer ends.
     pub(super) fn work(mut self) {
         loop {
-            self.worker.shared.queue.change(&self.device_ready, DeviceReady::ask);
-            let Ok(Written { entries, mut tensor, state }) = self.written.recv() else { return };
-            self.worker.serve_written(entries, &mut tensor, state);
+            self.worker.shared.queue.change(&self.device_ready, DeviceReady::request_batch);
+            let Ok(WrittenBatch { entries, mut tensor, write_result }) = self.written.recv() else { return };
+            self.worker.serve_written(entries, &mut tensor, write_result);
             tensor.shrink();
             // The preparer may have ended.
             let _ = self.used.send(tensor);
@@ -126,6 +131,6 @@ impl<M: Model> Runner<M> {
 /// Notifies the preparer when the runner ends for any reason.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
-        self.worker.shared.queue.change(&self.device_ready, DeviceReady::leave);
+        self.worker.shared.queue.change(&self.device_ready, DeviceReady::stop);
     }
 }

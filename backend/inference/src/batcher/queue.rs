@@ -14,20 +14,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 const INTERACTIVE_STREAK: u32 = 8;
 
 /// An entry that can wait in a queue.
-pub(super) trait Waiting {
+pub(super) trait QueueItem {
     /// Returns the input's shape; only entries of one shape share a batch.
     fn shape(&self) -> [usize; 3];
     /// Returns whether the caller abandoned the request or its deadline has passed.
-    fn left(&self) -> bool;
+    fn is_abandoned(&self) -> bool;
     /// Returns the time at which the entry was queued.
-    fn since(&self) -> Instant;
+    fn queued_at(&self) -> Instant;
     /// Returns the requester of the entry.
     fn requester(&self) -> Requester;
 }
 
 /// Why the queue did not accept an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum QueueError {
     /// The queue is full. Contains the number of waiting entries.
     Full(usize),
     /// The engine is stopping.
@@ -40,45 +40,45 @@ pub(super) enum Refused {
 pub(super) struct DeviceReady {
     /// Number of batches that the device requested and has not received yet. It is a count and not
     /// a flag because the two threads may report in either order.
-    asked: AtomicI64,
-    gone: AtomicBool,
+    requested: AtomicI64,
+    stopped: AtomicBool,
 }
 
 impl DeviceReady {
     /// Creates a signal; `free` means that the device can run a batch immediately.
     pub(super) fn new(free: bool) -> Self {
-        Self { asked: AtomicI64::new(free.into()), gone: AtomicBool::new(false) }
+        Self { requested: AtomicI64::new(free.into()), stopped: AtomicBool::new(false) }
     }
     fn is_free(&self) -> bool {
-        self.asked.load(Ordering::Acquire) > 0
+        self.requested.load(Ordering::Acquire) > 0
     }
-    fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
     /// Records that the device requests a batch.
-    pub(super) fn ask(&self) {
-        self.asked.fetch_add(1, Ordering::AcqRel);
+    pub(super) fn request_batch(&self) {
+        self.requested.fetch_add(1, Ordering::AcqRel);
     }
     /// Records that the device received a batch.
-    pub(super) fn give(&self) {
-        self.asked.fetch_sub(1, Ordering::AcqRel);
+    pub(super) fn receive_batch(&self) {
+        self.requested.fetch_sub(1, Ordering::AcqRel);
     }
     /// Records that the device will not request any more batches.
-    pub(super) fn leave(&self) {
-        self.gone.store(true, Ordering::Release);
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
     }
 }
 
 /// A reservation of room for one entry, released on drop.
-pub(super) struct Place {
+pub(super) struct QueuePermit {
     _room: OwnedSemaphorePermit,
     _crawl_room: Option<OwnedSemaphorePermit>,
 }
 
 /// An entry and its reservation. An entry that was put back has no reservation.
-struct Placed<E> {
+struct QueuedEntry<E> {
     entry: E,
-    _place: Option<Place>,
+    _permit: Option<QueuePermit>,
 }
 
 pub(super) struct Queue<E> {
@@ -94,26 +94,26 @@ pub(super) struct Queue<E> {
 }
 
 struct State<E> {
-    interactive: FairQueue<Placed<E>>,
-    background: FairQueue<Placed<E>>,
+    interactive: FairQueue<QueuedEntry<E>>,
+    background: FairQueue<QueuedEntry<E>>,
     streak: u32,
     idle: usize,
     closed: bool,
 }
 
-impl<E: Waiting> State<E> {
+impl<E: QueueItem> State<E> {
     fn waiting(&self) -> usize {
         self.interactive.len() + self.background.len()
     }
 
     /// Drops abandoned entries and entries whose deadline has passed.
-    fn forget_left(&mut self) {
-        self.interactive.retain(|placed| !placed.entry.left());
-        self.background.retain(|placed| !placed.entry.left());
+    fn drop_abandoned(&mut self) {
+        self.interactive.retain(|queued| !queued.entry.is_abandoned());
+        self.background.retain(|queued| !queued.entry.is_abandoned());
     }
 }
 
-impl<E: Waiting> Queue<E> {
+impl<E: QueueItem> Queue<E> {
     /// Creates a queue for `capacity` entries (at least one). Background work may occupy at most
     /// three quarters of it, so a crawl never blocks interactive callers.
     pub(super) fn new(capacity: usize) -> Self {
@@ -135,50 +135,55 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Reserves room for one entry without waiting.
-    pub(super) fn place_now(&self, priority: Priority) -> Result<Place, Refused> {
-        let place = || {
+    pub(super) fn try_reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
+        let acquire = || {
             let crawl_room = match priority {
                 Priority::Interactive => None,
                 Priority::Background => Some(self.crawl_room.clone().try_acquire_owned()?),
             };
-            Ok(Place { _room: self.room.clone().try_acquire_owned()?, _crawl_room: crawl_room })
+            Ok(QueuePermit { _room: self.room.clone().try_acquire_owned()?, _crawl_room: crawl_room })
         };
         let refuse = |error| match error {
-            TryAcquireError::Closed => Refused::Closed,
-            TryAcquireError::NoPermits => Refused::Full(self.waiting()),
+            TryAcquireError::Closed => QueueError::Closed,
+            TryAcquireError::NoPermits => QueueError::Full(self.waiting()),
         };
-        place().or_else(|_| {
-            self.state.lock().forget_left();
-            place().map_err(refuse)
+        acquire().or_else(|_| {
+            self.state.lock().drop_abandoned();
+            acquire().map_err(refuse)
         })
     }
 
     /// Reserves room for one entry and waits until there is room. Waiters are served in the order
     /// of arrival.
-    pub(super) async fn place(&self, priority: Priority) -> Result<Place, Refused> {
-        if let Ok(place) = self.place_now(priority) {
-            return Ok(place);
+    pub(super) async fn reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
+        if let Ok(permit) = self.try_reserve(priority) {
+            return Ok(permit);
         }
         let crawl_room = match priority {
             Priority::Interactive => None,
             Priority::Background => {
-                Some(self.crawl_room.clone().acquire_owned().await.map_err(|_| Refused::Closed)?)
+                Some(self.crawl_room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?)
             }
         };
-        let room = self.room.clone().acquire_owned().await.map_err(|_| Refused::Closed)?;
-        Ok(Place { _room: room, _crawl_room: crawl_room })
+        let room = self.room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?;
+        Ok(QueuePermit { _room: room, _crawl_room: crawl_room })
     }
 
     /// Adds an entry and returns the number of waiting entries.
-    pub(super) fn push(&self, entry: E, priority: Priority, place: Place) -> Result<usize, Refused> {
+    pub(super) fn push(
+        &self,
+        entry: E,
+        priority: Priority,
+        permit: QueuePermit,
+    ) -> Result<usize, QueueError> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
-        let (requester, placed) = (entry.requester(), Placed { entry, _place: Some(place) });
+        let (requester, queued) = (entry.requester(), QueuedEntry { entry, _permit: Some(permit) });
         match priority {
-            Priority::Interactive => state.interactive.push(requester, placed),
-            Priority::Background => state.background.push(requester, placed),
+            Priority::Interactive => state.interactive.push(requester, queued),
+            Priority::Background => state.background.push(requester, queued),
         }
         let waiting = state.waiting();
         if state.idle > 0 {
@@ -189,15 +194,15 @@ impl<E: Waiting> Queue<E> {
         Ok(waiting)
     }
 
-    /// Waits for work and takes up to `most` entries of one shape. It takes the entries that are
-    /// waiting, and those that arrive before the first one has waited for `delay`. Returns `None`
-    /// when the queue is closed and empty.
-    pub(super) fn take(&self, most: usize, delay: Duration) -> Option<Vec<E>> {
+    /// Waits for work and takes up to `max_entries` entries of one shape. It takes the entries that
+    /// are waiting, and those that arrive before the first one has waited for `delay`. Returns
+    /// `None` when the queue is closed and empty.
+    pub(super) fn take(&self, max_entries: usize, delay: Duration) -> Option<Vec<E>> {
         let device_ready = DeviceReady::new(true);
-        let mut batch = self.first(most, &device_ready)?;
-        let (shape, until) = (batch[0].shape(), batch[0].since() + delay);
-        while batch.len() < most {
-            let more = self.more(shape, most - batch.len(), until, &device_ready);
+        let mut batch = self.first(max_entries, &device_ready)?;
+        let (shape, until) = (batch[0].shape(), batch[0].queued_at() + delay);
+        while batch.len() < max_entries {
+            let more = self.more(shape, max_entries - batch.len(), until, &device_ready);
             if more.is_empty() {
                 break;
             }
@@ -206,14 +211,14 @@ impl<E: Waiting> Queue<E> {
         Some(batch)
     }
 
-    /// Waits for the next entry and takes up to `most` entries of its shape. Returns `None` when
-    /// the queue is closed and empty, or the device requests no more batches. While the device is
-    /// busy, entries are left to idle workers, if there are any.
-    pub(super) fn first(&self, most: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
+    /// Waits for the next entry and takes up to `max_entries` entries of its shape. Returns `None`
+    /// when the queue is closed and empty, or the device requests no more batches. While the device
+    /// is busy, entries are left to idle workers, if there are any.
+    pub(super) fn first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
             let free = device_ready.is_free();
-            if device_ready.is_gone() {
+            if device_ready.is_stopped() {
                 return None;
             }
             if (free || state.idle == 0 || state.closed)
@@ -221,8 +226,8 @@ impl<E: Waiting> Queue<E> {
             {
                 let shape = first.shape();
                 let mut batch = vec![first];
-                gather(&mut state, shape, most, &mut batch);
-                self.pass_on(&state);
+                gather(&mut state, shape, max_entries, &mut batch);
+                self.wake_next(&state);
                 return Some(batch);
             }
             if state.closed {
@@ -253,12 +258,12 @@ impl<E: Waiting> Queue<E> {
         loop {
             let free = device_ready.is_free();
             if free || state.idle == 0 || state.closed {
-                state.forget_left();
+                state.drop_abandoned();
                 gather(&mut state, shape, room, &mut found);
             }
-            let complete = state.closed || device_ready.is_gone() || free && Instant::now() >= until;
+            let complete = state.closed || device_ready.is_stopped() || free && Instant::now() >= until;
             if !found.is_empty() || complete {
-                self.pass_on(&state);
+                self.wake_next(&state);
                 return found;
             }
             if free {
@@ -270,7 +275,7 @@ impl<E: Waiting> Queue<E> {
     }
 
     /// Wakes a thread for the remaining entries, because it may have missed their arrival.
-    fn pass_on(&self, state: &State<E>) {
+    fn wake_next(&self, state: &State<E>) {
         if state.waiting() > 0 {
             if state.idle > 0 {
                 self.arrived.notify_one();
@@ -288,9 +293,9 @@ impl<E: Waiting> Queue<E> {
             return;
         }
         for entry in entries.into_iter().rev() {
-            state.interactive.put_back(Placed { entry, _place: None });
+            state.interactive.put_back(QueuedEntry { entry, _permit: None });
         }
-        self.pass_on(&state);
+        self.wake_next(&state);
     }
 
     /// Changes the signal of a device, and wakes the threads that wait for a change.
@@ -330,24 +335,24 @@ impl<E: Waiting> Queue<E> {
 }
 
 /// Takes the next entry and drops abandoned ones.
-fn first<E: Waiting>(state: &mut State<E>) -> Option<E> {
-    state.forget_left();
+fn first<E: QueueItem>(state: &mut State<E>) -> Option<E> {
+    state.drop_abandoned();
     let crawl_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
-    if !crawl_turn && let Some(placed) = state.interactive.pop() {
+    if !crawl_turn && let Some(queued) = state.interactive.pop() {
         state.streak = if state.background.is_empty() { 0 } else { state.streak + 1 };
-        return Some(placed.entry);
+        return Some(queued.entry);
     }
     state.streak = 0;
-    state.background.pop().map(|placed| placed.entry)
+    state.background.pop().map(|queued| queued.entry)
 }
 
-/// Moves entries of `shape` into `batch` until it contains `most` entries.
-fn gather<E: Waiting>(state: &mut State<E>, shape: [usize; 3], most: usize, batch: &mut Vec<E>) {
+/// Moves entries of `shape` into `batch` until it contains `max_entries` entries.
+fn gather<E: QueueItem>(state: &mut State<E>, shape: [usize; 3], max_entries: usize, batch: &mut Vec<E>) {
     for priority in [&mut state.interactive, &mut state.background] {
-        while batch.len() < most
-            && let Some(placed) = priority.pop_if(|placed| placed.entry.shape() == shape)
+        while batch.len() < max_entries
+            && let Some(queued) = priority.pop_if(|queued| queued.entry.shape() == shape)
         {
-            batch.push(placed.entry);
+            batch.push(queued.entry);
         }
     }
 }

@@ -11,15 +11,15 @@ const BUCKETS: [usize; 5] = [1, 4, 8, 16, 32];
 /// Maximum number of values of an input buffer that is kept between runs: a 2560x2560 canvas.
 const KEPT_VALUES: usize = 3 * 2560 * 2560;
 
-/// Returns the batch sizes up to and including `most`.
-pub(crate) fn buckets(most: usize) -> Vec<usize> {
-    let mut sizes: Vec<usize> = BUCKETS.into_iter().filter(|size| *size < most).collect();
+/// Returns the batch sizes up to and including `max_batch`.
+pub(crate) fn buckets(max_batch: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = BUCKETS.into_iter().filter(|size| *size < max_batch).collect();
     let mut last = 32;
-    while last * 2 < most {
+    while last * 2 < max_batch {
         last *= 2;
         sizes.push(last);
     }
-    sizes.push(most.max(1));
+    sizes.push(max_batch.max(1));
     sizes
 }
 
@@ -29,7 +29,7 @@ pub(super) fn bucket(buckets: &[usize], count: usize) -> usize {
 }
 
 /// The result of a run: one result per entry, or the reason why the whole batch failed.
-pub(super) type Outcome<M> = Result<Vec<Result<<M as Model>::Output, String>>, BackendError>;
+pub(super) type BatchResult<M> = Result<Vec<Result<<M as Model>::Output, String>>, BackendError>;
 
 /// The values of a batch, one item after the other.
 #[derive(Default)]
@@ -66,36 +66,36 @@ impl Tensor {
 }
 
 /// Writes entries of one shape and runs them. `tensor` is scratch space.
-pub(super) fn attempt<M: Model>(
+pub(super) fn write_and_run<M: Model>(
     model: &M,
     backend: &mut dyn Backend,
     tensor: &mut Tensor,
     buckets: &[usize],
     part: &[Entry<M>],
-) -> Outcome<M> {
+) -> BatchResult<M> {
     let _run = span(model, backend, buckets, part).entered();
-    if backend.takes_pictures() {
-        return guarded(|| super::pictures::run(model, backend, buckets, part));
+    if backend.takes_images() {
+        return catch_panics(|| super::images::run(model, backend, buckets, part));
     }
     let preparing = tracing::trace_span!(target: RUN, "prepare").entered();
     for (index, entry) in part.iter().enumerate() {
         tensor.write(model, index, entry).map_err(BackendError::Failed)?;
     }
     drop(preparing);
-    guarded(|| run(model, backend, tensor, buckets, part))
+    catch_panics(|| run(model, backend, tensor, buckets, part))
 }
 
 /// Runs entries that are already written. A panic in the model's code or in the backend fails only
 /// these entries.
-pub(super) fn execute<M: Model>(
+pub(super) fn run_written<M: Model>(
     model: &M,
     backend: &mut dyn Backend,
     tensor: &mut Tensor,
     buckets: &[usize],
     part: &[Entry<M>],
-) -> Outcome<M> {
+) -> BatchResult<M> {
     let _run = span(model, backend, buckets, part).entered();
-    guarded(|| run(model, backend, tensor, buckets, part))
+    catch_panics(|| run(model, backend, tensor, buckets, part))
 }
 
 fn span<M: Model>(model: &M, backend: &dyn Backend, buckets: &[usize], part: &[Entry<M>]) -> tracing::Span {
@@ -103,7 +103,7 @@ fn span<M: Model>(model: &M, backend: &dyn Backend, buckets: &[usize], part: &[E
     tracing::trace_span!(target: RUN, "run", label, device = backend.device(), requests = part.len(), batch)
 }
 
-fn guarded<T>(run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+fn catch_panics<T>(run: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(BackendError::Failed(panicked(&*panic))))
 }
 
@@ -119,7 +119,7 @@ fn run<M: Model>(
     tensor: &mut Tensor,
     buckets: &[usize],
     part: &[Entry<M>],
-) -> Outcome<M> {
+) -> BatchResult<M> {
     let [channels, height, width] = part[0].shape;
     let items = bucket(buckets, part.len());
     let length = channels * height * width;
@@ -135,7 +135,7 @@ pub(super) fn collect<M: Model>(
     part: &[Entry<M>],
     items: usize,
     device: impl FnOnce(&mut dyn FnMut(&[OutputView<'_>])) -> Result<(), BackendError>,
-) -> Outcome<M> {
+) -> BatchResult<M> {
     let mut results = Vec::with_capacity(part.len());
     let running = tracing::trace_span!(target: RUN, "device").entered();
     device(&mut |outputs| {

@@ -1,6 +1,6 @@
 //! The thread of one device: runs batches, splits those that fail, and uses the fallback.
-use super::queue::Waiting as _;
-use super::run::{Outcome, Tensor, attempt, bucket, buckets};
+use super::queue::QueueItem as _;
+use super::run::{BatchResult, Tensor, bucket, buckets, write_and_run};
 use super::{Device, Entry, Shared, Timed};
 use crate::RunError;
 use crate::backend::BackendError;
@@ -41,7 +41,7 @@ impl<M: Model> Worker<M> {
     /// Runs until the queue is closed and empty.
     pub(super) fn work(mut self) {
         while let Some(batch) = self.shared.queue.take(self.ceiling(), self.shared.limits.max_delay) {
-            self.shared.show_depth(self.shared.queue.waiting());
+            self.shared.record_queue_depth(self.shared.queue.waiting());
             self.serve(batch);
             if self.retire() {
                 return;
@@ -76,19 +76,19 @@ impl<M: Model> Worker<M> {
                 continue;
             }
             let started = Instant::now();
-            let outcome = self.guard(|device, tensor, buckets, model| {
-                attempt(model, &mut *device.primary, tensor, buckets, &part.entries)
+            let outcome = self.run_unless_lost(|device, tensor, buckets, model| {
+                write_and_run(model, &mut *device.primary, tensor, buckets, &part.entries)
             });
-            parts.extend(self.settle(part, outcome, started));
+            parts.extend(self.handle_outcome(part, outcome, started));
         }
         self.tensor.shrink();
     }
 
     /// Runs `run` unless the device is lost.
-    fn guard(
+    fn run_unless_lost(
         &mut self,
-        run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> Outcome<M>,
-    ) -> Outcome<M> {
+        run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> BatchResult<M>,
+    ) -> BatchResult<M> {
         if self.lost {
             return Err(BackendError::DeviceLost("the device was lost in an earlier run".to_owned()));
         }
@@ -97,12 +97,12 @@ impl<M: Model> Worker<M> {
 
     /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
     /// to retry. The last part is retried first.
-    fn settle(&mut self, part: Part<M>, outcome: Outcome<M>, started: Instant) -> Vec<Part<M>> {
+    fn handle_outcome(&mut self, part: Part<M>, outcome: BatchResult<M>, started: Instant) -> Vec<Part<M>> {
         let Part { mut entries, halved } = part;
         match outcome {
             Ok(results) => self.answer(entries, results, started),
             Err(BackendError::OutOfMemory(reason)) if entries.len() > 1 => {
-                self.lower(entries.len(), &reason);
+                self.lower_ceiling(entries.len(), &reason);
                 return self.split(entries, halved);
             }
             // A single input may cause the failure. A batch is halved only once, so that a device
@@ -131,7 +131,7 @@ impl<M: Model> Worker<M> {
         tensor: &mut Tensor,
         written: Result<(), String>,
     ) {
-        if batch.iter().all(|entry| entry.left()) {
+        if batch.iter().all(|entry| entry.is_abandoned()) {
             return;
         }
         if batch.len() > self.ceiling() || written.is_err() {
@@ -140,10 +140,10 @@ impl<M: Model> Worker<M> {
             return self.serve(batch);
         }
         let started = Instant::now();
-        let outcome = self.guard(|device, _, buckets, model| {
-            super::run::execute(model, &mut *device.primary, tensor, buckets, &batch)
+        let outcome = self.run_unless_lost(|device, _, buckets, model| {
+            super::run::run_written(model, &mut *device.primary, tensor, buckets, &batch)
         });
-        let parts = self.settle(Part { entries: batch, halved: false }, outcome, started);
+        let parts = self.handle_outcome(Part { entries: batch, halved: false }, outcome, started);
         self.serve_parts(parts);
     }
 
@@ -160,7 +160,7 @@ impl<M: Model> Worker<M> {
     }
 
     /// Lowers the maximum batch size below the size that failed with `failed` entries.
-    fn lower(&mut self, failed: usize, reason: &str) {
+    fn lower_ceiling(&mut self, failed: usize, reason: &str) {
         let tried = bucket(&self.buckets, failed);
         self.buckets.retain(|size| *size < tried);
         if self.buckets.is_empty() {
@@ -204,7 +204,7 @@ impl<M: Model> Worker<M> {
         );
         for entry in part {
             let one = [entry];
-            let outcome = attempt(&self.shared.model, &mut **fallback, &mut self.tensor, &[1], &one);
+            let outcome = write_and_run(&self.shared.model, &mut **fallback, &mut self.tensor, &[1], &one);
             let results = outcome.unwrap_or_else(|second| {
                 vec![Err(format!("{error}; and on {}: {second}", fallback.device()))]
             });
@@ -239,9 +239,9 @@ fn answer<M: Model>(
     let size = part.len();
     metrics::histogram!("facecrawl_inference_run_seconds", "operation" => operation).record(ran);
     metrics::histogram!("facecrawl_inference_batch_size", "operation" => operation).record(size as f64);
-    shared.note_pace(ran / u32::try_from(size).unwrap_or(1).max(1));
+    shared.record_run_time(ran / u32::try_from(size).unwrap_or(1).max(1));
     for (entry, result) in part.into_iter().zip(results) {
-        let queued: Duration = started.saturating_duration_since(entry.since);
+        let queued: Duration = started.saturating_duration_since(entry.queued_at);
         metrics::histogram!("facecrawl_inference_queue_seconds", "operation" => operation).record(queued);
         let reply = result
             .map(|output| Timed { output, queued, ran })

@@ -34,7 +34,7 @@ pub(crate) fn discover() -> Vec<GpuDevice> {
 }
 
 /// Returns the driver's entry for the device that `provider` numbers as `id`.
-pub(crate) fn of(provider: Provider, id: u32) -> Option<GpuDevice> {
+pub(crate) fn find(provider: Provider, id: u32) -> Option<GpuDevice> {
     let devices = match provider {
         Provider::Cuda | Provider::Tensorrt => nvidia::discover(),
         Provider::Migraphx => amd::discover(),

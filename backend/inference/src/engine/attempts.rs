@@ -15,11 +15,11 @@ pub(super) struct Attempts<'a> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     /// Failures that affect all operations, by provider and device.
-    hopeless: RefCell<Vec<(Provider, u32, Unavailable)>>,
-    refused: RefCell<Vec<Refused>>,
+    failed_for_all: RefCell<Vec<(Provider, u32, Unavailable)>>,
+    fallbacks: RefCell<Vec<Fallback>>,
 }
 
-struct Refused {
+struct Fallback {
     operations: Vec<Operation>,
     /// The requested provider.
     provider: String,
@@ -29,14 +29,14 @@ struct Refused {
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(config: &'a Config, runtime: &'a Runtime) -> Self {
-        Self { config, runtime, hopeless: RefCell::default(), refused: RefCell::default() }
+        Self { config, runtime, failed_for_all: RefCell::default(), fallbacks: RefCell::default() }
     }
 
-    /// Runs `prove` on all configured devices, with one provider after the other. Returns the
+    /// Runs `try_device` on all configured devices, with one provider after the other. Returns the
     /// results of the first provider that works on all of them, or the reason if there is none.
     pub(super) fn first_that_works<T>(
         &self,
-        mut prove: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
+        mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
     ) -> Result<Vec<T>, Refusal> {
         let candidates = candidates(self.config);
         if candidates.is_empty() {
@@ -50,30 +50,33 @@ impl<'a> Attempts<'a> {
                 None if ids.is_empty() => {
                     Err(Unavailable::new(*provider, UnavailableKind::Failed, "no device id is given"))
                 }
-                None => ids.iter().map(|id| self.attempt(*provider, *id, || prove(*provider, *id))).collect(),
+                None => {
+                    ids.iter().map(|id| self.attempt(*provider, *id, || try_device(*provider, *id))).collect()
+                }
             };
             match found {
                 Ok(found) => return Ok(found),
                 Err(reason) => tried.push(reason),
             }
         }
-        Err(Refusal::of(&tried))
+        Err(Refusal::from_attempts(&tried))
     }
 
-    /// Runs `prove` on one device, unless an earlier attempt failed for a reason that affects all
-    /// operations.
+    /// Runs `try_device` on one device, unless an earlier attempt failed for a reason that affects
+    /// all operations.
     pub(super) fn attempt<T>(
         &self,
         provider: Provider,
         id: u32,
-        prove: impl FnOnce() -> Result<T, Unavailable>,
+        try_device: impl FnOnce() -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
-        let known = self.hopeless.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
-        if let Some((_, _, reason)) = known {
+        let earlier_failure =
+            self.failed_for_all.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
+        if let Some((_, _, reason)) = earlier_failure {
             return Err(reason);
         }
         preload::libraries(provider, self.runtime);
-        self.runtime.quietly(prove).inspect_err(|reason| {
+        self.runtime.quietly(try_device).inspect_err(|reason| {
             tracing::debug!(
                 provider = provider.name(),
                 device = id,
@@ -81,14 +84,14 @@ impl<'a> Attempts<'a> {
                 "provider not usable"
             );
             if reason.kind.concerns_all_operations() {
-                self.hopeless.borrow_mut().push((provider, id, reason.clone()));
+                self.failed_for_all.borrow_mut().push((provider, id, reason.clone()));
             }
         })
     }
 
     /// Handles an operation for which no GPU is available. With `FORCE_GPU_ONLY` this is an error.
-    /// Otherwise the fallback is counted, and [`Self::tell`] logs a warning.
-    pub(super) fn refuse(
+    /// Otherwise the fallback is counted, and [`Self::log_fallbacks`] logs a warning.
+    pub(super) fn handle_refusal(
         &self,
         operation: Operation,
         provider: &str,
@@ -101,12 +104,13 @@ impl<'a> Attempts<'a> {
                 refusal: Box::new(refusal.clone()),
             });
         }
-        self.fell_back(operation, provider, refusal, ON_THE_CPU);
+        self.record_fallback(operation, provider, refusal, ON_THE_CPU);
         Ok(())
     }
 
-    /// Counts a fallback immediately; [`Self::tell`] logs it later. Every fallback is reported.
-    pub(super) fn fell_back(
+    /// Counts a fallback immediately; [`Self::log_fallbacks`] logs it later. Every fallback is
+    /// reported.
+    pub(super) fn record_fallback(
         &self,
         operation: Operation,
         provider: &str,
@@ -115,15 +119,15 @@ impl<'a> Attempts<'a> {
     ) {
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation.name(), "provider" => provider.to_owned())
             .increment(1);
-        let mut refused = self.refused.borrow_mut();
-        let same = |other: &&mut Refused| {
+        let mut fallbacks = self.fallbacks.borrow_mut();
+        let same = |other: &&mut Fallback| {
             (other.provider.as_str(), other.message) == (provider, message)
                 && other.refusal.nearest == refusal.nearest
         };
-        match refused.iter_mut().find(same) {
+        match fallbacks.iter_mut().find(same) {
             Some(other) if other.operations.contains(&operation) => {}
             Some(other) => other.operations.push(operation),
-            None => refused.push(Refused {
+            None => fallbacks.push(Fallback {
                 operations: vec![operation],
                 provider: provider.to_owned(),
                 refusal: refusal.clone(),
@@ -133,8 +137,8 @@ impl<'a> Attempts<'a> {
     }
 
     /// Logs each reason once, with the operations that it affects.
-    pub(super) fn tell(&self) {
-        for Refused { operations, provider, refusal, message } in self.refused.borrow().iter() {
+    pub(super) fn log_fallbacks(&self) {
+        for Fallback { operations, provider, refusal, message } in self.fallbacks.borrow().iter() {
             let concerned = Operation::ALL.into_iter().filter(|operation| operations.contains(operation));
             let operations = concerned.map(Operation::name).collect::<Vec<_>>().join(", ");
             tracing::warn!(operations, provider, reason = %refusal, "{message}");

@@ -1,8 +1,8 @@
 //! Loads and checks a candidate model, and tests it on each device.
 use super::candidates::memory_share;
-use super::forms::Forms;
+use super::forms::ModelForms;
 use super::loading::Loading;
-use super::warmup::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, agree};
+use super::warmup::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_outputs};
 use crate::backend::{OnnxModel, Placement, load_library};
 use crate::batcher::buckets;
 use crate::ep::Provider;
@@ -10,7 +10,7 @@ use crate::manifest::{ModelFile, ModelKind};
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
-use crate::tensorrt::{EngineOptions, Profile, Source, library_version};
+use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
 use crate::unavailable::Unavailable;
 use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
     pub(super) file: &'a ModelFile,
-    pub(super) forms: Forms,
+    pub(super) forms: ModelForms,
     pub(super) model: M,
     pub(super) sample: Sample<M>,
     expected: Vec<Vec<f32>>,
@@ -71,7 +71,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             ),
         })?;
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
-        let forms = pack.read(file).and_then(|bytes| Forms::of(file, bytes)).map_err(failed)?;
+        let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
         let sample = Sample::new(&model, sample(&model));
@@ -99,16 +99,16 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     /// Allows batches on devices. A fixed batch axis is made free. A run on the CPU must then
     /// produce the same result for every item of a batch as for the item alone.
     pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
-        let wanted = self.config.gpu_batch_size.max(1);
-        if reference.input()[0].is_none() || wanted == 1 {
-            self.batch = wanted;
+        let max_batch = self.config.gpu_batch_size.max(1);
+        if reference.input()[0].is_none() || max_batch == 1 {
+            self.batch = max_batch;
             return;
         }
         match self.free_batch_axis(reference) {
             Ok(bytes) => {
                 tracing::info!(file = self.file.file, "freed the model's fixed batch axis");
                 self.batched = Some(bytes);
-                self.batch = wanted;
+                self.batch = max_batch;
             }
             Err(reason) => {
                 tracing::warn!(
@@ -123,7 +123,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
         let bytes = self.forms.batched()?;
         let mut freed = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
-        self.sample.independent(&self.model, reference, &mut freed)?;
+        self.sample.check_batch_independence(&self.model, reference, &mut freed)?;
         Ok(bytes)
     }
 
@@ -142,7 +142,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             bytes: self.device_bytes().len(),
             sessions: 1,
             began: Instant::now(),
-            before: devices::of(provider, device_id),
+            before: devices::find(provider, device_id),
         };
         let mut placement = self.placement(provider, device_id);
         if provider == Provider::Tensorrt {
@@ -152,12 +152,12 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         let session_seconds = loading.began.elapsed().as_secs_f64();
         let mut runs = self.runs(&mut session, &placement, &self.sizes(measure))?;
         if let Some(engine) = &placement.tensorrt {
-            session = session.limited_to(engine.profile.clone(), self.beside_tensorrt(device_id)?);
+            session = session.limited_to(engine.profile.clone(), self.cuda_fallback(device_id)?);
         }
         let load = loading.finish(&placement);
         for run in runs.iter_mut().filter(|_| measure) {
             let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
-            run.steady_seconds = Some(steady(sample)?);
+            run.steady_seconds = Some(median_seconds(sample)?);
         }
         Ok(Trial { session, session_seconds, load, placement, runs })
     }
@@ -180,7 +180,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
         let mode = self.config.performance_mode;
-        let source = Source {
+        let source = EngineSource {
             file: self.file,
             bytes: self.device_bytes(),
             profile: Profile::new(&self.input_name, self.sample.shape(), self.batch, mode),
@@ -201,7 +201,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
 
     /// Returns a CUDA session for canvases that the engine was not built for. Returns `None` if it
     /// is not needed or CUDA is not available.
-    fn beside_tensorrt(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
+    fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
         if !self.any_size || Unavailable::absence(Provider::Cuda, self.runtime.path()).is_some() {
             return Ok(None);
         }
@@ -254,7 +254,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
                 let began = Instant::now();
                 let found = self.sample.run(&self.model, session, batch)?;
                 let first_seconds = began.elapsed().as_secs_f64();
-                let difference = agree(&self.expected, &found, batch, tolerance)?;
+                let difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
                 Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
             })
             .collect()
@@ -262,7 +262,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
 }
 
 /// Returns the median duration of [`STEADY_RUNS`] runs, in seconds.
-pub(super) fn steady(mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+pub(super) fn median_seconds(mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let mut seconds = Vec::with_capacity(STEADY_RUNS);
     for _ in 0..STEADY_RUNS {
         let began = Instant::now();

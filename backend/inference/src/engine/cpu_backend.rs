@@ -30,7 +30,7 @@ pub(super) fn name(chosen: &Placement) -> &'static str {
 }
 
 /// Loads a session on `chosen` and compares its first run with that of the FP32 session.
-pub(super) fn prove<M: Model>(
+pub(super) fn load_session<M: Model>(
     candidate: &CandidateModel<'_, M>,
     chosen: &Placement,
 ) -> Result<OnnxModel, Unavailable> {

@@ -12,26 +12,26 @@ use bytes::Bytes;
 pub fn fp32_model(pack: &ResolvedPack, kind: ModelKind) -> Result<Vec<u8>, String> {
     let file =
         pack.pack.file(kind).ok_or_else(|| format!("the pack {} contains no such model", pack.pack.name))?;
-    Ok(Forms::of(file, pack.read(file)?)?.general.to_vec())
+    Ok(ModelForms::from_file(file, pack.read(file)?)?.general.to_vec())
 }
 
 /// One model in the forms for different runtimes. All forms compute the same function.
 #[derive(Debug)]
-pub(super) struct Forms {
+pub(super) struct ModelForms {
     /// The form for every provider.
     pub(super) general: Bytes,
     /// The form for ONNX Runtime's own kernels.
     pub(super) cpu: Bytes,
 }
 
-impl Forms {
+impl ModelForms {
     /// Reads a model file and builds both forms from `bytes`. A file that needs no conversion keeps
     /// its original bytes.
     ///
     /// # Errors
     /// Fails with a message that describes how the file differs from its description in the
     /// manifest.
-    pub(super) fn of(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
+    pub(super) fn from_file(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = onnx::read(original.clone())?;
         let mut changed = false;

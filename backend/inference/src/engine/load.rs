@@ -1,14 +1,14 @@
 //! Loads a pack from disk into a running engine.
 use super::attempts::Attempts;
 use super::candidate::{CandidateModel, Trial};
-use super::placement::{Placed, place};
+use super::placement::{PlacedModel, place};
 use super::prepared::Colocation;
 use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
 use crate::backend::{Backend, OnnxModel};
 use crate::batcher::{Batcher, Limits};
 use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
-use crate::models::{DetectorModel, EmbedderModel, Model, Probe, QualityModel};
+use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, Model, QualityModel};
 use crate::runtime::Runtime;
 use crate::{
     Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ProviderReport, ResolvedPack,
@@ -40,10 +40,10 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     let canvas = canvas(config, &candidate.model);
     let colocation =
         Colocation { runtime: &runtime, input: &file.input, placements: &pixels.placements, canvas };
-    let refine = |model: &DetectorModel, trial: Trial, batch: usize| {
+    let make_backend = |model: &DetectorModel, trial: Trial, batch: usize| {
         colocation.prepare(model, trial.session, &trial.placement, batch)
     };
-    let detection = start(&attempts, candidate, reference, refine)?;
+    let detection = start_batcher(&attempts, candidate, reference, make_backend)?;
     let detector = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
@@ -55,7 +55,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
 
     let (candidate, reference) = embedder(config, &runtime, pack)?;
     let file = candidate.file;
-    let embedding = start(&attempts, candidate, reference, alone)?;
+    let embedding = start_batcher(&attempts, candidate, reference, without_preparation)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
@@ -76,14 +76,14 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
     if let Some((candidate, reference)) = scorer(config, &runtime, pack)? {
         let file = candidate.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
-        let started = start(&attempts, candidate, reference, alone)?;
+        let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
-            join(checks, &started.report, &info.name);
+            add_quality_model_device(checks, &started.report, &info.name);
         }
         models.extend(started.loads);
         scoring = Some((started.batcher, info));
     }
-    attempts.tell();
+    attempts.log_fallbacks();
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
@@ -107,7 +107,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         scoring,
         report,
         pixels,
-        detects_frames: detection.pictures,
+        detects_frames: detection.takes_images,
         trims_canvases,
         force_gpu_only: config.force_gpu_only,
     })
@@ -158,7 +158,7 @@ pub(super) fn detector<'a>(
     let sample = |model: &DetectorModel| {
         let (width, height) = canvas(config, model);
         let letterbox = Letterbox::identity((width, height));
-        Probe { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
+        DetectionRequest { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
     };
     CandidateModel::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
 }
@@ -191,13 +191,13 @@ pub(super) fn scorer<'a>(
 }
 
 /// Returns the session as a backend, without preparation.
-fn alone<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
+fn without_preparation<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
 }
 
 /// Adds the device of the quality model to the report of `quality_checks`, if it differs from the
 /// device of the image statistics.
-fn join(report: &mut OperationReport, model: &OperationReport, name: &str) {
+fn add_quality_model_device(report: &mut OperationReport, model: &OperationReport, name: &str) {
     if report.effective != model.effective {
         let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         report.add_reason(format!("{name} runs on {}{why}", model.effective));
@@ -210,30 +210,31 @@ struct Started<M: Model> {
     report: OperationReport,
     loads: Vec<LoadedModel>,
     /// Whether all its devices take images.
-    pictures: bool,
+    takes_images: bool,
 }
 
-/// Places one model and starts its threads. `refine` turns a session on a device into a backend; it
-/// may add preparation.
-fn start<M: Model>(
+/// Places one model and starts its threads. `make_backend` turns a session on a device into a
+/// backend; it may add preparation.
+fn start_batcher<M: Model>(
     attempts: &Attempts<'_>,
     candidate: CandidateModel<'_, M>,
     reference: OnnxModel,
-    refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
     let (config, file) = (candidate.config, candidate.file);
-    let Placed { model, devices, max_batch, report, loads } = place(attempts, candidate, reference, refine)?;
-    let pictures = devices.iter().all(|device| device.primary.takes_pictures());
+    let PlacedModel { model, devices, max_batch, report, loads } =
+        place(attempts, candidate, reference, make_backend)?;
+    let takes_images = devices.iter().all(|device| device.primary.takes_images());
     let limits = Limits {
         queue_capacity: config.queue_capacity,
         max_batch,
         max_delay: config.batch_max_delay,
         // A backend that takes images writes the tensors on the device.
-        prefetch: report.effective != Provider::Cpu.name() && !pictures,
+        prefetch: report.effective != Provider::Cpu.name() && !takes_images,
     };
     let batcher = Batcher::start(model, devices, limits).map_err(|e| StartError::Model {
         model: file.file.clone(),
         reason: format!("cannot start its threads: {e}"),
     })?;
-    Ok(Started { batcher, report, loads, pictures })
+    Ok(Started { batcher, report, loads, takes_images })
 }

@@ -20,7 +20,7 @@ pub(super) struct Loading<'a> {
 impl Loading<'_> {
     /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
     pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
-        let after = devices::of(placement.provider, placement.device_id);
+        let after = devices::find(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
         let load = LoadedModel {
             operation: self.operation.name(),

@@ -3,12 +3,12 @@
 mod attempts;
 mod build;
 mod candidate;
+mod candidate_image_operation;
 mod candidates;
 mod cpu_backend;
 mod forms;
 mod load;
 mod loading;
-mod picture_subject;
 mod pixels;
 mod placement;
 mod prepared;
@@ -17,11 +17,11 @@ mod warmup;
 
 pub use build::{BuiltEngine, build_engines};
 pub use forms::fp32_model;
-pub use selftest::{DeviceTest, Outcome, SelfTest, self_test};
+pub use selftest::{DeviceTest, SelfTest, TestOutcome, self_test};
 
 use crate::batcher::{Batcher, Priority, Terms, Timed};
 use crate::fair_queue::Requester;
-use crate::models::{DetectorModel, EmbedderModel, Probe, QualityModel, check_chip};
+use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, QualityModel, check_chip};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
 use std::sync::Arc;
 use std::time::Instant;
@@ -185,7 +185,7 @@ impl Engine {
         }
         let batcher = &self.inner.detection;
         batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run(Probe { frame, letterbox, min_score }, self.terms(priority)).await
+        batcher.run(DetectionRequest { frame, letterbox, min_score }, self.terms(priority)).await
     }
 
     /// Returns the embedding of an aligned 112x112 chip. Dropping the future cancels the request.
@@ -215,7 +215,7 @@ impl Engine {
     /// for a 3:2 image. On a device, the canvas keeps its size: only canvases of equal size share a
     /// batch, and each new size may have to be compiled.
     #[must_use]
-    pub fn placed(&self, letterbox: Letterbox) -> Letterbox {
+    pub fn adapt_letterbox(&self, letterbox: Letterbox) -> Letterbox {
         if self.inner.trims_canvases {
             letterbox.trimmed(self.inner.detection.model().alignment())
         } else {

@@ -1,10 +1,10 @@
 //! The image operations on devices. Their devices are selected in the same way as those of models,
 //! and callers use them through the engine.
 use super::attempts::Attempts;
-use super::picture_subject::PictureSubject;
+use super::candidate_image_operation::CandidateImageOperation;
 use super::placement::on_the_cpu;
 use super::{Engine, Inner};
-use crate::backend::{Backend, BackendError, BatchView, OutputView, Picture, Placement};
+use crate::backend::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
 use crate::batcher::{Batcher, Device, Limits, Priority, Timed};
 use crate::models::Model;
 use crate::pixels::{CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel};
@@ -33,9 +33,9 @@ impl PixelDevices {
 
 /// Places all three operations. The reports are in the order of the documentation.
 pub(super) fn place(attempts: &Attempts<'_>) -> Result<(PixelDevices, Vec<OperationReport>), StartError> {
-    let canvas = place_one(attempts, PictureSubject::canvas())?;
-    let enhancement = place_one(attempts, PictureSubject::enhancement())?;
-    let statistics = place_one(attempts, PictureSubject::statistics())?;
+    let canvas = place_one(attempts, CandidateImageOperation::canvas())?;
+    let enhancement = place_one(attempts, CandidateImageOperation::enhancement())?;
+    let statistics = place_one(attempts, CandidateImageOperation::statistics())?;
 
     let reports = vec![canvas.report, enhancement.report, statistics.report];
     let devices = PixelDevices {
@@ -47,7 +47,7 @@ pub(super) fn place(attempts: &Attempts<'_>) -> Result<(PixelDevices, Vec<Operat
     Ok((devices, reports))
 }
 
-struct PlacedPixels<M: Model> {
+struct PlacedImageOperation<M: Model> {
     batcher: Option<Batcher<M>>,
     placements: Vec<Placement>,
     report: OperationReport,
@@ -55,16 +55,16 @@ struct PlacedPixels<M: Model> {
 
 fn place_one<M: Model>(
     attempts: &Attempts<'_>,
-    candidate: PictureSubject<M>,
-) -> Result<PlacedPixels<M>, StartError> {
+    candidate: CandidateImageOperation<M>,
+) -> Result<PlacedImageOperation<M>, StartError> {
     let Attempts { config, runtime, .. } = *attempts;
     let operation = candidate.model.operation();
     let mut report = on_the_cpu(config, operation);
     if !report.gpu_requested {
-        return Ok(PlacedPixels { batcher: None, placements: Vec::new(), report });
+        return Ok(PlacedImageOperation { batcher: None, placements: Vec::new(), report });
     }
-    let prove = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
-    match attempts.first_that_works(prove) {
+    let try_device = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
+    match attempts.first_that_works(try_device) {
         Ok(found) => {
             let (graphs, placements): (Vec<_>, Vec<_>) =
                 found.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
@@ -75,7 +75,7 @@ fn place_one<M: Model>(
                     StandIn::Failing => Box::new(Failing),
                     _ => Box::new(graphs),
                 };
-                // The caller can fall back to the CPU's code; see `Engine::stands_in`.
+                // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
                 Device { primary, fallback: None }
             });
             let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
@@ -85,12 +85,12 @@ fn place_one<M: Model>(
                     reason: format!("cannot start its threads: {e}"),
                 }
             })?;
-            Ok(PlacedPixels { batcher: Some(batcher), placements, report })
+            Ok(PlacedImageOperation { batcher: Some(batcher), placements, report })
         }
         Err(refusal) => {
-            attempts.refuse(operation, &report.requested, &refusal)?;
+            attempts.handle_refusal(operation, &report.requested, &refusal)?;
             report.add_refusal(&refusal);
-            Ok(PlacedPixels { batcher: None, placements: Vec::new(), report })
+            Ok(PlacedImageOperation { batcher: None, placements: Vec::new(), report })
         }
     }
 }
@@ -103,13 +103,13 @@ impl Backend for Failing {
         Err(BackendError::Failed("the stand-in fails on purpose".to_owned()))
     }
 
-    fn takes_pictures(&self) -> bool {
+    fn takes_images(&self) -> bool {
         true
     }
 
-    fn run_pictures(
+    fn run_images(
         &mut self,
-        _: &[Picture<'_>],
+        _: &[ImageInput<'_>],
         _: usize,
         _: &mut dyn FnMut(&[OutputView<'_>]),
     ) -> Result<(), BackendError> {
@@ -141,7 +141,7 @@ impl Engine {
         frame: Arc<Frame>,
         priority: Priority,
     ) -> Result<Timed<GreyStatistics>, RunError> {
-        let batcher = placed(&self.inner.pixels.statistics, Operation::QualityChecks)?;
+        let batcher = device_batcher(&self.inner.pixels.statistics, Operation::QualityChecks)?;
         batcher.run(frame, self.terms(priority)).await
     }
 
@@ -153,7 +153,7 @@ impl Engine {
         limits: DecodeLimits,
         priority: Priority,
     ) -> Result<Timed<Enhanced>, RunError> {
-        let batcher = placed(&self.inner.pixels.enhancement, Operation::ImageEnhancement)?;
+        let batcher = device_batcher(&self.inner.pixels.enhancement, Operation::ImageEnhancement)?;
         batcher.run(EnhancementRequest::new(frame, limits), self.terms(priority)).await
     }
 
@@ -165,13 +165,13 @@ impl Engine {
         letterbox: Letterbox,
         priority: Priority,
     ) -> Result<Timed<Arc<Frame>>, RunError> {
-        let batcher = placed(&self.inner.pixels.canvas, Operation::ImageProcessing)?;
+        let batcher = device_batcher(&self.inner.pixels.canvas, Operation::ImageProcessing)?;
         batcher.run(CanvasRequest { frame, letterbox }, self.terms(priority)).await
     }
 
     /// Returns whether the CPU's code may repeat a request that failed with `error` on a device. If
     /// so, it counts and logs the fallback, and the caller must run the CPU's code.
-    pub fn stands_in(&self, operation: Operation, error: &RunError) -> bool {
+    pub fn may_fall_back_to_cpu(&self, operation: Operation, error: &RunError) -> bool {
         if self.inner.force_gpu_only || !matches!(error, RunError::Failed { .. }) {
             return false;
         }
@@ -186,7 +186,10 @@ impl Engine {
     }
 }
 
-fn placed<M: Model>(batcher: &Option<Batcher<M>>, operation: Operation) -> Result<&Batcher<M>, RunError> {
+fn device_batcher<M: Model>(
+    batcher: &Option<Batcher<M>>,
+    operation: Operation,
+) -> Result<&Batcher<M>, RunError> {
     batcher
         .as_ref()
         .ok_or_else(|| super::unfit(operation, "the operation has no device and runs on the CPU".to_owned()))

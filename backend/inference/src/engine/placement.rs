@@ -15,7 +15,7 @@ use crate::{Config, Operation, OperationReport, StartError};
 use std::time::Instant;
 
 /// A model with its devices.
-pub(super) struct Placed<M> {
+pub(super) struct PlacedModel<M> {
     pub(super) model: M,
     pub(super) devices: Vec<Device>,
     pub(super) max_batch: usize,
@@ -49,13 +49,13 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
 }
 
 /// Places the model on the devices that its operation requests, or on the CPU. `reference` is the
-/// CPU session that `subject` was loaded with.
+/// CPU session that `candidate` was loaded with.
 pub(super) fn place<M: Model>(
     attempts: &Attempts<'_>,
     mut candidate: CandidateModel<'_, M>,
     mut reference: OnnxModel,
-    refine: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
-) -> Result<Placed<M>, StartError> {
+    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+) -> Result<PlacedModel<M>, StartError> {
     let config = candidate.config;
     let failed = |reason: String| StartError::Model { model: candidate.file.file.clone(), reason };
     let began = Instant::now();
@@ -63,15 +63,17 @@ pub(super) fn place<M: Model>(
     let mut report = on_the_cpu(config, operation);
 
     if report.gpu_requested {
-        match providers(attempts, &mut candidate, &mut reference) {
+        match try_providers(attempts, &mut candidate, &mut reference) {
             Ok(found) => {
                 let loads = found.iter().map(|trial| trial.load.clone()).collect();
-                let sessions: Vec<_> =
-                    found.into_iter().map(|trial| refine(&candidate.model, trial, candidate.batch)).collect();
+                let sessions: Vec<_> = found
+                    .into_iter()
+                    .map(|trial| make_backend(&candidate.model, trial, candidate.batch))
+                    .collect();
                 let labels: Vec<&str> = sessions.iter().map(|session| session.device()).collect();
                 report.effective = labels.join(",");
                 let devices = with_fallbacks(&candidate, sessions, reference).map_err(failed)?;
-                return Ok(Placed {
+                return Ok(PlacedModel {
                     max_batch: candidate.batch,
                     model: candidate.model,
                     devices,
@@ -80,7 +82,7 @@ pub(super) fn place<M: Model>(
                 });
             }
             Err(refusal) => {
-                attempts.refuse(operation, &report.requested, &refusal)?;
+                attempts.handle_refusal(operation, &report.requested, &refusal)?;
                 report.add_refusal(&refusal);
             }
         }
@@ -88,12 +90,12 @@ pub(super) fn place<M: Model>(
 
     let sessions = cpu_sessions(config);
     let (mut first, mut placement) = (reference, cpu(config));
-    if let Some(wanted) = cpu_backend::chosen(&candidate) {
-        match cpu_backend::prove(&candidate, &wanted) {
-            Ok(session) => (first, placement) = (session, wanted),
+    if let Some(chosen) = cpu_backend::chosen(&candidate) {
+        match cpu_backend::load_session(&candidate, &chosen) {
+            Ok(session) => (first, placement) = (session, chosen),
             Err(reason) => {
                 let refusal = Refusal::from(reason);
-                attempts.fell_back(operation, cpu_backend::name(&wanted), &refusal, BY_ONNX_RUNTIME);
+                attempts.record_fallback(operation, cpu_backend::name(&chosen), &refusal, BY_ONNX_RUNTIME);
                 report.add_refusal(&refusal);
             }
         }
@@ -103,7 +105,7 @@ pub(super) fn place<M: Model>(
     let load = Loading { operation, file, bytes, sessions, began, before: None };
     let loads = vec![load.finish(&placement)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    Ok(Placed { model: candidate.model, devices, max_batch: 1, report, loads })
+    Ok(PlacedModel { model: candidate.model, devices, max_batch: 1, report, loads })
 }
 
 /// Warning for operations that cannot use the backend that `CPU_BACKEND` selects. The start does
@@ -111,7 +113,7 @@ pub(super) fn place<M: Model>(
 const BY_ONNX_RUNTIME: &str =
     "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
 
-/// Loads sessions in parallel until there are `wanted` sessions, including `first`.
+/// Loads sessions in parallel until there are `count` sessions, including `first`.
 ///
 /// Each session has its own copy of the weights, because sharing saves almost nothing. At this
 /// optimisation level, the runtime fuses the weights and rewrites them into its kernels' layout,
@@ -122,12 +124,12 @@ const BY_ONNX_RUNTIME: &str =
 fn more_sessions<M: Model>(
     candidate: &CandidateModel<'_, M>,
     first: OnnxModel,
-    wanted: usize,
+    count: usize,
     placement: &Placement,
 ) -> Result<Vec<OnnxModel>, String> {
     let load = || candidate.cpu_session(placement);
     std::thread::scope(|scope| {
-        let loading: Vec<_> = (1..wanted).map(|_| scope.spawn(load)).collect();
+        let loading: Vec<_> = (1..count).map(|_| scope.spawn(load)).collect();
         let others = loading.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err("the session's thread panicked while loading".to_owned()))
         });
@@ -144,7 +146,7 @@ fn cpu_sessions(config: &Config) -> usize {
 }
 
 /// Returns one session per device on the first provider that works, or the reason if there is none.
-fn providers<M: Model>(
+fn try_providers<M: Model>(
     attempts: &Attempts<'_>,
     candidate: &mut CandidateModel<'_, M>,
     reference: &mut OnnxModel,

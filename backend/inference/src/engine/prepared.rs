@@ -1,12 +1,12 @@
 //! A detector that takes images. This requires a device on which both the image operation and the
 //! detector run.
 use super::candidates::for_pixels;
-use super::warmup::{Sample, TOLERANCE, agree};
+use super::warmup::{Sample, TOLERANCE, compare_outputs};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};
 use crate::batcher::buckets;
 use crate::drawing::portrait;
 use crate::manifest::PixelInput;
-use crate::models::{DetectorModel, Probe};
+use crate::models::{DetectionRequest, DetectorModel};
 use crate::runtime::Runtime;
 use vision::Letterbox;
 
@@ -52,7 +52,7 @@ impl Colocation<'_> {
             }
         };
         let mut prepared = PreparedModel::new(preparation, session);
-        match self.prove(model, &mut prepared, &sizes) {
+        match self.verify(model, &mut prepared, &sizes) {
             Ok(()) => {
                 tracing::info!(device, "images are sent to the device once, as bytes");
                 Box::new(prepared)
@@ -66,7 +66,7 @@ impl Colocation<'_> {
 
     /// Compares, for every batch size, the model's outputs for an image with those for the tensor
     /// that the CPU creates from it.
-    fn prove(
+    fn verify(
         &self,
         model: &DetectorModel,
         prepared: &mut PreparedModel,
@@ -74,10 +74,10 @@ impl Colocation<'_> {
     ) -> Result<(), String> {
         let frame = portrait(500, 333);
         let letterbox = Letterbox::fit((frame.width(), frame.height()), self.canvas);
-        let sample = Sample::new(model, Probe { frame: frame.into(), letterbox, min_score: 0.5 });
+        let sample = Sample::new(model, DetectionRequest { frame: frame.into(), letterbox, min_score: 0.5 });
         let expected = sample.run(model, prepared, 1)?;
         for size in sizes {
-            agree(&expected, &sample.run_pictures(model, prepared, *size)?, *size, TOLERANCE)?;
+            compare_outputs(&expected, &sample.run_images(model, prepared, *size)?, *size, TOLERANCE)?;
         }
         Ok(())
     }

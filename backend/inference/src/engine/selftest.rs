@@ -2,9 +2,9 @@
 //! results with the CPU's, and measures the time.
 use super::attempts::Attempts;
 use super::candidate::CandidateModel;
+use super::candidate_image_operation::CandidateImageOperation;
 use super::candidates::for_pixels;
 use super::load::{detector, embedder, scorer};
-use super::picture_subject::PictureSubject;
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
@@ -16,7 +16,7 @@ use serde::Serialize;
 /// The outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum TestOutcome {
     /// The results agree with the CPU's.
     Passed,
     /// The provider exists, but the run failed or the results differ.
@@ -35,7 +35,7 @@ pub struct DeviceTest {
     /// `face_detection`, …; `None` if the provider is absent.
     pub operation: Option<&'static str>,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: TestOutcome,
     /// Why the test did not pass, and what to do about it.
     pub reason: Option<String>,
     /// The kind of the reason, as in [`crate::OperationReport`].
@@ -84,8 +84,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     for provider in Provider::ALL {
         if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
             tests.push(DeviceTest {
-                outcome: Outcome::Absent,
-                ..failed(of(provider, provider.name(), None), &reason)
+                outcome: TestOutcome::Absent,
+                ..failed(empty_test(provider, provider.name(), None), &reason)
             });
             continue;
         }
@@ -96,9 +96,19 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
             // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. Both
             // are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
-                tests.push(test_pictures(&attempts, &PictureSubject::canvas(), provider, id));
-                tests.push(test_pictures(&attempts, &PictureSubject::enhancement(), provider, id));
-                tests.push(test_pictures(&attempts, &PictureSubject::statistics(), provider, id));
+                tests.push(test_image_operation(&attempts, &CandidateImageOperation::canvas(), provider, id));
+                tests.push(test_image_operation(
+                    &attempts,
+                    &CandidateImageOperation::enhancement(),
+                    provider,
+                    id,
+                ));
+                tests.push(test_image_operation(
+                    &attempts,
+                    &CandidateImageOperation::statistics(),
+                    provider,
+                    id,
+                ));
             }
         }
     }
@@ -128,31 +138,34 @@ fn test<M: Model>(
     let trial = attempts.attempt(provider, id, || {
         candidate.try_on(provider, id, true).map_err(|text| diagnose(provider, id, &text))
     });
-    let told = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
-    ended(on(candidate.model.operation(), provider, id), told)
+    let measurements = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
+    complete(operation_test(candidate.model.operation(), provider, id), measurements)
 }
 
-fn test_pictures<M: Model>(
+fn test_image_operation<M: Model>(
     attempts: &Attempts<'_>,
-    candidate: &PictureSubject<M>,
+    candidate: &CandidateImageOperation<M>,
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
-    let test = on(candidate.model.operation(), provider, id);
+    let test = operation_test(candidate.model.operation(), provider, id);
     if let Err(reason) = for_pixels(provider) {
-        return DeviceTest { outcome: Outcome::Absent, ..failed(test, &reason) };
+        return DeviceTest { outcome: TestOutcome::Absent, ..failed(test, &reason) };
     }
     let Attempts { config, runtime, .. } = *attempts;
     let trial = attempts.attempt(provider, id, || candidate.try_on(config, runtime, provider, id, true));
-    ended(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
+    complete(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 
 /// Completes `test` with the session's creation time in seconds, the load and the runs, or with the
 /// failure.
-fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>) -> DeviceTest {
-    match told {
+fn complete(
+    test: DeviceTest,
+    measurements: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>,
+) -> DeviceTest {
+    match measurements {
         Ok((session_seconds, load, runs)) => DeviceTest {
-            outcome: Outcome::Passed,
+            outcome: TestOutcome::Passed,
             session_seconds: Some(session_seconds),
             load: Some(load),
             runs,
@@ -164,7 +177,7 @@ fn ended(test: DeviceTest, told: Result<(f64, LoadedModel, Vec<BatchRun>), Unava
 
 fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     DeviceTest {
-        outcome: Outcome::Failed,
+        outcome: TestOutcome::Failed,
         reason: Some(reason.sentence()),
         reason_kind: Some(reason.kind.name()),
         detail: Some(reason.detail.clone()),
@@ -173,20 +186,20 @@ fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
 }
 
 /// Returns a test of `operation` without results.
-fn on(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
+fn operation_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
         provider if provider.on_cpu() => provider.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
-    of(provider, &device, Some(operation.name()))
+    empty_test(provider, &device, Some(operation.name()))
 }
 
-fn of(provider: Provider, device: &str, operation: Option<&'static str>) -> DeviceTest {
+fn empty_test(provider: Provider, device: &str, operation: Option<&'static str>) -> DeviceTest {
     DeviceTest {
         provider: provider.name(),
         device: device.to_owned(),
         operation,
-        outcome: Outcome::Absent,
+        outcome: TestOutcome::Absent,
         reason: None,
         reason_kind: None,
         detail: None,

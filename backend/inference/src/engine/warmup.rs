@@ -14,10 +14,10 @@ pub(super) const BF16_TOLERANCE: f64 = 0.1;
 /// (a cosine of 0.9977).
 pub(super) const INT8_TOLERANCE: f64 = 0.15;
 /// The limit for two sessions on the CPU, where only the order of additions differs.
-const SAME: f64 = 1e-3;
+const CPU_TOLERANCE: f64 = 1e-3;
 /// Minimum root mean square of an expected output. Smaller outputs are compared as if they had this
 /// value, so a plane of scores near zero is not compared to the last digit.
-const FLOOR: f64 = 1e-2;
+const MIN_RMS: f64 = 1e-2;
 
 /// One request and its prepared input.
 pub(super) struct Sample<M: Model> {
@@ -35,16 +35,16 @@ impl<M: Model> Sample<M> {
     }
 
     /// [`Self::run`] on a backend that takes images.
-    pub(super) fn run_pictures(
+    pub(super) fn run_images(
         &self,
         model: &M,
         backend: &mut dyn Backend,
         batch: usize,
     ) -> Result<Vec<Vec<f32>>, String> {
-        let picture = model.picture(&self.input).ok_or("the sample contains no image")?;
+        let image = model.image_input(&self.input).ok_or("the sample contains no image")?;
         let mut outputs = Vec::new();
         backend
-            .run_pictures(&vec![picture; batch], batch, &mut |views| {
+            .run_images(&vec![image; batch], batch, &mut |views| {
                 outputs = views.iter().map(|view| view.data.to_vec()).collect();
             })
             .map_err(|e| e.to_string())?;
@@ -88,7 +88,7 @@ impl<M: Model> Sample<M> {
 
     /// Checks that `many` computes the same result for each of four different items in one batch as
     /// `one` computes for the item alone.
-    pub(super) fn independent(
+    pub(super) fn check_batch_independence(
         &self,
         model: &M,
         one: &mut dyn Backend,
@@ -107,7 +107,7 @@ impl<M: Model> Sample<M> {
                 .map(|(_, all)| all.chunks((all.len() / items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
                 .collect();
             let difference = difference(&alone, &own, 1)?;
-            if difference > SAME {
+            if difference > CPU_TOLERANCE {
                 return Err(format!(
                     "the outputs of a batch of 4 differ by {:.1} % from the outputs of single runs",
                     difference * 100.0
@@ -125,7 +125,7 @@ impl<M: Model> Sample<M> {
 
 /// Compares `found`, the outputs of `batch` equal items, with `expected`, those of one item.
 /// Returns their distance as a share.
-pub(super) fn agree(
+pub(super) fn compare_outputs(
     expected: &[Vec<f32>],
     found: &[Vec<f32>],
     batch: usize,
@@ -159,7 +159,7 @@ fn difference(expected: &[Vec<f32>], found: &[Vec<f32>], batch: usize) -> Result
         }
         for item in all.chunks_exact(wanted.len().max(1)) {
             let distance = length(wanted.iter().zip(item).map(|(a, b)| a - b));
-            let whole = length(wanted.iter().copied()).max(FLOOR * (wanted.len() as f64).sqrt());
+            let whole = length(wanted.iter().copied()).max(MIN_RMS * (wanted.len() as f64).sqrt());
             let share = distance / whole;
             if share.is_nan() {
                 return Err(format!("output {number} contains values that are not numbers"));
@@ -183,14 +183,14 @@ mod tests {
     fn outputs_that_differ_are_told_from_rounding() {
         let expected = vec![vec![1.0, 2.0, 3.0], vec![0.0; 4]];
         let close = vec![vec![1.001, 2.0, 2.999, 1.0, 2.0, 3.0], vec![1e-5; 8]];
-        assert!(agree(&expected, &close, 2, TOLERANCE).unwrap() < 0.001);
+        assert!(compare_outputs(&expected, &close, 2, TOLERANCE).unwrap() < 0.001);
         let far = vec![vec![1.0, 2.0, 3.0, 1.0, 2.5, 3.0], vec![0.0; 8]];
         assert!(
-            agree(&expected, &far, 2, BF16_TOLERANCE).is_err(),
+            compare_outputs(&expected, &far, 2, BF16_TOLERANCE).is_err(),
             "the second item of the batch is compared too"
         );
         let broken = vec![vec![1.0, f32::NAN, 3.0], vec![0.0; 4]];
-        assert!(agree(&expected, &broken, 1, TOLERANCE).is_err());
-        assert!(agree(&expected, &expected[..1], 1, TOLERANCE).is_err());
+        assert!(compare_outputs(&expected, &broken, 1, TOLERANCE).is_err());
+        assert!(compare_outputs(&expected, &expected[..1], 1, TOLERANCE).is_err());
     }
 }

@@ -55,6 +55,6 @@ fn finish(graph: &mut Graph, value: &str) -> Vec<u8> {
     let bytes = cast(graph, value, Element::Uint8);
     graph.node("Identity", &[&bytes], "enhanced", &[]);
     let sides = [Axis::Fixed(1), Axis::Free("enhanced_height"), Axis::Free("enhanced_width"), Axis::Fixed(3)];
-    graph.output_of(Element::Uint8, "enhanced", &sides);
+    graph.typed_output(Element::Uint8, "enhanced", &sides);
     graph.encode()
 }

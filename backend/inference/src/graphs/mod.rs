@@ -69,7 +69,7 @@ pub enum PixelAxis {
 /// Declares the image input.
 fn frame(graph: &mut Graph) -> &'static str {
     let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
-    graph.input_of(Element::Uint8, "frame", &sides);
+    graph.typed_input(Element::Uint8, "frame", &sides);
     "frame"
 }
 
@@ -107,7 +107,7 @@ fn filtered(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis:
         PixelAxis::Rows => Axis::Free("filtered_rows"),
         PixelAxis::Columns => Axis::Free("filtered_columns"),
     };
-    graph.input_of(Element::Int32, &indices, &[many, length]);
+    graph.typed_input(Element::Int32, &indices, &[many, length]);
     match axis {
         PixelAxis::Rows => graph.input(&weights, &[many, length, Axis::Fixed(1), Axis::Fixed(1)]),
         PixelAxis::Columns => graph.input(&weights, &[many, length, Axis::Fixed(1)]),

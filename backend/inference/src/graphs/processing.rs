@@ -16,7 +16,7 @@ pub fn canvas() -> Vec<u8> {
     let bytes = cast(&mut graph, &drawn, Element::Uint8);
     graph.node("Identity", &[&bytes], "canvas", &[]);
     let sides = [Axis::Fixed(1), Axis::Free("canvas_height"), Axis::Free("canvas_width"), Axis::Fixed(3)];
-    graph.output_of(Element::Uint8, "canvas", &sides);
+    graph.typed_output(Element::Uint8, "canvas", &sides);
     graph.encode()
 }
 

@@ -36,7 +36,7 @@ pub fn statistics() -> Vec<u8> {
     let mut graph = Graph::new();
     let frame = frame(&mut graph);
     for (name, side) in [("above", "height"), ("below", "height"), ("left", "width"), ("right", "width")] {
-        graph.input_of(Element::Int32, name, &[Axis::Free(side)]);
+        graph.typed_input(Element::Int32, name, &[Axis::Free(side)]);
     }
     let g = &mut graph;
     let grey = grey(g, frame);

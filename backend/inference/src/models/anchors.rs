@@ -5,7 +5,7 @@ use vision::Detection;
 
 /// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct ItemOutput<'a> {
     /// Number of anchors.
     pub rows: usize,
     /// Number of values per anchor.
@@ -16,7 +16,11 @@ pub struct Rows<'a> {
 
 /// Returns item `index` of an output `[batch, rows, columns]` or, from models without a batch axis,
 /// `[rows, columns]`.
-pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<Rows<'a>, String> {
+pub fn item_output<'a>(
+    output: &OutputView<'a>,
+    index: usize,
+    batch: usize,
+) -> Result<ItemOutput<'a>, String> {
     let (items, rows, columns) = match *output.shape.as_slice() {
         [items, rows, columns] => (items, rows, columns),
         [rows, columns] => (1, rows, columns),
@@ -30,7 +34,7 @@ pub fn rows<'a>(output: &OutputView<'a>, index: usize, batch: usize) -> Result<R
         .data
         .get(index * length..(index + 1) * length)
         .ok_or_else(|| format!("output {} is shorter than its shape {:?}", output.name, output.shape))?;
-    Ok(Rows { rows, columns, data })
+    Ok(ItemOutput { rows, columns, data })
 }
 
 /// Keeps the best [`vision::nms::MAX_CANDIDATES`] faces, then suppresses overlaps.
@@ -47,12 +51,12 @@ mod tests {
     fn items_come_out_with_and_without_a_batch_axis() {
         let data: Vec<f32> = (0..12_u8).map(f32::from).collect();
         let batched = OutputView { name: "b", shape: vec![2, 3, 2], data: &data, bytes: &[] };
-        assert_eq!(rows(&batched, 1, 2).unwrap().data, &data[6..]);
+        assert_eq!(item_output(&batched, 1, 2).unwrap().data, &data[6..]);
         let flat = OutputView { name: "f", shape: vec![6, 2], data: &data, bytes: &[] };
-        let found = rows(&flat, 0, 1).unwrap();
+        let found = item_output(&flat, 0, 1).unwrap();
         assert_eq!((found.rows, found.columns), (6, 2));
-        assert!(rows(&flat, 0, 2).is_err(), "a model without a batch axis runs items one by one");
+        assert!(item_output(&flat, 0, 2).is_err(), "a model without a batch axis runs items one by one");
         let short = OutputView { name: "s", shape: vec![2, 9, 2], data: &data, bytes: &[] };
-        assert!(rows(&short, 1, 2).unwrap_err().contains("shorter"));
+        assert!(item_output(&short, 1, 2).unwrap_err().contains("shorter"));
     }
 }

@@ -27,13 +27,13 @@ pub trait ChipModel: Send + Sync + 'static {
     /// The model's operation.
     const OPERATION: Operation;
     /// The plural noun for rows, for error messages.
-    const ROWS: &'static str;
+    const ROW_NOUN: &'static str;
 
     /// Returns the writer of the model's input.
     fn pixels(&self) -> &PixelWriter;
 
     /// Returns the number of values in a row.
-    fn row(&self) -> usize;
+    fn row_length(&self) -> usize;
 
     /// Reads a row; returns `None` if the row contains no result.
     fn read_row(&self, row: &[f32]) -> Option<Self::Output>;
@@ -83,9 +83,9 @@ impl<M: ChipModel> Model for M {
         batch: usize,
     ) -> Result<M::Output, String> {
         let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
-        let row = self.row();
+        let row = self.row_length();
         if output.data.len() != row * batch {
-            let (rows, shape) = (M::ROWS, &output.shape);
+            let (rows, shape) = (M::ROW_NOUN, &output.shape);
             return Err(format!("the output {shape:?} does not contain {batch} {rows} of {row} numbers"));
         }
         self.read_row(&output.data[index * row..(index + 1) * row])

@@ -1,7 +1,7 @@
 //! Face detectors.
 use super::{Model, PixelWriter, anchors, scrfd, yunet};
 use crate::Operation;
-use crate::backend::{OutputView, Picture};
+use crate::backend::{ImageInput, OutputView};
 use crate::graphs::letterbox_parameters;
 use crate::manifest::{ModelFamily, ModelFile};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use vision::{Detection, Frame, Letterbox};
 
 /// An image in which faces are detected.
 #[derive(Clone, Debug)]
-pub struct Probe {
+pub struct DetectionRequest {
     /// The pixels.
     pub frame: Arc<Frame>,
     /// Place of the image on the canvas; the canvas must fit the detector (see
@@ -106,19 +106,19 @@ impl DetectorModel {
 }
 
 impl Model for DetectorModel {
-    type Input = Probe;
+    type Input = DetectionRequest;
     type Output = Vec<Detection>;
 
     fn operation(&self) -> Operation {
         Operation::FaceDetection
     }
 
-    fn shape(&self, input: &Probe) -> [usize; 3] {
+    fn shape(&self, input: &DetectionRequest) -> [usize; 3] {
         let (width, height) = input.letterbox.canvas;
         [3, height as usize, width as usize]
     }
 
-    fn write(&self, input: &Probe, slot: &mut [f32]) {
+    fn write(&self, input: &DetectionRequest, slot: &mut [f32]) {
         if input.letterbox == Letterbox::identity((input.frame.width(), input.frame.height())) {
             self.pixels.write(&input.frame, slot);
         } else {
@@ -126,14 +126,14 @@ impl Model for DetectorModel {
         }
     }
 
-    fn picture<'a>(&self, input: &'a Probe) -> Option<Picture<'a>> {
+    fn image_input<'a>(&self, input: &'a DetectionRequest) -> Option<ImageInput<'a>> {
         let parameters = letterbox_parameters(&input.frame, &input.letterbox);
-        Some(Picture { frame: &input.frame, parameters, program: 0 })
+        Some(ImageInput { frame: &input.frame, parameters, program: 0 })
     }
 
     fn read(
         &self,
-        input: &Probe,
+        input: &DetectionRequest,
         outputs: &[OutputView<'_>],
         index: usize,
         batch: usize,

@@ -50,13 +50,13 @@ impl ChipModel for EmbedderModel {
     type Output = Embedding;
 
     const OPERATION: Operation = Operation::FaceEmbedding;
-    const ROWS: &'static str = "embeddings";
+    const ROW_NOUN: &'static str = "embeddings";
 
     fn pixels(&self) -> &PixelWriter {
         &self.pixels
     }
 
-    fn row(&self) -> usize {
+    fn row_length(&self) -> usize {
         self.dimensions
     }
 

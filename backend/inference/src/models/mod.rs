@@ -10,14 +10,14 @@ mod scrfd;
 mod yunet;
 
 pub(crate) use chip::{CHIP, check_chip};
-pub use detector::{DetectorModel, Probe};
+pub use detector::{DetectionRequest, DetectorModel};
 pub use embedder::EmbedderModel;
 pub(crate) use embedder::identity;
 pub use pixels::PixelWriter;
 pub use quality::QualityModel;
 
 use crate::Operation;
-use crate::backend::{OutputView, Picture};
+use crate::backend::{ImageInput, OutputView};
 
 /// Defines how requests become a tensor and outputs become results.
 pub trait Model: Send + Sync + 'static {
@@ -41,7 +41,7 @@ pub trait Model: Send + Sync + 'static {
 
     /// Returns the request as an image, for backends that take images; `None` if that is not
     /// possible.
-    fn picture<'a>(&self, _input: &'a Self::Input) -> Option<Picture<'a>> {
+    fn image_input<'a>(&self, _input: &'a Self::Input) -> Option<ImageInput<'a>> {
         None
     }
 

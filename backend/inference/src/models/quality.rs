@@ -28,13 +28,13 @@ impl ChipModel for QualityModel {
     type Output = f32;
 
     const OPERATION: Operation = Operation::QualityChecks;
-    const ROWS: &'static str = "scores";
+    const ROW_NOUN: &'static str = "scores";
 
     fn pixels(&self) -> &PixelWriter {
         &self.pixels
     }
 
-    fn row(&self) -> usize {
+    fn row_length(&self) -> usize {
         1
     }
 

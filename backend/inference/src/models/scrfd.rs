@@ -5,7 +5,7 @@
 //! anchors per cell, 3 or 5 levels, and landmarks or none. The number of outputs is 6, 9, 10 or 15.
 //! The shapes identify the outputs: scores have one column, distances four, landmarks ten. A level
 //! with a smaller stride has more rows.
-use super::anchors::{Rows, rows};
+use super::anchors::{ItemOutput, item_output};
 use crate::backend::OutputView;
 use vision::{Detection, Landmarks, Point, Rect};
 
@@ -31,15 +31,15 @@ pub(super) fn alignment(outputs: usize) -> usize {
 
 /// The outputs of one item, levels ordered by stride.
 struct Heads<'a> {
-    scores: Vec<Rows<'a>>,
-    distances: Vec<Rows<'a>>,
-    landmarks: Vec<Rows<'a>>,
+    scores: Vec<ItemOutput<'a>>,
+    distances: Vec<ItemOutput<'a>>,
+    landmarks: Vec<ItemOutput<'a>>,
 }
 
 fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
     let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
     for output in outputs {
-        let item = rows(output, index, batch)?;
+        let item = item_output(output, index, batch)?;
         match item.columns {
             1 => heads.scores.push(item),
             4 => heads.distances.push(item),
@@ -104,8 +104,8 @@ pub(super) fn decode(
                 height: (centre.y + d[3] * size - top).max(0.0),
             };
             let landmarks = match landmarks {
-                Some(offsets) => offset(centre, &offsets.data[row * 10..row * 10 + 10], size),
-                None => typical(bbox),
+                Some(offsets) => decode_landmarks(centre, &offsets.data[row * 10..row * 10 + 10], size),
+                None => mean_landmarks(bbox),
             };
             faces.push(Detection { bbox, det_score: score.min(1.0), landmarks });
         }
@@ -113,14 +113,14 @@ pub(super) fn decode(
     Ok(faces)
 }
 
-fn offset(centre: Point, offsets: &[f32], size: f32) -> Landmarks {
+fn decode_landmarks(centre: Point, offsets: &[f32], size: f32) -> Landmarks {
     std::array::from_fn(|i| Point {
         x: centre.x + offsets[2 * i] * size,
         y: centre.y + offsets[2 * i + 1] * size,
     })
 }
 
-fn typical(bbox: Rect) -> Landmarks {
+fn mean_landmarks(bbox: Rect) -> Landmarks {
     MEAN_LANDMARKS.map(|[x, y]| Point { x: bbox.x + x * bbox.width, y: bbox.y + y * bbox.height })
 }
 

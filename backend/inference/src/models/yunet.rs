@@ -1,6 +1,6 @@
 //! Decodes the outputs of YuNet (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023).
 //! The decoding is that of OpenCV's `FaceDetectorYN`.
-use super::anchors::{Rows, rows};
+use super::anchors::{ItemOutput, item_output};
 use crate::backend::OutputView;
 use vision::{Detection, Landmarks, Point, Rect};
 
@@ -27,7 +27,7 @@ pub(super) fn decode(
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let items = outputs.iter().map(|o| rows(o, index, batch)).collect::<Result<Vec<_>, _>>()?;
+    let items = outputs.iter().map(|o| item_output(o, index, batch)).collect::<Result<Vec<_>, _>>()?;
     let mut faces = Vec::new();
     for stride in STRIDES {
         let columns = width / stride;
@@ -37,7 +37,7 @@ pub(super) fn decode(
     Ok(faces)
 }
 
-fn level<'a>(items: &[Rows<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
+fn level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
     let with = |columns: usize| {
         items.iter().filter(move |item| item.rows == cells && item.columns == columns).map(|item| item.data)
     };

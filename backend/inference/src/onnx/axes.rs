@@ -67,15 +67,15 @@ fn keep_first_axis(graph: &mut Graph) {
     let reshapes = graph.node.iter().filter(|node| node.is("Reshape"));
     let targets: Vec<String> = reshapes.filter_map(|node| node.input.get(1).cloned()).collect();
     let is_target = |name: &str| targets.iter().any(|target| target == name);
-    graph.initializer.iter_mut().filter(|tensor| is_target(tensor.name())).for_each(begin_with_zero);
+    graph.initializer.iter_mut().filter(|tensor| is_target(tensor.name())).for_each(zero_first_value);
     for node in &mut graph.node {
         if node.is("Constant") && node.output.first().is_some_and(|name| is_target(name)) {
-            node.attribute.iter_mut().filter_map(|attribute| attribute.t.as_mut()).for_each(begin_with_zero);
+            node.attribute.iter_mut().filter_map(|attribute| attribute.t.as_mut()).for_each(zero_first_value);
         }
     }
 }
 
-fn begin_with_zero(target: &mut Tensor) {
+fn zero_first_value(target: &mut Tensor) {
     if let Ok(mut values) = target.integers()
         && target.data_type == Some(element::INT64)
         && values.first() == Some(&1)

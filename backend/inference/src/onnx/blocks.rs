@@ -15,7 +15,7 @@ use super::proto::{Graph, Model, Node, Tensor};
 pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let mut expanded: Vec<Tensor> = Vec::new();
-    let mut kept = Vec::with_capacity(graph.node.len());
+    let mut remaining_nodes = Vec::with_capacity(graph.node.len());
     for node in std::mem::take(&mut graph.node) {
         let source = expanded.iter().find(|tensor| tensor.name() == input(&node, 0));
         if node.is("DequantizeLinear") {
@@ -23,15 +23,15 @@ pub(crate) fn expand_blocks(mut model: Model) -> Result<Model, String> {
         } else if let (true, Some(source)) = (node.is("Reshape"), source) {
             expanded.push(reshape(graph, &node, source)?);
         } else {
-            kept.push(node);
+            remaining_nodes.push(node);
         }
     }
     if expanded.is_empty() {
         return Err("the file has no weights in blocks".to_owned());
     }
-    graph.node = kept;
+    graph.node = remaining_nodes;
     graph.initializer.extend(expanded);
-    graph.tidy();
+    graph.remove_unused_constants();
     Ok(model)
 }
 
@@ -57,10 +57,10 @@ fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     let blocks = Blocks::new(quantized, node, scales.len())
         .ok_or_else(|| wrong("the blocks do not match the shape"))?;
     let floats = values.iter().enumerate().map(|(index, &value)| {
-        let scale = blocks.scale_of(index);
+        let scale = blocks.scale_index(index);
         (value - zeros[scale]) as f32 * scales[scale]
     });
-    Ok(Tensor::of_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
+    Ok(Tensor::from_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
 }
 
 /// The mapping from values to scales: each group of `size` neighbours along one axis has one scale.
@@ -81,7 +81,7 @@ impl Blocks {
         if scales == 1 {
             return Some(Self { length: 1, inner: 1, size: 1, count: 0 });
         }
-        let dims = tensor.sides();
+        let dims = tensor.shape();
         let axis = usize::try_from(node.integer("axis", 1)).ok()?;
         let size = usize::try_from(node.integer("block_size", 0)).ok().filter(|size| *size > 0)?;
         let length = *dims.get(axis)?;
@@ -92,7 +92,7 @@ impl Blocks {
     }
 
     /// Returns the index of the scale for the value at `index`, row-major.
-    fn scale_of(&self, index: usize) -> usize {
+    fn scale_index(&self, index: usize) -> usize {
         if self.count == 0 {
             return 0;
         }
@@ -117,7 +117,7 @@ mod tests {
 
     fn integers(name: &str, dims: &[i64], values: &[i8]) -> Tensor {
         let raw = values.iter().map(|value| *value as u8).collect();
-        Tensor::of_raw(name, super::super::element::INT8, dims.to_vec(), raw)
+        Tensor::from_raw(name, super::super::element::INT8, dims.to_vec(), raw)
     }
 
     fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, i64)]) -> Node {
@@ -138,9 +138,9 @@ mod tests {
             ],
             initializer: vec![
                 integers("q", &[2, 5], &[1, 2, 3, 4, 5, -1, -2, -3, -4, -5]),
-                Tensor::of_floats("s", vec![2, 3], scales),
+                Tensor::from_floats("s", vec![2, 3], scales),
                 integers("z", &[2, 3], &[0, 1, 0, 0, 0, -1]),
-                Tensor::of_raw("shape", super::super::element::INT64, vec![2], shape),
+                Tensor::from_raw("shape", super::super::element::INT64, vec![2], shape),
             ],
             input: ["x", "q", "s", "z", "shape", "left_over"].map(named).to_vec(),
             output: vec![named("y")],
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_file_that_does_not_follow_the_layout_is_refused_by_name() {
         let mut short = model(&[1.0; 6]);
-        short.graph.as_mut().unwrap().initializer[1] = Tensor::of_floats("s", vec![2], &[1.0, 1.0]);
+        short.graph.as_mut().unwrap().initializer[1] = Tensor::from_floats("s", vec![2], &[1.0, 1.0]);
         assert_eq!(expand_blocks(short).unwrap_err(), "w: it must have one zero point for each scale");
         let mut wide = model(&[1.0; 6]);
         wide.graph.as_mut().unwrap().node[0].attribute[1].i = Some(3);

@@ -54,27 +54,27 @@ impl Graph {
 
     /// Declares an input of floats.
     pub fn input(&mut self, name: &str, shape: &[Axis]) {
-        self.input_of(Element::Float, name, shape);
+        self.typed_input(Element::Float, name, shape);
     }
 
     /// Declares an input.
-    pub fn input_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+    pub fn typed_input(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.input.push(value_info(name, element, shape));
     }
 
     /// Declares an output of floats.
     pub fn output(&mut self, name: &str, shape: &[Axis]) {
-        self.output_of(Element::Float, name, shape);
+        self.typed_output(Element::Float, name, shape);
     }
 
     /// Declares an output.
-    pub fn output_of(&mut self, element: Element, name: &str, shape: &[Axis]) {
+    pub fn typed_output(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.output.push(value_info(name, element, shape));
     }
 
     /// Adds a constant of floats.
     pub fn floats(&mut self, name: &str, shape: &[i64], values: &[f32]) {
-        self.graph.initializer.push(Tensor::of_floats(name, shape.to_vec(), values));
+        self.graph.initializer.push(Tensor::from_floats(name, shape.to_vec(), values));
     }
 
     /// Adds a constant of integers.
@@ -84,21 +84,21 @@ impl Graph {
 
     /// Adds a scalar integer constant, and returns its name.
     pub fn integer(&mut self, value: i64) -> String {
-        let name = self.fresh();
+        let name = self.unique_name();
         self.constant(&name, &[], &[value]);
         name
     }
 
     /// Adds a constant row of floats, and returns its name.
     pub fn row(&mut self, values: &[f32]) -> String {
-        let name = self.fresh();
+        let name = self.unique_name();
         self.floats(&name, &[values.len() as i64], values);
         name
     }
 
     /// Adds a node, and returns the name of its output.
     pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
-        let name = self.fresh();
+        let name = self.unique_name();
         self.node(operator, inputs, &name, attributes);
         name
     }
@@ -108,14 +108,14 @@ impl Graph {
         self.graph.constant(name).is_some()
     }
 
-    fn fresh(&mut self) -> String {
+    fn unique_name(&mut self) -> String {
         self.names += 1;
         format!("value_{}", self.names)
     }
 
     fn constant(&mut self, name: &str, shape: &[i64], values: &[i64]) {
         let raw = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.graph.initializer.push(Tensor::of_raw(name, element::INT64, shape.to_vec(), raw));
+        self.graph.initializer.push(Tensor::from_raw(name, element::INT64, shape.to_vec(), raw));
     }
 
     /// Adds a node that computes `output`. Nodes must be added in topological order.

@@ -14,7 +14,7 @@ use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor};
 
 /// Minimum number of inputs of an INT8 product. Smaller products gain little speed and lose the
 /// most accuracy.
-const LEAST_INPUTS: usize = 256;
+const MIN_INPUTS: usize = 256;
 /// Domain of the runtime's own operators.
 const DOMAIN: &str = "com.microsoft";
 
@@ -23,7 +23,7 @@ pub(crate) fn quantize_products(mut model: Model) -> Option<Model> {
     let graph = model.graph.as_mut()?;
     let mut changed = false;
     for node in std::mem::take(&mut graph.node) {
-        let weights = Weights::of(graph, &node).filter(|weights| weights.inputs >= LEAST_INPUTS);
+        let weights = Weights::from_node(graph, &node).filter(|weights| weights.inputs >= MIN_INPUTS);
         changed |= weights.is_some();
         match weights {
             Some(weights) if node.is("Conv") => quantize_convolution(graph, &node, &weights),
@@ -31,7 +31,7 @@ pub(crate) fn quantize_products(mut model: Model) -> Option<Model> {
             None => graph.node.push(node),
         }
     }
-    graph.tidy();
+    graph.remove_unused_constants();
     if !model.opset_import.iter().any(|set| set.domain() == DOMAIN) {
         model.opset_import.push(OperatorSet { domain: Some(DOMAIN.to_owned()), version: Some(1) });
     }
@@ -48,9 +48,9 @@ struct Weights {
 impl Weights {
     /// Returns the weights of a 1x1 convolution with stride 1 over all channels, or of a dense
     /// layer `x * transposed(w)`. Returns `None` for other nodes.
-    fn of(graph: &Graph, node: &Node) -> Option<Self> {
+    fn from_node(graph: &Graph, node: &Node) -> Option<Self> {
         let weight = graph.constant(node.input.get(1)?)?;
-        let (outputs, inputs) = match *weight.sides() {
+        let (outputs, inputs) = match *weight.shape() {
             [outputs, inputs, 1, 1] if is_pointwise(node) => (outputs, inputs),
             [outputs, inputs] if is_dense(node) => (outputs, inputs),
             _ => return None,
@@ -77,7 +77,7 @@ fn is_dense(node: &Node) -> bool {
 }
 
 /// Adds the quantised weights and their scales, and returns their names.
-fn add_bytes(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
+fn add_quantized_weights(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
     let Weights { outputs, inputs, values } = weights;
     let mut bytes = vec![0_u8; values.len()];
     let mut scales = Vec::with_capacity(*outputs);
@@ -91,8 +91,8 @@ fn add_bytes(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] 
     }
     let names = ["weight", "scale"].map(|part| format!("{output}/int8/{part}"));
     let (rows, columns) = (*inputs as i64, *outputs as i64);
-    graph.initializer.push(Tensor::of_raw(&names[0], element::INT8, vec![rows, columns], bytes));
-    graph.initializer.push(Tensor::of_floats(&names[1], vec![columns], &scales));
+    graph.initializer.push(Tensor::from_raw(&names[0], element::INT8, vec![rows, columns], bytes));
+    graph.initializer.push(Tensor::from_floats(&names[1], vec![columns], &scales));
     names
 }
 
@@ -102,7 +102,7 @@ fn product(inputs: &[&str], output: &str) -> Node {
 
 fn quantize_dense(graph: &mut Graph, node: &Node, weights: &Weights) {
     let output = &node.output[0];
-    let [weight, scale] = add_bytes(graph, weights, output);
+    let [weight, scale] = add_quantized_weights(graph, weights, output);
     let mut inputs = vec![node.input[0].as_str(), &weight, &scale];
     if let Some(bias) = node.input.get(2) {
         // The empty name omits the zero points.
@@ -113,7 +113,7 @@ fn quantize_dense(graph: &mut Graph, node: &Node, weights: &Weights) {
 
 fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
     let output = &node.output[0];
-    let [weight, scale] = add_bytes(graph, weights, output);
+    let [weight, scale] = add_quantized_weights(graph, weights, output);
     let name = |part: &str| format!("{output}/int8/{part}");
     let [last, mixed, first, one] = ["last", "mixed", "first", "one"].map(name);
     let transposed = |from: &str, to: &str, order: [i64; 4]| {
@@ -126,13 +126,13 @@ fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
     // A depthwise 1x1 convolution converts the result back to the blocked layout. It adds the bias,
     // and the runtime fuses a normalisation that follows.
     let channels = weights.outputs as i64;
-    graph.initializer.push(Tensor::of_floats(&one, vec![channels, 1, 1, 1], &vec![1.0; weights.outputs]));
+    graph.initializer.push(Tensor::from_floats(&one, vec![channels, 1, 1, 1], &vec![1.0; weights.outputs]));
     let mut inputs = vec![first.as_str(), one.as_str()];
     inputs.extend(node.input.get(2).map(String::as_str));
-    let mut alone = Node::new("Conv", &inputs, output);
-    alone.attribute =
+    let mut bias_node = Node::new("Conv", &inputs, output);
+    bias_node.attribute =
         vec![Attribute::integers("kernel_shape", &[1, 1]), Attribute::integer("group", channels)];
-    graph.node.push(alone);
+    graph.node.push(bias_node);
 }
 
 #[cfg(test)]

@@ -44,12 +44,12 @@ mod element {
 
 impl Tensor {
     /// Returns a tensor of floats.
-    fn of_floats(name: &str, dims: Vec<i64>, values: &[f32]) -> Self {
+    fn from_floats(name: &str, dims: Vec<i64>, values: &[f32]) -> Self {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self::of_raw(name, element::FLOAT, dims, raw)
+        Self::from_raw(name, element::FLOAT, dims, raw)
     }
 
-    fn of_raw(name: &str, element: i32, dims: Vec<i64>, raw: Vec<u8>) -> Self {
+    fn from_raw(name: &str, element: i32, dims: Vec<i64>, raw: Vec<u8>) -> Self {
         Self {
             name: Some(name.to_owned()),
             dims,
@@ -60,13 +60,13 @@ impl Tensor {
     }
 
     /// Returns the lengths of the axes; 0 for a length that is negative or too large.
-    fn sides(&self) -> Vec<usize> {
+    fn shape(&self) -> Vec<usize> {
         self.dims.iter().map(|&axis| usize::try_from(axis).unwrap_or(0)).collect()
     }
 
     /// Returns the number of values: the product of the axes.
     fn count(&self) -> usize {
-        self.sides().iter().product()
+        self.shape().iter().product()
     }
 
     /// Returns the values of a tensor of 32-bit floats.
@@ -76,9 +76,9 @@ impl Tensor {
                 raw.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
             }
             (None, Some(element::FLOAT)) => self.float_data.clone(),
-            _ => return Err(self.misfit("32-bit floats")),
+            _ => return Err(self.content_error("32-bit floats")),
         };
-        self.complete(values)
+        self.check_count(values)
     }
 
     /// Returns the values of a tensor of integers of 8, 32 or 64 bits.
@@ -95,21 +95,21 @@ impl Tensor {
             }
             (None, Some(element::INT8 | element::UINT8 | element::INT32)) => listed(),
             (None, Some(element::INT64)) => self.int64_data.clone(),
-            _ => return Err(self.misfit("integers")),
+            _ => return Err(self.content_error("integers")),
         };
-        self.complete(values)
+        self.check_count(values)
     }
 
-    fn complete<T>(&self, values: Vec<T>) -> Result<Vec<T>, String> {
+    fn check_count<T>(&self, values: Vec<T>) -> Result<Vec<T>, String> {
         if values.len() == self.count() {
             Ok(values)
         } else {
-            Err(self.misfit("as many values as its axes define"))
+            Err(self.content_error("as many values as its axes define"))
         }
     }
 
-    fn misfit(&self, wanted: &str) -> String {
-        format!("the tensor {} does not contain {wanted}", self.name())
+    fn content_error(&self, expected: &str) -> String {
+        format!("the tensor {} does not contain {expected}", self.name())
     }
 }
 
@@ -121,7 +121,7 @@ impl Graph {
 
     /// Removes unused constants, and keeps as inputs only those that a caller must provide. Old
     /// files list their constants among the inputs; the runtime then cannot fold them in advance.
-    fn tidy(&mut self) {
+    fn remove_unused_constants(&mut self) {
         // The bodies of `If` and `Loop` also use values by name; they are not examined here.
         let nested = |node: &Node| node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
         if self.node.iter().any(nested) {

@@ -30,7 +30,7 @@ pub(crate) fn expand_prelu(mut model: Model) -> Option<Model> {
             None => graph.node.push(node),
         }
     }
-    graph.tidy();
+    graph.remove_unused_constants();
     changed.then_some(model)
 }
 
@@ -51,7 +51,7 @@ fn expand(graph: &mut Graph, node: &Node, slopes: &[f32]) {
     let name = |part: &str| format!("{output}/prelu/{part}");
     let [slope, rest, linear, inner, positive] = ["slope", "rest", "linear", "inner", "positive"].map(name);
     let constant =
-        |name: &str, values: &[f32]| Tensor::of_floats(name, vec![values.len() as i64, 1, 1], values);
+        |name: &str, values: &[f32]| Tensor::from_floats(name, vec![values.len() as i64, 1, 1], values);
     let others: Vec<f32> = slopes.iter().map(|slope| 1.0 - slope).collect();
     graph.initializer.extend([constant(&slope, slopes), constant(&rest, &others)]);
     graph.node.push(Node::new("Mul", &[input, &slope], &linear));

@@ -1,6 +1,6 @@
 //! `image_processing`: draws an image onto a detector's canvas.
 use crate::Operation;
-use crate::backend::{OutputView, Picture};
+use crate::backend::{ImageInput, OutputView};
 use crate::graphs::letterbox_parameters;
 use crate::models::Model;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ impl Model for CanvasModel {
         [3, input.letterbox.canvas.1 as usize, input.letterbox.canvas.0 as usize]
     }
 
-    fn picture<'a>(&self, input: &'a CanvasRequest) -> Option<Picture<'a>> {
+    fn image_input<'a>(&self, input: &'a CanvasRequest) -> Option<ImageInput<'a>> {
         let parameters = letterbox_parameters(&input.frame, &input.letterbox);
-        Some(Picture { frame: &input.frame, parameters, program: 0 })
+        Some(ImageInput { frame: &input.frame, parameters, program: 0 })
     }
 
     fn read(
@@ -43,6 +43,6 @@ impl Model for CanvasModel {
         _: usize,
         _: usize,
     ) -> Result<Arc<Frame>, String> {
-        super::picture(outputs).map(Arc::new)
+        super::frame_from_output(outputs).map(Arc::new)
     }
 }

@@ -1,6 +1,6 @@
 //! `image_enhancement`: stretches contrast, enlarges and sharpens images.
 use crate::Operation;
-use crate::backend::{OutputView, Picture};
+use crate::backend::{ImageInput, OutputView};
 use crate::graphs::{Parameter, PixelAxis};
 use crate::models::Model;
 use std::sync::{Arc, OnceLock};
@@ -48,7 +48,7 @@ impl Model for EnhancementModel {
         [3, input.frame.height() as usize, input.frame.width() as usize]
     }
 
-    fn picture<'a>(&self, input: &'a EnhancementRequest) -> Option<Picture<'a>> {
+    fn image_input<'a>(&self, input: &'a EnhancementRequest) -> Option<ImageInput<'a>> {
         let (frame, plan) = (&*input.frame, input.plan());
         let one = |value| Parameter::Floats { shape: vec![1], data: vec![value] };
         let mut parameters = vec![one(plan.gain), one(plan.offset)];
@@ -60,7 +60,7 @@ impl Model for EnhancementModel {
             parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
             parameters.extend(Parameter::filter(rows, PixelAxis::Rows));
         }
-        Some(Picture { frame, parameters, program: plan.enlarges().into() })
+        Some(ImageInput { frame, parameters, program: plan.enlarges().into() })
     }
 
     fn read(
@@ -70,7 +70,7 @@ impl Model for EnhancementModel {
         _: usize,
         _: usize,
     ) -> Result<Enhanced, String> {
-        let frame = super::picture(outputs)?;
+        let frame = super::frame_from_output(outputs)?;
         let plan = input.plan();
         if (frame.width(), frame.height()) != plan.size {
             return Err(format!("the image is {frame:?} instead of {:?}", plan.size));

@@ -12,7 +12,7 @@ use crate::backend::OutputView;
 use vision::Frame;
 
 /// Returns the single output, bytes `[1, height, width, 3]`, as a frame.
-fn picture(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
+fn frame_from_output(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
     let [output] = outputs else {
         return Err(format!("the model returned {} outputs instead of one image", outputs.len()));
     };

@@ -1,6 +1,6 @@
 //! `quality_checks`: computes grey-level statistics of images.
 use crate::Operation;
-use crate::backend::{OutputView, Picture};
+use crate::backend::{ImageInput, OutputView};
 use crate::graphs::{Parameter, Row};
 use crate::models::Model;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ impl Model for StatisticsModel {
         [3, input.height() as usize, input.width() as usize]
     }
 
-    fn picture<'a>(&self, input: &'a Arc<Frame>) -> Option<Picture<'a>> {
+    fn image_input<'a>(&self, input: &'a Arc<Frame>) -> Option<ImageInput<'a>> {
         let (rows, columns) = (input.height() as usize, input.width() as usize);
         let parameters =
             vec![neighbours(rows, -1), neighbours(rows, 1), neighbours(columns, -1), neighbours(columns, 1)];
-        Some(Picture { frame: input, parameters, program: 0 })
+        Some(ImageInput { frame: input, parameters, program: 0 })
     }
 
     fn read(

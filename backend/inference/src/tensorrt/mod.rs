@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Name of the calibration table in an engine's folder.
 const TABLE: &str = "calibration.table";
 /// TensorRT's own tables start with these bytes; other tables are in ONNX Runtime's format.
-const NATIVE_TABLE: &[u8] = b"TRT-";
+const NATIVE_TABLE_PREFIX: &[u8] = b"TRT-";
 
 /// The folder of an engine and the options of its build.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct EngineOptions {
 }
 
 /// The inputs of an engine's build.
-pub(crate) struct Source<'a> {
+pub(crate) struct EngineSource<'a> {
     pub(crate) file: &'a ModelFile,
     /// The bytes that are loaded; the batch axis may differ from the file's.
     pub(crate) bytes: &'a [u8],
@@ -70,7 +70,7 @@ impl EngineOptions {
 
     /// Prepares the folder for `source`: writes the key as text and, for 8 bits, the calibration
     /// table.
-    pub(crate) fn prepare(config: &Config, source: Source<'_>) -> Result<Self, String> {
+    pub(crate) fn prepare(config: &Config, source: EngineSource<'_>) -> Result<Self, String> {
         let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;
         let table = calibration.as_deref().map(|path| read_table(path, source.file)).transpose()?;
         let hash = |bytes: &[u8]| hex::encode(Sha256::digest(bytes));
@@ -101,7 +101,7 @@ impl EngineOptions {
         }
         let options = Self {
             fp16: *fp16,
-            int8: table.map(|table| table.starts_with(NATIVE_TABLE)),
+            int8: table.map(|table| table.starts_with(NATIVE_TABLE_PREFIX)),
             workspace: (workspace_gb * f64::from(1 << 30)) as usize,
             profile: source.profile,
             folder,

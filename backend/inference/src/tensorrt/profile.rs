@@ -12,21 +12,21 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Creates the profile for batches of 1 to `most` items of `item` (`[channels, height,
-    /// width]`). The engine is tuned to one item for latency and to `most` items for throughput. It
-    /// also accepts all smaller batch sizes.
-    pub fn new(input: &str, item: [usize; 3], most: usize, mode: PerformanceMode) -> Self {
-        let of = |items: usize| [items, item[0], item[1], item[2]];
-        let most = most.max(1);
+    /// Creates the profile for batches of 1 to `max_batch` items of `item` (`[channels, height,
+    /// width]`). The engine is tuned to one item for latency and to `max_batch` items for
+    /// throughput. It also accepts all smaller batch sizes.
+    pub fn new(input: &str, item: [usize; 3], max_batch: usize, mode: PerformanceMode) -> Self {
+        let shape = |items: usize| [items, item[0], item[1], item[2]];
+        let max_batch = max_batch.max(1);
         let best = match mode {
             PerformanceMode::Latency => 1,
-            PerformanceMode::Throughput => most,
+            PerformanceMode::Throughput => max_batch,
         };
-        Self { input: input.to_owned(), min: of(1), best: of(best), max: of(most) }
+        Self { input: input.to_owned(), min: shape(1), best: shape(best), max: shape(max_batch) }
     }
 
     /// Returns whether the engine accepts `shape`.
-    pub fn holds(&self, shape: [usize; 4]) -> bool {
+    pub fn contains(&self, shape: [usize; 4]) -> bool {
         (0..4).all(|axis| (self.min[axis]..=self.max[axis]).contains(&shape[axis]))
     }
 

@@ -75,17 +75,17 @@ fn the_profile_covers_every_bucket_and_nothing_else() {
     let profile = Profile::new("input", [3, 640, 640], 32, PerformanceMode::Throughput);
     assert_eq!(profile.ranges(), ["input:1x3x640x640", "input:32x3x640x640", "input:32x3x640x640"]);
     for items in crate::batcher::buckets(32) {
-        assert!(profile.holds([items, 3, 640, 640]));
+        assert!(profile.contains([items, 3, 640, 640]));
     }
-    assert!(!profile.holds([33, 3, 640, 640]));
-    assert!(!profile.holds([1, 3, 320, 640]));
-    assert!(!profile.holds([1, 3, 640, 672]));
+    assert!(!profile.contains([33, 3, 640, 640]));
+    assert!(!profile.contains([1, 3, 320, 640]));
+    assert!(!profile.contains([1, 3, 640, 672]));
     let latency = Profile::new("input", [3, 640, 640], 4, PerformanceMode::Latency);
     assert_eq!(latency.ranges()[1], "input:1x3x640x640");
 }
 
-fn source<'a>(file: &'a ModelFile, gpu: &'a GpuDevice) -> Source<'a> {
-    Source {
+fn source<'a>(file: &'a ModelFile, gpu: &'a GpuDevice) -> EngineSource<'a> {
+    EngineSource {
         file,
         bytes: b"model",
         profile: Profile::new("input", [3, 112, 112], 32, PerformanceMode::Throughput),

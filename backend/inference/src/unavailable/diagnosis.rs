@@ -56,7 +56,7 @@ pub(crate) fn diagnose(provider: Provider, device_id: u32, text: &str) -> Unavai
 
 fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> UnavailableKind {
     let lower = text.to_ascii_lowercase();
-    let says = |phrases: &[&str]| phrases.iter().any(|phrase| lower.contains(phrase));
+    let contains_any = |phrases: &[&str]| phrases.iter().any(|phrase| lower.contains(phrase));
     if text.starts_with(DISAGREES) {
         return UnavailableKind::Disagrees;
     }
@@ -69,21 +69,21 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
         };
     }
     let found = || drivers.version.clone();
-    if says(&DRIVER_TOO_OLD) || missing_symbol(text).is_some_and(is_of_the_driver) {
+    if contains_any(&DRIVER_TOO_OLD) || missing_symbol(text).is_some_and(is_driver_symbol) {
         UnavailableKind::DriverTooOld { found: found() }
-    } else if says(&DRIVER_MISMATCH) {
+    } else if contains_any(&DRIVER_MISMATCH) {
         UnavailableKind::DriverMismatch
-    } else if says(&NO_DEVICE) {
+    } else if contains_any(&NO_DEVICE) {
         UnavailableKind::NoDevice { listed: drivers.devices }
-    } else if says(&DEVICE_ID) {
+    } else if contains_any(&DEVICE_ID) {
         UnavailableKind::DeviceId { id, listed: drivers.devices }
-    } else if says(&DEVICE_UNSUPPORTED) {
+    } else if contains_any(&DEVICE_UNSUPPORTED) {
         UnavailableKind::DeviceUnsupported
     } else if is_out_of_memory(text) {
         UnavailableKind::OutOfMemory
     } else if let Some((_, name)) = OPENED_LATER.iter().find(|(phrase, _)| lower.contains(phrase)) {
         UnavailableKind::LibraryMissing { name: (*name).to_owned() }
-    } else if says(&OUT_OF_DATE) {
+    } else if contains_any(&OUT_OF_DATE) {
         UnavailableKind::RuntimeOutOfDate
     } else {
         UnavailableKind::Failed
@@ -124,12 +124,12 @@ fn missing_symbol(text: &str) -> Option<&str> {
 
 /// Returns whether the symbol belongs to the driver's interface. Its names are like `cuInit`;
 /// CUDA's other libraries have names like `cudaMalloc` or `cublasCreate`.
-fn is_of_the_driver(symbol: &str) -> bool {
+fn is_driver_symbol(symbol: &str) -> bool {
     symbol.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
 /// Returns `text` as one line, without the C++ source locations that ONNX Runtime and CUDA add.
-pub(super) fn plain(text: &str) -> String {
+pub(super) fn without_source_location(text: &str) -> String {
     let start = text.rfind("FAIL : ").map_or(0, |at| at + "FAIL : ".len());
     let text = text[start..].trim();
     let text = ["CUDA failure ", "HIP failure "]
@@ -211,13 +211,13 @@ mod tests {
     fn the_plain_text_has_no_place_in_c_plus_plus() {
         let text = format!("{CALL}CUDA failure 999: unknown error{EXPRESSION}");
         let text = format!("[ONNXRuntimeError] : 1 : FAIL : {text}");
-        assert_eq!(plain(&text), "CUDA failure 999: unknown error");
+        assert_eq!(without_source_location(&text), "CUDA failure 999: unknown error");
         assert_eq!(
-            plain(&format!("{LOADER}libx.so: invalid ELF header")),
+            without_source_location(&format!("{LOADER}libx.so: invalid ELF header")),
             "Failed to load library \
             libonnxruntime_providers_cuda.so with error: libx.so: invalid ELF header"
         );
-        assert_eq!(plain("two\n lines "), "two lines");
+        assert_eq!(without_source_location("two\n lines "), "two lines");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 
 /// The oldest major version of the NVIDIA driver that supports CUDA 13.
-const DRIVER: u32 = 580;
+const MIN_CUDA_13_DRIVER: u32 = 580;
 
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,25 +157,29 @@ impl Unavailable {
                 "the NVIDIA driver is missing (its library libcuda.so.1 was not found)".to_owned()
             }
             // Some minor versions of CUDA need a newer driver than the first one for CUDA 13.
-            UnavailableKind::DriverTooOld { found: Some(version) } if is_enough(version) => {
+            UnavailableKind::DriverTooOld { found: Some(version) } if supports_cuda_13(version) => {
                 format!("the NVIDIA driver {version} is too old for these libraries")
             }
             UnavailableKind::DriverTooOld { found: Some(version) } => {
-                format!("the NVIDIA driver {version} is too old; CUDA 13 requires {DRIVER} or newer")
+                format!(
+                    "the NVIDIA driver {version} is too old; CUDA 13 requires {MIN_CUDA_13_DRIVER} or newer"
+                )
             }
             UnavailableKind::DriverTooOld { found: None } => {
-                format!("the NVIDIA driver is missing or too old; CUDA 13 requires {DRIVER} or newer")
+                format!(
+                    "the NVIDIA driver is missing or too old; CUDA 13 requires {MIN_CUDA_13_DRIVER} or newer"
+                )
             }
             UnavailableKind::DriverMismatch => {
                 "the NVIDIA driver's library and its kernel module have different versions".to_owned()
             }
             UnavailableKind::NoDevice { listed: 0 } => format!("there is no {maker} GPU"),
             UnavailableKind::NoDevice { listed } => {
-                format!("the driver lists {}, but this process has no access to them", gpus(*listed))
+                format!("the driver lists {}, but this process has no access to them", gpu_count(*listed))
             }
             UnavailableKind::DeviceId { id, listed: 0 } => format!("there is no GPU with the number {id}"),
             UnavailableKind::DeviceId { id, listed } => {
-                format!("there is no GPU with the number {id}; the driver lists {}", gpus(*listed))
+                format!("there is no GPU with the number {id}; the driver lists {}", gpu_count(*listed))
             }
             UnavailableKind::DeviceUnsupported => "the libraries do not support this GPU".to_owned(),
             UnavailableKind::OutOfMemory => "the GPU does not have enough free memory".to_owned(),
@@ -185,7 +189,7 @@ impl Unavailable {
             UnavailableKind::Disagrees
             | UnavailableKind::Unsuited
             | UnavailableKind::SwitchedOff
-            | UnavailableKind::Failed => diagnosis::plain(&self.detail),
+            | UnavailableKind::Failed => diagnosis::without_source_location(&self.detail),
         }
     }
 
@@ -193,13 +197,15 @@ impl Unavailable {
     pub fn advice(&self) -> Option<String> {
         let amd = self.provider == Some(Provider::Migraphx);
         let advice = match &self.kind {
-            UnavailableKind::NotInLibrary { .. } => return self.remedy_of_the_library(),
+            UnavailableKind::NotInLibrary { .. } => return self.library_advice(),
             UnavailableKind::LibraryMissing { name } => Package::of(name).advice(),
             UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if amd => {
                 "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
             }
             UnavailableKind::DriverMissing => {
-                format!("install driver {DRIVER} or newer (in a container: start it with `--gpus all`)")
+                format!(
+                    "install driver {MIN_CUDA_13_DRIVER} or newer (in a container: start it with `--gpus all`)"
+                )
             }
             UnavailableKind::DriverTooOld { .. } => "update the driver and restart the machine".to_owned(),
             UnavailableKind::DriverMismatch => "restart the machine".to_owned(),
@@ -228,7 +234,7 @@ impl Unavailable {
         Some(advice)
     }
 
-    fn remedy_of_the_library(&self) -> Option<String> {
+    fn library_advice(&self) -> Option<String> {
         let ready_made = cfg!(all(target_os = "linux", target_arch = "x86_64"));
         match self.provider? {
             Provider::Cuda | Provider::Tensorrt if ready_made => {
@@ -269,11 +275,15 @@ impl Unavailable {
     }
 }
 
-fn is_enough(driver: &str) -> bool {
-    driver.split('.').next().and_then(|major| major.parse().ok()).is_some_and(|major: u32| major >= DRIVER)
+fn supports_cuda_13(driver: &str) -> bool {
+    driver
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok())
+        .is_some_and(|major: u32| major >= MIN_CUDA_13_DRIVER)
 }
 
-fn gpus(count: usize) -> String {
+fn gpu_count(count: usize) -> String {
     format!("{count} {}", if count == 1 { "GPU" } else { "GPUs" })
 }
 
@@ -298,7 +308,7 @@ pub struct Refusal {
 
 impl Refusal {
     /// Builds the refusal from the providers that were tried, best first.
-    pub(crate) fn of(tried: &[Unavailable]) -> Self {
+    pub(crate) fn from_attempts(tried: &[Unavailable]) -> Self {
         let mut nearest: Option<&Unavailable> = None;
         for one in tried {
             if nearest.is_none_or(|other| one.nearness() > other.nearness()) {
@@ -323,7 +333,7 @@ impl Refusal {
     }
 
     /// Returns the advice, and how to run without a GPU.
-    pub(crate) fn way_out(&self) -> String {
+    pub(crate) fn advice_or_cpu(&self) -> String {
         let without = "set FORCE_GPU_ONLY=false to run on the CPU";
         self.nearest.advice().map_or_else(|| without.to_owned(), |advice| format!("{advice}; or {without}"))
     }
@@ -331,7 +341,7 @@ impl Refusal {
 
 impl From<Unavailable> for Refusal {
     fn from(one: Unavailable) -> Self {
-        Self::of(&[one])
+        Self::from_attempts(&[one])
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Returns the pack `name` with its files from the folder `models`. The pack's description is read
 /// from that folder if it exists there.
 pub(crate) fn pack(name: &str, models: &str) -> ResolvedPack {
-    let manifest = Manifest::of(Path::new(models)).unwrap();
+    let manifest = Manifest::load(Path::new(models)).unwrap();
     ResolvedPack::verify(manifest.pack(name).unwrap(), Path::new(models)).unwrap()
 }
 

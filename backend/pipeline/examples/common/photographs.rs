@@ -52,7 +52,7 @@ pub(crate) async fn faces(analyzer: &Analyzer, folder: &str, people: &str) -> Ve
                 file: file.clone(),
                 person,
                 passed: quality.passed,
-                strict: quality.unmet(Profile::Strict).is_empty(),
+                strict: quality.unmet_limits(Profile::Strict).is_empty(),
                 hashes: analysis.hashes,
                 embedding,
             });

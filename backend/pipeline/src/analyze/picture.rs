@@ -109,7 +109,7 @@ impl Analyzer {
                 let _span = tracing::trace_span!(target: trace::RUN, "decode and hash").entered();
                 let decoded = vision::decode(&bytes, &limits)?;
                 share.shrink(kept);
-                let frame = decoded.frame.holding(share);
+                let frame = decoded.frame.with_attachment(share);
                 let hashes = PerceptualHashes::of(&frame);
                 Ok::<_, AnalyzeError>((frame, hashes, known.unwrap_or_else(|| sha256(&bytes))))
             })

@@ -54,7 +54,7 @@ impl Pixels<'_> {
         let code = move || vision::enhance::enhance(&frame, &limits);
         let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
         let Enhanced { frame: pixels, scale } = enhanced.output;
-        enhanced.output = Enhanced { frame: pixels.holding_as(&picture), scale };
+        enhanced.output = Enhanced { frame: pixels.with_attachment_of(&picture), scale };
         Ok(enhanced)
     }
 
@@ -95,7 +95,7 @@ impl Pixels<'_> {
                 let canvas = if view.is_whole() {
                     view.letterbox.draw(&frame)
                 } else {
-                    view.letterbox.draw(&view.cut(&frame))
+                    view.letterbox.draw(&view.crop(&frame))
                 };
                 Shown::canvas(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
             };
@@ -108,7 +108,7 @@ impl Pixels<'_> {
         };
         if !view.is_whole() {
             let whole = shown.output.frame.clone();
-            let cut = move || Shown { frame: Arc::new(view.cut(&whole)), letterbox: view.letterbox };
+            let cut = move || Shown { frame: Arc::new(view.crop(&whole)), letterbox: view.letterbox };
             shown = after(shown, cpu.run(cut).await?);
         }
         if rotation == 0 && engine.detects_frames() {
@@ -137,7 +137,7 @@ impl Pixels<'_> {
         let engine = self.analyzer.engine();
         if engine.on_device(operation) {
             match device.await {
-                Err(error) if engine.stands_in(operation, &error) => {}
+                Err(error) if engine.may_fall_back_to_cpu(operation, &error) => {}
                 answer => return Ok(answer?),
             }
         }

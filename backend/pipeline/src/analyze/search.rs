@@ -233,7 +233,7 @@ impl Search<'_> {
     /// completely inside the view.
     async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
         let engine = self.analyzer.engine();
-        let view = View { letterbox: engine.placed(view.letterbox), ..view };
+        let view = View { letterbox: engine.adapt_letterbox(view.letterbox), ..view };
         let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.priority).await?;
         let Shown { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;

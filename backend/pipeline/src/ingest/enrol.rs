@@ -84,7 +84,7 @@ pub fn lacks(quality: Option<&QualityReport>, demands: Profile, aligned: bool) -
         return Vec::new();
     }
     let Some(quality) = quality else { return vec!["not_judged".into()] };
-    let mut reasons = quality.unmet(demands);
+    let mut reasons = quality.unmet_limits(demands);
     reasons.retain(|reason| !aligned || !UNKNOWN_OF_ALIGNED.contains(&reason.as_str()));
     reasons
 }

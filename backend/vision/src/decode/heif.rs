@@ -4,7 +4,7 @@
 //! An EXIF orientation only repeats them, so it is ignored, as in browsers.
 
 use super::raster::on_white;
-use super::{DecodeError, Format, Head, Limits, corrupt, unsupported};
+use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use libheif_rs::{
@@ -25,31 +25,31 @@ const BLOCK: u32 = 64;
 const DECODING_BYTES: u32 = 20;
 
 /// Reads the container, checks the size of its image, and passes the image to `then`.
-fn opened<T>(
+fn with_image<T>(
     format: Format,
     bytes: &[u8],
     limits: &Limits,
     then: impl FnOnce(&ImageHandle) -> Result<T, DecodeError>,
 ) -> Result<T, DecodeError> {
-    let failed = |error| refused(format, error);
+    let failed = |error| decode_error(format, error);
     LazyLock::force(&LIBRARY);
     let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
     // Reading the container allocates no pixels. A size over the limits is rejected below, with a
     // clear error.
-    context.set_security_limits(&security(0)).map_err(failed)?;
+    context.set_security_limits(&security_limits(0)).map_err(failed)?;
     // Decodes on the caller's thread, which belongs to a bounded pool.
     context.set_max_decoding_threads(0);
     context.read_bytes(bytes).map_err(failed)?;
     let picture = context.primary_image_handle().map_err(failed)?;
     // The displayed size is checked first, because the allowance for padding depends on it.
     limits.check(picture.width(), picture.height())?;
-    let room = room(&picture, limits);
-    check_coded(&picture, limits, &room)?;
-    context.set_security_limits(&security(room.max_pixels)).map_err(failed)?;
+    let coded_limits = coded_limits(&picture, limits);
+    check_coded(&picture, limits, &coded_limits)?;
+    context.set_security_limits(&security_limits(coded_limits.max_pixels)).map_err(failed)?;
     then(&picture)
 }
 
-fn refused(format: Format, error: HeifError) -> DecodeError {
+fn decode_error(format: Format, error: HeifError) -> DecodeError {
     match error.code {
         HeifErrorCode::UnsupportedFeature | HeifErrorCode::UnsupportedFileType => {
             unsupported(format.name(), error.message)
@@ -58,10 +58,10 @@ fn refused(format: Format, error: HeifError) -> DecodeError {
     }
 }
 
-pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
-    opened(format, bytes, limits, |picture| {
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
+    with_image(format, bytes, limits, |picture| {
         let (width, height) = (picture.width(), picture.height());
-        Ok(Head { format, width, height, decoding_bytes: DECODING_BYTES })
+        Ok(ImageHeader { format, width, height, decoding_bytes: DECODING_BYTES })
     })
 }
 
@@ -70,13 +70,13 @@ pub(super) fn decode(
     bytes: &[u8],
     limits: &Limits,
 ) -> Result<(Frame, Orientation), DecodeError> {
-    let frame = opened(format, bytes, limits, |picture| pixels(format, picture, limits))?;
+    let frame = with_image(format, bytes, limits, |picture| pixels(format, picture, limits))?;
     Ok((frame, Orientation::NoTransforms))
 }
 
 /// Returns the displayed image: the library rotates, mirrors and crops it.
 fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Frame, DecodeError> {
-    let failed = |error| refused(format, error);
+    let failed = |error| decode_error(format, error);
     let alpha = picture.has_alpha_channel();
     let chroma = if alpha { RgbChroma::Rgba } else { RgbChroma::Rgb };
     let mut options = DecodingOptions::new().ok_or_else(|| corrupt(format, "not enough memory"))?;
@@ -101,7 +101,7 @@ fn pixels(format: Format, picture: &ImageHandle, limits: &Limits) -> Result<Fram
 }
 
 /// Returns the library's own limits, with `max_pixels` for an image; 0 means no limit.
-fn security(max_pixels: u64) -> SecurityLimits {
+fn security_limits(max_pixels: u64) -> SecurityLimits {
     let mut security = SecurityLimits::new();
     security.set_max_image_size_pixels(max_pixels);
     security
@@ -109,7 +109,7 @@ fn security(max_pixels: u64) -> SecurityLimits {
 
 /// Returns the limits on the coded image, before rotations and crops. They are slightly above those
 /// on the displayed image, because codecs pad images to whole blocks.
-fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
+fn coded_limits(picture: &ImageHandle, limits: &Limits) -> Limits {
     let padding = BLOCK * (picture.width() + picture.height() + BLOCK);
     Limits {
         max_pixels: limits.max_pixels.saturating_add(u64::from(padding)),
@@ -120,10 +120,10 @@ fn room(picture: &ImageHandle, limits: &Limits) -> Limits {
 
 /// Checks the coded size that the container states. In a malformed file the coded image may be
 /// larger; the library rejects it.
-fn check_coded(picture: &ImageHandle, limits: &Limits, room: &Limits) -> Result<(), DecodeError> {
+fn check_coded(picture: &ImageHandle, limits: &Limits, coded_limits: &Limits) -> Result<(), DecodeError> {
     let [width, height] =
         [picture.ispe_width(), picture.ispe_height()].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
-    match room.check(width, height) {
+    match coded_limits.check(width, height) {
         Ok(()) => Ok(()),
         Err(_) => limits.check(width, height),
     }

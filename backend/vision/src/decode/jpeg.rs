@@ -3,7 +3,7 @@
 //! Four-channel files are treated as inverted, as Photoshop writes them and as browsers and OpenCV
 //! read them.
 
-use super::{DecodeError, Format, Head, Limits, TURNING, corrupt};
+use super::{DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt};
 use crate::Frame;
 use image::metadata::Orientation;
 use zune_core::bytestream::ZCursor;
@@ -12,10 +12,10 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 /// Minimum share of rows that must be decoded from a truncated file.
-const LEAST_USABLE: f64 = 0.1;
+const MIN_USABLE_SHARE: f64 = 0.1;
 
 /// Maximum number of components of a frame.
-const MOST_COMPONENTS: u8 = 4;
+const MAX_COMPONENTS: u8 = 4;
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
@@ -39,11 +39,11 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32)
     Ok((decoder, (width, height), orientation))
 }
 
-pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
+pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
     let (_, (width, height), orientation) = open(bytes, limits)?;
-    let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
+    let turning = if orientation == Orientation::NoTransforms { 0 } else { ROTATION_BYTES };
     let decoding_bytes = (3 + coefficient_bytes(bytes)).max(turning);
-    Ok(Head { format: Format::Jpeg, width, height, decoding_bytes })
+    Ok(ImageHeader { format: Format::Jpeg, width, height, decoding_bytes })
 }
 
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
@@ -51,7 +51,7 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
     let mut data = vec![0; width as usize * height as usize * 3];
     decoder.decode_into(&mut data).map_err(|error| corrupt(Format::Jpeg, error))?;
     if !has_end(bytes)
-        && usable_rows(&data, width as usize * 3) < (f64::from(height) * LEAST_USABLE).ceil() as usize
+        && usable_rows(&data, width as usize * 3) < (f64::from(height) * MIN_USABLE_SHARE).ceil() as usize
     {
         return Err(corrupt(Format::Jpeg, "the end is missing, and too little of the image can be decoded"));
     }
@@ -62,12 +62,12 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
 /// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan. This
 /// is at most two for each component, and zero if the first scan contains everything.
 fn coefficient_bytes(bytes: &[u8]) -> u32 {
-    let (mut components, mut sequential) = (MOST_COMPONENTS, false);
+    let (mut components, mut sequential) = (MAX_COMPONENTS, false);
     for (code, at) in segments(bytes) {
         match code {
             0xC0..=0xC2 => {
                 sequential = code != 0xC2;
-                components = bytes.get(at + 9).map_or(MOST_COMPONENTS, |count| *count.min(&MOST_COMPONENTS));
+                components = bytes.get(at + 9).map_or(MAX_COMPONENTS, |count| *count.min(&MAX_COMPONENTS));
             }
             0xDA if sequential && bytes.get(at + 4) == Some(&components) => return 0,
             _ => {}

@@ -1,6 +1,6 @@
 //! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
 
-use super::{BYTES_PER_PIXEL, DecodeError, Format, Head, Limits, TURNING, corrupt, webp};
+use super::{BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, webp};
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
@@ -14,9 +14,9 @@ const WORKING_MEMORY: u64 = 64 << 20;
 /// before it is drawn onto the image. A WebP decoder holds the colour planes and, if alpha is
 /// compressed, a separate alpha image. For an animated WebP, it also holds the canvas and the
 /// frame.
-const BESIDE_GIF: u32 = 4;
-const BESIDE_WEBP: u32 = 7;
-const BESIDE_ANIMATED_WEBP: u32 = 15;
+const GIF_EXTRA_BYTES: u32 = 4;
+const WEBP_EXTRA_BYTES: u32 = 7;
+const ANIMATED_WEBP_EXTRA_BYTES: u32 = 15;
 
 /// A decoder that has read the header.
 struct Opened<'a> {
@@ -25,14 +25,14 @@ struct Opened<'a> {
     height: u32,
     orientation: Orientation,
     /// Bytes per pixel that the decoder holds besides its output.
-    beside: u32,
+    extra_bytes: u32,
 }
 
 fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'a>, DecodeError> {
     let failed = |error: ImageError| corrupt(format, error);
     let input = Cursor::new(bytes);
     let mut orientation = Orientation::NoTransforms;
-    let (mut decoder, beside): (Box<dyn ImageDecoder + 'a>, u32) = match format {
+    let (mut decoder, extra_bytes): (Box<dyn ImageDecoder + 'a>, u32) = match format {
         Format::Png => {
             check_png_header(bytes, limits)?;
             let allowed = allocation_limits(limits, limits.max_pixels);
@@ -42,10 +42,11 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
             webp::check_frames(bytes, limits)?;
             orientation = webp::orientation(bytes);
             let decoder = WebPDecoder::new(input).map_err(failed)?;
-            let beside = if decoder.has_animation() { BESIDE_ANIMATED_WEBP } else { BESIDE_WEBP };
-            (Box::new(decoder), beside)
+            let extra_bytes =
+                if decoder.has_animation() { ANIMATED_WEBP_EXTRA_BYTES } else { WEBP_EXTRA_BYTES };
+            (Box::new(decoder), extra_bytes)
         }
-        Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), BESIDE_GIF),
+        Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), GIF_EXTRA_BYTES),
         Format::Bmp => (Box::new(BmpDecoder::new(input).map_err(failed)?), 0),
         Format::Jpeg | Format::Avif | Format::Heic => {
             return Err(super::unsupported(format.name(), "this decoder does not support the format"));
@@ -58,18 +59,18 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
     if format == Format::Png {
         orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     }
-    Ok(Opened { decoder, width, height, orientation, beside })
+    Ok(Opened { decoder, width, height, orientation, extra_bytes })
 }
 
-pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<Head, DecodeError> {
-    let Opened { decoder, width, height, orientation, beside } = open(format, bytes, limits)?;
+pub(super) fn probe(format: Format, bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
+    let Opened { decoder, width, height, orientation, extra_bytes } = open(format, bytes, limits)?;
     let colours = decoder.color_type();
     let output = u32::from(colours.bytes_per_pixel());
     // 8-bit RGB is used without conversion.
     let converting = if colours == ColorType::Rgb8 { output } else { output + BYTES_PER_PIXEL as u32 };
-    let turning = if orientation == Orientation::NoTransforms { 0 } else { TURNING };
-    let decoding_bytes = (output + beside).max(converting).max(turning);
-    Ok(Head { format, width, height, decoding_bytes })
+    let turning = if orientation == Orientation::NoTransforms { 0 } else { ROTATION_BYTES };
+    let decoding_bytes = (output + extra_bytes).max(converting).max(turning);
+    Ok(ImageHeader { format, width, height, decoding_bytes })
 }
 
 pub(super) fn decode(

@@ -23,7 +23,7 @@ const MODEL: [[f64; 3]; 5] =
 /// Estimates the pose of a face. Landmarks that are not finite or all coincide result in the worst
 /// score: value 0 with all angles 0.
 pub fn estimate(landmarks: &Landmarks) -> Pose {
-    let Some([[xx, xy, xz], [yx, yy, yz]]) = camera(landmarks) else { return Pose::default() };
+    let Some([[xx, xy, xz], [yx, yy, yz]]) = fit_camera(landmarks) else { return Pose::default() };
     let roll = yx.atan2(xx);
     let (sin, cos) = roll.sin_cos();
     // The matrix without roll: s [cos ψ, sin ψ sin φ, sin ψ cos φ; 0, cos φ, -sin φ].
@@ -43,7 +43,7 @@ pub fn estimate(landmarks: &Landmarks) -> Pose {
 }
 
 /// Returns the rows of the least-squares 2x3 scaled orthographic matrix.
-fn camera(landmarks: &Landmarks) -> Option<[[f64; 3]; 2]> {
+fn fit_camera(landmarks: &Landmarks) -> Option<[[f64; 3]; 2]> {
     let mean = |axis: usize| MODEL.iter().map(|p| p[axis]).sum::<f64>() / 5.0;
     let (mean_y, mean_z) = (mean(1), mean(2));
     // The model is symmetric about x = 0. Therefore x is independent of y and z, and the normal

@@ -4,7 +4,7 @@ use super::{Profile, QualityReport};
 
 /// Limits on raw values. Each has the reason code that is reported for a face outside the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Demands {
+pub struct QualityLimits {
     /// Minimum Laplacian variance: `too_blurry`.
     pub blur: f32,
     /// Minimum Tenengrad: `too_blurry`.
@@ -30,14 +30,14 @@ pub struct Demands {
 }
 
 /// The limits of `standard` and `strict`, in this order.
-const TABLE: [Demands; 2] = {
+const TABLE: [QualityLimits; 2] = {
     #[rustfmt::skip]
-    let standard = Demands {
+    let standard = QualityLimits {
         blur: 15.0, sharpness: 3000.0, darkest: 40.0, brightest: 225.0, contrast: 15.0, clipped: 0.40,
         size: 12.0, yaw: 55.0, pitch: 45.0, inside: 0.75, det_score: 0.5,
     };
     #[rustfmt::skip]
-    let strict = Demands {
+    let strict = QualityLimits {
         blur: 150.0, sharpness: 6000.0, darkest: 60.0, brightest: 205.0, contrast: 25.0, clipped: 0.20,
         size: 40.0, yaw: 25.0, pitch: 25.0, inside: 0.95, det_score: 0.7,
     };
@@ -46,7 +46,7 @@ const TABLE: [Demands; 2] = {
 
 impl Profile {
     /// Returns the profile's limits; `None` for `off`.
-    pub fn demands(self) -> Option<&'static Demands> {
+    pub fn limits(self) -> Option<&'static QualityLimits> {
         match self {
             Self::Off => None,
             Self::Standard => Some(&TABLE[0]),
@@ -57,8 +57,8 @@ impl Profile {
 
 /// Returns the stable codes of the limits that a report does not meet, in the order of the
 /// measures.
-pub(super) fn unmet(report: &QualityReport, profile: Profile) -> Vec<String> {
-    let Some(limits) = profile.demands() else { return Vec::new() };
+pub(super) fn unmet_limits(report: &QualityReport, profile: Profile) -> Vec<String> {
+    let Some(limits) = profile.limits() else { return Vec::new() };
     // Written so that NaN does not meet a limit.
     let at_least = |raw: f32, limit: f32| raw >= limit;
     let at_most = |raw: f32, limit: f32| raw <= limit;

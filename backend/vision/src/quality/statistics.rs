@@ -82,7 +82,7 @@ fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
         let [above, here, below] = &rows;
         for start in (0..width).step_by(RUN) {
             let end = (start + RUN).min(width) + 2;
-            run(&above[start..end], &here[start..end], &below[start..end], &mut total);
+            add_run(&above[start..end], &here[start..end], &below[start..end], &mut total);
         }
         rows.rotate_left(1);
     }
@@ -90,7 +90,7 @@ fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
 }
 
 /// Adds the sums of one run; the slices are two pixels longer than the run.
-fn run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
+fn add_run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
     let length = above.len() - 2;
     let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..length + 2]);
     let (h0, h1, h2) = (&here[..length], &here[1..=length], &here[2..length + 2]);

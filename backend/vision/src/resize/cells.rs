@@ -4,11 +4,11 @@ use crate::Frame;
 
 /// Maximum reduction in one step. A cell then has at most twice as many rows, and sums of that many
 /// bytes fit in 16 bits.
-pub(crate) const MOST_FACTOR: u32 = 128;
+pub(crate) const MAX_FACTOR: u32 = 128;
 
 /// Returns the means over a grid of `columns` x `rows` cells. Each axis has at least one cell and
 /// at most as many cells as pixels. It also has at least as many cells as pixels divided by
-/// [`MOST_FACTOR`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
+/// [`MAX_FACTOR`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
 /// together they cover exactly the frame.
 pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
     let edges = |length: u32, cells: u32| -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! Scales images for viewing: Lanczos with three lobes over all source pixels, with SIMD.
 
-use super::cells::{MOST_FACTOR, cell_means};
+use super::cells::{MAX_FACTOR, cell_means};
 use crate::{Frame, Taps};
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
@@ -8,12 +8,14 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 /// Minimum reduction factor that is left to Lanczos. Box means over whole pixels do the rest; they
 /// are many times faster, and at this ratio the difference is invisible.
-const GAP: f64 = 1.5;
+const MIN_LANCZOS_FACTOR: f64 = 1.5;
 
 /// Scales a frame up or down; a side of zero is treated as one.
 pub(crate) fn lanczos(source: &Frame, size: (u32, u32)) -> Frame {
     let (width, height) = (size.0.max(1), size.1.max(1));
-    let factor = |from: u32, to: u32| ((f64::from(from) / f64::from(to) / GAP) as u32).clamp(1, MOST_FACTOR);
+    let factor = |from: u32, to: u32| {
+        ((f64::from(from) / f64::from(to) / MIN_LANCZOS_FACTOR) as u32).clamp(1, MAX_FACTOR)
+    };
     let (across, down) = (factor(source.width(), width), factor(source.height(), height));
     if across > 1 || down > 1 {
         let cells = (source.width() / across, source.height() / down);

@@ -28,7 +28,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
     // A library without any GPU provider needs no attempt, and no warnings about it.
     if let Some(cpu) = sides.first() {
         let report = cpu.analyzer.engine().report();
-        if report.is_of_the_cpu_alone() {
+        if report.is_cpu_only() {
             notes.push(format!(
                 "no GPU was measured: ONNX Runtime {} was built for the CPU only",
                 report.runtime_version

@@ -1,6 +1,6 @@
 //! A run on a backend that takes images.
 use super::Entry;
-use super::run::{Outcome, bucket, collect};
+use super::run::{BatchResult, bucket, collect};
 use crate::backend::{Backend, BackendError};
 use crate::models::Model;
 
@@ -10,10 +10,9 @@ pub(super) fn run<M: Model>(
     backend: &mut dyn Backend,
     buckets: &[usize],
     part: &[Entry<M>],
-) -> Outcome<M> {
+) -> BatchResult<M> {
     let items = bucket(buckets, part.len());
-    let pictures: Option<Vec<_>> = part.iter().map(|entry| model.picture(&entry.input)).collect();
-    let pictures =
-        pictures.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
-    collect(model, part, items, |read| backend.run_pictures(&pictures, items, read))
+    let images: Option<Vec<_>> = part.iter().map(|entry| model.image_input(&entry.input)).collect();
+    let images = images.ok_or_else(|| BackendError::Failed("the request contains no image".to_owned()))?;
+    collect(model, part, items, |read| backend.run_images(&images, items, read))
 }
