@@ -46,7 +46,11 @@ pub(crate) fn decode<M: CursorKey>(cursor: Option<&str>) -> Result<Option<M>, Ap
 
 /// Cuts `rows` to `limit` and returns the cursor of the next page. Returns `None` if there is no
 /// next page. The caller must have selected `limit + 1` rows.
-pub(crate) fn cut<T, M: CursorKey>(rows: &mut Vec<T>, limit: i64, id: impl Fn(&T) -> M) -> Option<String> {
+pub(crate) fn paginate<T, M: CursorKey>(
+    rows: &mut Vec<T>,
+    limit: i64,
+    id: impl Fn(&T) -> M,
+) -> Option<String> {
     let limit = usize::try_from(limit).unwrap_or(0);
     if rows.len() <= limit {
         return None;
