@@ -135,7 +135,7 @@ impl Ingest {
         // An erasure normalises addresses in the same way.
         let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
             url.as_deref()
-                .map(|url| crawler::urls::address(url).map_or_else(|_| url.to_owned(), String::from))
+                .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
         let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
         let mut erased = false;
