@@ -97,7 +97,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
 
 /// Returns the identity of the reader of a page. A visit that another reader stored is not reused.
 fn reader_of(context: &Context, url: &Url) -> String {
-    extract::reader(context.fetcher.agent(), context.config.recipes.of(url))
+    extract::extractor_id(context.fetcher.agent(), context.config.recipes.of(url))
 }
 
 async fn read(
@@ -180,7 +180,7 @@ async fn read_page(
         let Fetched { body, url, content_type, .. } = &fetched;
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         let visit = http_cache::visit(&fetched).and_then(|visit| {
-            let content = page.to_memory(&fetched.robots_tags)?;
+            let content = page.to_stored_bytes(&fetched.robots_tags)?;
             Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
         (page, visit, fetched)
@@ -203,7 +203,7 @@ async fn take_over(
     known: PageVisit,
 ) -> Result<Option<PageOutcome>, JobError> {
     let PageVisit { visit, content, .. } = known;
-    let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
+    let Some((page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
         return Ok(None);
     };
     // The directives of both responses apply.
@@ -275,8 +275,11 @@ async fn store_once(
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-        let job =
-            |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(collection, frontier::level(0));
+        let job = |row| {
+            PageJob::new(crawl, row, home.clone())
+                .sitemap(*nested)
+                .job(collection, frontier::depth_priority(0))
+        };
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
@@ -292,7 +295,7 @@ async fn store_once(
         // The queue rejects jobs with an invalid host name. The row of such an image is settled
         // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =
-            admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
+            admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
         (found, left_out) = (fetchable.len() as i64, others.len());
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
