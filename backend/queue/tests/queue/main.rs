@@ -4,6 +4,7 @@
 mod contention;
 mod crashes;
 mod enqueue;
+mod failures;
 mod forget;
 mod groups;
 mod inspect;
@@ -13,4 +14,3 @@ mod runner;
 mod settling;
 mod support;
 mod tenants;
-mod trouble;
