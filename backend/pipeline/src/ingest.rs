@@ -149,7 +149,7 @@ impl Ingest {
         let embedder = analyzer.engine().embedder();
         let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
         let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
-        store.note_match(model.id, embedder.match_threshold, embedder.match_fmr).await?;
+        store.record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
         let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, sketcher: None };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -46,7 +46,7 @@ impl Crawls {
         let mut tx = self.store().begin().await?;
         self.queue().complete(tx.conn(), claim).await?;
         let mut next = None;
-        if self.store().take_next_run(tx.conn(), previous).await? {
+        if self.store().claim_next_run(tx.conn(), previous).await? {
             let previous = self.store().crawl(previous).await?;
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
                 .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;

@@ -148,7 +148,7 @@ impl Ingest {
         }
         // Lock subjects before images, in the same order as the deletion of an enrolled image with
         // its last face.
-        store.hold_subjects(tx.conn(), collection, &[subject]).await?;
+        store.lock_subjects(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
         let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),

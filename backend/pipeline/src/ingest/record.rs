@@ -54,7 +54,7 @@ impl Ingest {
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.settle_image_url(tx.conn(), image_url, result).await?;
         if let (Some(answered), Some(_)) = (moved_to, image) {
-            store.note_moved_image(tx.conn(), image_url, &answered).await?;
+            store.record_moved_image(tx.conn(), image_url, &answered).await?;
         }
         if state == ImageState::Suppressed {
             suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::host_delays::OwnDelay;
-use store::hosts::{HostPace, Turn};
+use store::hosts::{HostPace, PermitOutcome};
 use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -104,13 +104,15 @@ impl HostThrottle {
         loop {
             let shared = millis(delay.shared);
             let turn = match delay.own {
-                Some(own) => self.store.take_own_turn(host, own, shared).await,
-                None => self.store.take_turn(host, shared).await,
+                Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
+                None => self.store.acquire_host_permit(host, shared).await,
             };
             let until = match turn.map_err(|error| self.database_failed(&error))? {
-                Turn::Granted { token } => return Ok(token),
-                Turn::Wait { until } if until > deadline => return Err(FetchError::Postponed(until)),
-                Turn::Wait { until } => until,
+                PermitOutcome::Granted { token } => return Ok(token),
+                PermitOutcome::Wait { until } if until > deadline => {
+                    return Err(FetchError::Postponed(until));
+                }
+                PermitOutcome::Wait { until } => until,
             };
             // The clocks of two machines differ, so always wait a short time.
             let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
