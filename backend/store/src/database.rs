@@ -156,12 +156,12 @@ impl Store {
         let known = self.has_schema().await?;
         let applied =
             if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
-        let wanted = MIGRATIONS.iter().count();
-        if applied == wanted {
+        let expected = MIGRATIONS.iter().count();
+        if applied == expected {
             return Ok(());
         }
         Err(StoreError::Unsupported(format!(
-            "the database has {applied} of the {wanted} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
+            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
         )))
     }
 

@@ -43,8 +43,8 @@ const FINISH: &str = "
     where collection_id = $1 and host_key = $2";
 
 impl Store {
-    /// Requests a host permit like [`Store::acquire_host_permit`], after the collection's own longer
-    /// delay. `delay_ms` is the delay that applies to every collection. Call
+    /// Requests a host permit like [`Store::acquire_host_permit`], after the collection's own
+    /// longer delay. `delay_ms` is the delay that applies to every collection. Call
     /// [`Store::finish_own_request`] after `finish_request`.
     ///
     /// # Errors

@@ -315,9 +315,9 @@ async fn store_once(
             store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
-    store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
+    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions).await?;
     if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
-        let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id, image).await?;
+        let suppressed = store.erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;

@@ -27,11 +27,11 @@ impl Store {
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         for images in plan.images.chunks(IMAGES) {
-            traces.forget_images(conn, images).await?;
+            traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
         if !plan.addresses.is_empty() {
-            traces.forget_pages(conn, &plan.addresses).await?;
+            traces.erase_page_traces(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();

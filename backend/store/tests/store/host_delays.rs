@@ -75,10 +75,10 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     // Other collections wait only for the delay that applies to every collection.
     let token = granted(&store, theirs).await;
     finish(&store, theirs, token).await;
-    let turn = async || {
+    let is_granted = async || {
         matches!(store.acquire_host_permit(HOST, SHARED_MS).await.unwrap(), PermitOutcome::Granted { .. })
     };
-    while !turn().await {
+    while !is_granted().await {
         tokio::task::yield_now().await;
     }
 }
@@ -91,8 +91,11 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
     let PermitOutcome::Granted { token } = store.acquire_host_permit(HOST, SHARED_MS).await.unwrap() else {
         panic!()
     };
-    let told = waits(&store, ours).await;
-    assert!(told < clock(&store).await + time::Duration::seconds(30), "the collection's own delay applies");
+    let wait_until = waits(&store, ours).await;
+    assert!(
+        wait_until < clock(&store).await + time::Duration::seconds(30),
+        "the collection's own delay applies"
+    );
     store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     granted(&store, ours).await;
 }

@@ -91,7 +91,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     );
     let refused = enrol(&store, ours, bob, &found[1..], false).await;
     assert!(
-        matches!(&refused, Err(StoreError::Conflict(said)) if said.contains(&found[1].to_string())),
+        matches!(&refused, Err(StoreError::Conflict(message)) if message.contains(&found[1].to_string())),
         "{refused:?}"
     );
     assert_eq!(shown(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
@@ -113,7 +113,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     let again = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
     assert!(matches!(
         store.insert_subject(tx.conn(), ours, &again).await,
-        Err(StoreError::Conflict(said)) if said.contains("\"a\"")
+        Err(StoreError::Conflict(message)) if message.contains("\"a\"")
     ));
 }
 
@@ -147,7 +147,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
     assert_eq!((merged.face_count, merged.best_face_id), (3, Some(found[0])));
     assert!(matches!(store.subject(bob).await, Err(StoreError::NotFound { .. })));
     let both = merge(&store, ours, ada, &[eve]).await;
-    assert!(matches!(&both, Err(StoreError::Conflict(said)) if said.contains("a, e")), "{both:?}");
+    assert!(matches!(&both, Err(StoreError::Conflict(message)) if message.contains("a, e")), "{both:?}");
 
     let mut tx = store.begin().await.unwrap();
     let patch = SubjectPatch { external_id: Some(None), ..SubjectPatch::default() };
