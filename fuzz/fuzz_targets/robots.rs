@@ -1,4 +1,4 @@
-//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `judge`
+//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `verdict`
 //! give the same answer.
 #![no_main]
 use crawler::{Robots, urls};

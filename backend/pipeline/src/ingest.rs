@@ -30,7 +30,7 @@ use domain::Reason;
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
-use store::http_cache::Visit;
+use store::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
 use suppress::Place;
 use uuid::Uuid;
@@ -114,7 +114,7 @@ pub struct FetchedFrom {
     /// The requested address.
     pub url: String,
     /// The validators of the response, if it had any.
-    pub visit: Option<Visit>,
+    pub visit: Option<CachedResponse>,
 }
 
 /// Analyses and stores images. Cloning it is cheap.

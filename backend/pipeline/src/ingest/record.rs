@@ -60,7 +60,7 @@ impl Ingest {
             suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;
         }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
-            store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
+            store.cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
         if let Some(check) = check {
             check.end(store, &self.inner.queue, &mut tx).await?;

@@ -246,7 +246,7 @@ pub(crate) async fn forget(
     let jobs = store.erase_suppressed_image(tx.conn(), row).await?;
     forget_jobs(queue, tx, &jobs).await?;
     if let Some(claim) = claim {
-        queue.forget(tx.conn(), &[claim.id]).await?;
+        queue.redact(tx.conn(), &[claim.id]).await?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontie
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
-use store::http_cache::PageVisit;
+use store::http_cache::CachedPage;
 use store::ledger::Ledger;
 use store::pages::PageResult;
 use store::retried;
@@ -48,7 +48,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
     let is_map = looks_like_map(job);
     let reader = reader_of(context, &job.url);
     let mut known = match view.options.revalidate && !is_map {
-        true => context.store.page_visit(view.crawl.collection_id, job.url.as_str(), &reader).await?,
+        true => context.store.cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?,
         false => None,
     };
     let mut place = None;
@@ -181,7 +181,7 @@ async fn read_page(
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         let visit = http_cache::visit(&fetched).and_then(|visit| {
             let content = page.to_stored_bytes(&fetched.robots_tags)?;
-            Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
+            Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
         (page, visit, fetched)
     })
@@ -200,9 +200,9 @@ async fn take_over(
     view: &Arc<CrawlView>,
     job: &PageJob,
     mut fetched: Fetched,
-    known: PageVisit,
+    known: CachedPage,
 ) -> Result<Option<PageOutcome>, JobError> {
-    let PageVisit { visit, content, .. } = known;
+    let CachedPage { visit, content, .. } = known;
     let Some((page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
         return Ok(None);
     };
@@ -310,9 +310,9 @@ async fn store_once(
     store.settle_page(tx.conn(), job.page_id, &result).await?;
     match memory {
         Memory::Untouched => {}
-        Memory::Renewed => store.renew_page_visit(tx.conn(), crawl, job.url.as_str()).await?,
+        Memory::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
         Memory::Replaced(visit) => {
-            store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+            store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
     store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions).await?;
