@@ -1,4 +1,4 @@
-//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `judge`
+//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `verdict`
 //! give the same answer.
 #![no_main]
 use crawler::{Robots, urls};
@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(url) = urls::parse(&format!("http://site.example/{}", String::from_utf8_lossy(head))) else {
         return;
     };
-    let robots = Robots::from_answer(200, body, "facecrawl");
-    assert_eq!(robots.allows(&url), robots.judge(&url).allowed);
+    let robots = Robots::from_response(200, body, "facecrawl");
+    assert_eq!(robots.allows(&url), robots.verdict(&url).allowed);
     for sitemap in robots.sitemaps() {
         assert!(matches!(sitemap.scheme(), "http" | "https"));
     }

@@ -13,7 +13,10 @@ fuzz_target!(|text: &str| {
         assert!(url.fragment().is_none());
         // What is stored is found again by what was sent and by what was stored.
         assert_eq!(urls::normalise(url.clone()), url);
-        assert_eq!(urls::address(url.as_str()).ok(), Some(url.clone()).filter(|url| urls::bad_host(url).is_none()));
+        assert_eq!(
+            urls::parse_address(url.as_str()).ok(),
+            Some(url.clone()).filter(|url| urls::host_error(url).is_none())
+        );
         let _ = (urls::host_key(&url), urls::directory(&url), urls::trap(&url));
     }
 });

@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let answer = fetcher.fetch(Request::new(seed.join("/robots.txt")?, Kind::Robots), &AnyHop).await;
     let robots = match answer {
-        Ok(answer) => Robots::from_answer(answer.status, &answer.body, fetcher.agent()),
+        Ok(answer) => Robots::from_response(answer.status, &answer.body, fetcher.agent()),
         Err(_) => Robots::default(),
     };
     let (mut pages, mut images, mut failed, mut started_so_far) = (0_u64, 0_u64, 0_u64, 0_u64);

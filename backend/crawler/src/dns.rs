@@ -1,5 +1,5 @@
 //! Resolves host names to addresses that passed the guard.
-use crate::guard::{Guard, GuardError, Reach};
+use crate::guard::{AddressScope, Guard, GuardError};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub(crate) struct NoAddress(pub(crate) String);
 pub(crate) struct VettedResolver {
     pub(crate) guard: Guard,
     pub(crate) lookup: Arc<dyn Lookup>,
-    pub(crate) reach: Reach,
+    pub(crate) scope: AddressScope,
 }
 
 impl Resolve for VettedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (guard, lookup, reach) = (self.guard.clone(), self.lookup.clone(), self.reach);
+        let (guard, lookup, scope) = (self.guard.clone(), self.lookup.clone(), self.scope);
         Box::pin(async move {
             let name = name.as_str();
             let answer = match lookup.lookup(name).await {
@@ -45,7 +45,7 @@ impl Resolve for VettedResolver {
                 Ok(answer) => Ok(answer),
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;
-            let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, reach);
+            let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, scope);
             // The client replaces port 0 by the port of the URL.
             let addresses = vetted?.into_iter().map(|ip| SocketAddr::new(ip, 0));
             Ok(Box::new(addresses) as Addrs)

@@ -6,13 +6,13 @@ pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
 mod extensions;
-mod gate;
 mod json_ld;
-mod memory;
 mod picture;
 mod reader;
+mod recipe_filter;
 mod resolve;
 mod srcset;
+mod stored_page;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -22,7 +22,7 @@ use crate::recipes::SiteRecipe;
 use url::Url;
 
 pub use extensions::{has_image_extension, is_page_path};
-pub use memory::{LONGEST_MEMORY, reader};
+pub use stored_page::{MAX_STORED_BYTES, extractor_id};
 
 /// Maximum number of links per page. Later ones are dropped.
 pub const MAX_LINKS: usize = 10_000;

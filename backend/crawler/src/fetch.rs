@@ -58,7 +58,7 @@ pub struct Validators {
 
 /// Maximum bytes of a validator. Longer ones are dropped, so that servers cannot use them to store
 /// large data.
-const LONGEST_VALIDATOR: usize = 512;
+const MAX_VALIDATOR_BYTES: usize = 512;
 
 /// A response with its complete body.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Fetched {
     /// Returns the validators for a later request, or `None` if the response has none.
     pub fn validators(&self) -> Option<Validators> {
         let short = |value: &Option<String>| {
-            value.clone().filter(|value| !value.is_empty() && value.len() <= LONGEST_VALIDATOR)
+            value.clone().filter(|value| !value.is_empty() && value.len() <= MAX_VALIDATOR_BYTES)
         };
         let (etag, last_modified) = (short(&self.etag), short(&self.last_modified));
         (etag.is_some() || last_modified.is_some()).then(|| Validators {
@@ -107,7 +107,7 @@ pub enum FetchError {
     Refused(Reason),
     /// The policy postpones the hop (politeness).
     #[error("the request was postponed by the rate limit of the host")]
-    Later(time::OffsetDateTime),
+    Postponed(time::OffsetDateTime),
     /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
@@ -143,7 +143,7 @@ impl FetchError {
             Self::Guard(GuardError::Url(_)) => Reason::ForbiddenUrl,
             Self::Guard(GuardError::Address { .. }) => Reason::ForbiddenAddress,
             Self::Refused(reason) => reason.clone(),
-            Self::Later(_) => Reason::Later,
+            Self::Postponed(_) => Reason::Later,
             Self::Dns(_) => Reason::DnsFailure,
             Self::Connect(_) => Reason::ConnectFailure,
             Self::Timeout(_) => Reason::Timeout,
@@ -156,7 +156,7 @@ impl FetchError {
     /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Later(_) | Self::Dns(_) | Self::Connect(_) | Self::Timeout(_) => true,
+            Self::Postponed(_) | Self::Dns(_) | Self::Connect(_) | Self::Timeout(_) => true,
             Self::Status { status, .. } => {
                 matches!(status, 408 | 425 | 429) || (*status >= 500 && !matches!(status, 501 | 505))
             }
@@ -172,7 +172,8 @@ pub trait HopPolicy: Send + Sync {
     /// Allows or rejects this hop. Waits if the host will be available soon.
     ///
     /// # Errors
-    /// Returns [`FetchError::Refused`] or [`FetchError::Later`] if the hop must not be sent now.
+    /// Returns [`FetchError::Refused`] or [`FetchError::Postponed`] if the hop must not be sent
+    /// now.
     async fn admit(&self, url: &Url) -> Result<(), FetchError>;
     /// Reports that the head of the response arrived (`status`), or that the hop failed (`None`).
     /// Each admitted hop ends with exactly one call of this method or of [`Self::abandoned`].

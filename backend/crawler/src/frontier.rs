@@ -5,8 +5,8 @@
 //! new to the crawl count.
 //!
 //! The estimates are smoothed, so that a single page has little influence. A directory starts with
-//! `ASSUMED` pages of its host's yield. A host starts with `ASSUMED` pages of one image each. The
-//! arithmetic uses integers only, so that equal counts give equal priorities everywhere.
+//! `ASSUMED_PAGES` pages of its host's yield. A host starts with `ASSUMED_PAGES` pages of one image
+//! each. The arithmetic uses integers only, so that equal counts give equal priorities everywhere.
 
 /// Counts the pages that were read, and the images on them that were new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,36 +19,37 @@ pub struct Yield {
 
 /// Priority added per level of depth. The pages of one level with the lowest yield therefore come
 /// after the pages of the next level with the highest yield.
-const LEVEL: i32 = 4;
+const DEPTH_WEIGHT: i32 = 4;
 /// Penalties by expected yield: (minimum of expected thousandths of an image per page, penalty
 /// added to the priority). The first match is used.
-const STEPS: [(u64, i32); 4] = [(4_000, 0), (1_000, 1), (250, 3), (0, 5)];
+const YIELD_PENALTIES: [(u64, i32); 4] = [(4_000, 0), (1_000, 1), (250, 3), (0, 5)];
 /// Expected thousandths of an image per page on an unknown host.
-const UNKNOWN: u64 = 1_000;
+const UNKNOWN_HOST_YIELD: u64 = 1_000;
 /// Maximum yield that a directory inherits from its host, in thousandths of an image per page. One
 /// directory with a high yield must not raise the estimates of all others.
-const MOST_ASSUMED: u64 = 2_000;
+const MAX_INHERITED_YIELD: u64 = 2_000;
 /// Weight of the assumed yield, in pages.
-const ASSUMED: u64 = 2;
+const ASSUMED_PAGES: u64 = 2;
 
 /// Returns the priority of a page; lower values are fetched first. The page is `depth` links away
 /// from a seed. `directory` and `host` are the yields of its directory and its host.
 pub fn priority(depth: i32, directory: Yield, host: Yield) -> i16 {
-    let expected = expected(directory, expected(host, UNKNOWN).min(MOST_ASSUMED));
-    let back = STEPS.iter().find(|(from, _)| expected >= *from).map_or(0, |(_, back)| *back);
-    level(depth).saturating_add(i16::try_from(back).unwrap_or(0))
+    let expected = expected(directory, expected(host, UNKNOWN_HOST_YIELD).min(MAX_INHERITED_YIELD));
+    let penalty =
+        YIELD_PENALTIES.iter().find(|(from, _)| expected >= *from).map_or(0, |(_, penalty)| *penalty);
+    depth_priority(depth).saturating_add(i16::try_from(penalty).unwrap_or(0))
 }
 
 /// Returns the priority from depth alone, without a penalty. It applies to seeds, sitemaps and
 /// images. The `depth` of an image is that of its page.
-pub fn level(depth: i32) -> i16 {
-    i16::try_from(depth.saturating_mul(LEVEL)).unwrap_or(i16::MAX)
+pub fn depth_priority(depth: i32) -> i16 {
+    i16::try_from(depth.saturating_mul(DEPTH_WEIGHT)).unwrap_or(i16::MAX)
 }
 
 /// Returns the expected thousandths of an image on the next page.
 fn expected(seen: Yield, assumed: u64) -> u64 {
-    let images = seen.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED));
-    images / seen.pages.saturating_add(ASSUMED)
+    let images = seen.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED_PAGES));
+    images / seen.pages.saturating_add(ASSUMED_PAGES)
 }
 
 #[cfg(test)]
@@ -72,7 +73,7 @@ mod tests {
         // levels deeper does not.
         assert!(priority(2, seen(3, 60), NOTHING) < barren);
         assert!(priority(3, seen(3, 60), NOTHING) > barren);
-        assert!(level(1) < unknown, "images of a page come before the pages it links to");
+        assert!(depth_priority(1) < unknown, "images of a page come before the pages it links to");
     }
 
     #[test]

@@ -45,11 +45,11 @@ impl GuardError {
 /// Which addresses a connection may reach, depending on its port. The resolver receives only a
 /// name, so the port is checked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum AddressScope {
     /// The port is allowed everywhere: public addresses and allowed private ranges.
     Public,
     /// Any other port: allowed private ranges only.
-    OpenedRanges,
+    AllowedPrivate,
 }
 
 /// The rules of the guard. Cheap to clone.
@@ -103,12 +103,12 @@ impl Guard {
             Some(Host::Ipv4(address)) => self.check_address(address.into(), port),
             Some(Host::Ipv6(address)) => self.check_address(address.into(), port),
             Some(Host::Domain(_)) => {
-                if let Some(why) = urls::bad_host(url) {
+                if let Some(why) = urls::host_error(url) {
                     return refuse(why.into());
                 }
                 // Every port is allowed inside the allowed private ranges. Whether the name
                 // resolves to one is known only at connection time.
-                if self.reach(port) == Reach::Public || self.has_opened_ranges() {
+                if self.address_scope(port) == AddressScope::Public || self.allows_private_ranges() {
                     Ok(())
                 } else {
                     Err(self.port_error(port))
@@ -122,25 +122,25 @@ impl Guard {
     /// # Errors
     /// Returns the reason why the address is forbidden.
     pub fn check_address(&self, address: IpAddr, port: u16) -> Result<(), GuardError> {
-        self.check_reach(address, self.reach(port)).map_err(|error| match error {
+        self.check_scope(address, self.address_scope(port)).map_err(|error| match error {
             GuardError::Url(_) => self.port_error(port),
             other => other,
         })
     }
 
     /// Returns which addresses a connection to this port may reach.
-    pub(crate) fn reach(&self, port: u16) -> Reach {
-        if self.rules.ports.contains(&port) { Reach::Public } else { Reach::OpenedRanges }
+    pub(crate) fn address_scope(&self, port: u16) -> AddressScope {
+        if self.rules.ports.contains(&port) { AddressScope::Public } else { AddressScope::AllowedPrivate }
     }
 
     /// Returns whether the configuration allows any private range.
-    pub(crate) fn has_opened_ranges(&self) -> bool {
+    pub(crate) fn allows_private_ranges(&self) -> bool {
         !self.rules.allow_private.is_empty()
     }
 
     /// Returns whether the address is in an allowed private range. An IPv4-mapped address is
     /// treated as the IPv4 address that the socket connects to.
-    fn is_opened(&self, address: IpAddr) -> bool {
+    fn is_allowed_private(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.rules.allow_private.iter().any(|net| net.contains(&address))
     }
@@ -152,9 +152,9 @@ impl Guard {
         &self,
         name: &str,
         answer: Vec<IpAddr>,
-        reach: Reach,
+        scope: AddressScope,
     ) -> Result<Vec<IpAddr>, GuardError> {
-        let check = |address: &IpAddr| self.check_reach(*address, reach);
+        let check = |address: &IpAddr| self.check_scope(*address, scope);
         if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
             let open: Vec<IpAddr> = answer.iter().copied().filter(|a| check(a).is_ok()).collect();
             if !open.is_empty() {
@@ -165,14 +165,14 @@ impl Guard {
         Ok(answer)
     }
 
-    fn check_reach(&self, address: IpAddr, reach: Reach) -> Result<(), GuardError> {
-        if self.is_opened(address) {
+    fn check_scope(&self, address: IpAddr, scope: AddressScope) -> Result<(), GuardError> {
+        if self.is_allowed_private(address) {
             return Ok(());
         }
-        match (ranges::special(address), reach) {
+        match (ranges::special(address), scope) {
             (Some(range), _) => Err(GuardError::Address { address, range }),
-            (None, Reach::Public) => Ok(()),
-            (None, Reach::OpenedRanges) => Err(GuardError::Url(
+            (None, AddressScope::Public) => Ok(()),
+            (None, AddressScope::AllowedPrivate) => Err(GuardError::Url(
                 "its port is open only inside the allowed private ranges, and its address is outside".into(),
             )),
         }

@@ -10,9 +10,9 @@ use std::time::Duration;
 /// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum pause that the crawler chooses itself.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+pub const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// Starting value that a failure doubles when there was no delay before.
-const FIRST_STEP: Duration = Duration::from_millis(125);
+const INITIAL_DELAY: Duration = Duration::from_millis(125);
 
 /// State of a host between two requests. The default represents a host without any request so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +56,11 @@ impl Pace {
     #[must_use]
     pub fn after(self, outcome: Outcome, bounds: Bounds) -> (Self, Option<Duration>) {
         let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
-        let doubled = within(self.delay.max(FIRST_STEP).saturating_mul(2).max(self.delay));
+        let doubled = within(self.delay.max(INITIAL_DELAY).saturating_mul(2).max(self.delay));
         match outcome {
             Outcome::Answered { status: 429 | 503, retry_after, .. } => {
                 let refusals = self.refusals.saturating_add(1);
-                let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(LONGEST_PAUSE);
+                let grown = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(MAX_PAUSE);
                 (Self { delay: doubled, refusals }, Some(retry_after.unwrap_or(grown)))
             }
             Outcome::Answered { status, took, .. } => {
@@ -131,7 +131,7 @@ mod tests {
         }
         assert_eq!(pauses, [Some(5), Some(10), None, Some(20), None, Some(5)]);
         let (_, pause) = Pace { refusals: u32::MAX, ..pace }.after(refused, BOUNDS);
-        assert_eq!(pause, Some(LONGEST_PAUSE));
+        assert_eq!(pause, Some(MAX_PAUSE));
         let asked = Outcome::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
         assert_eq!(pace.after(asked, BOUNDS).1, Some(ms(42)));
     }

@@ -226,8 +226,11 @@ mod tests {
             ("a:hover", "not a valid CSS selector"),
             ("a, b", "several selectors"),
         ] {
-            let said = error(&[recipe(&[], &[], &[text])]);
-            assert!(said.contains(&format!("recipe 1, drop: {text:?}")) && said.contains(part), "{said}");
+            let message = error(&[recipe(&[], &[], &[text])]);
+            assert!(
+                message.contains(&format!("recipe 1, drop: {text:?}")) && message.contains(part),
+                "{message}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@
 //! version (`facecrawl/1.0`). It obeys rules outside any group. The tests compare both parsers.
 mod rules;
 
-pub use rules::{MAX_RULE, MAX_RULES, MAX_STEPS};
+pub use rules::{MAX_RULE_BYTES, MAX_RULES, MAX_STEPS};
 
 use rules::{Rule, Rules};
 use std::collections::HashSet;
@@ -51,7 +51,7 @@ impl Robots {
     /// Builds the rules from a response. 2xx parses `body`. 3xx (redirects without a valid target)
     /// and 4xx except 429 allow everything. 429, 5xx and 0 (network error) disallow everything.
     /// `agent` is our product token.
-    pub fn from_answer(status: u16, body: &[u8], agent: &str) -> Self {
+    pub fn from_response(status: u16, body: &[u8], agent: &str) -> Self {
         match status {
             200..=299 => Self::parse(body, agent),
             429 => Self { closed: true, ..Self::default() },
@@ -127,12 +127,12 @@ impl Robots {
     /// Returns whether the URL may be fetched. The longest matching pattern applies; among equal
     /// lengths, `Allow` applies. `/robots.txt` itself is always allowed on a host that responded.
     pub fn allows(&self, url: &Url) -> bool {
-        self.judge(url).allowed
+        self.verdict(url).allowed
     }
 
     /// Returns the decision of [`Self::allows`] and its cost. At most [`MAX_STEPS`] bytes are
     /// compared, which takes a few milliseconds at worst, so the call is safe on an async thread.
-    pub fn judge(&self, url: &Url) -> Verdict {
+    pub fn verdict(&self, url: &Url) -> Verdict {
         let path = &url[Position::BeforePath..Position::AfterQuery];
         if self.closed || path == "/robots.txt" {
             return Verdict { allowed: !self.closed, steps: 0 };
@@ -141,7 +141,7 @@ impl Robots {
         if path.len() > crate::urls::MAX_PARSED_LENGTH {
             return Verdict { allowed: false, steps: 0 };
         }
-        self.rules.judge(path.as_bytes())
+        self.rules.verdict(path.as_bytes())
     }
 
     /// Returns the approximate memory of the rules and the sitemaps' URLs, in bytes.

@@ -1,12 +1,12 @@
 //! Parses sitemaps (sitemaps.org, with Google's image and video extensions) and feeds (RSS, Atom,
 //! Media RSS).
-mod gather;
+mod builder;
 #[cfg(test)]
 mod tests;
 
 use crate::extract::charset;
+use builder::SitemapBuilder;
 use flate2::bufread::GzDecoder;
-use gather::Gather;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use std::borrow::Cow;
@@ -70,15 +70,15 @@ pub struct ImageEntry {
 pub fn parse(body: &[u8], url: &Url) -> Sitemap {
     let body = unpack(body);
     let (text, _) = charset::decode(&body, None);
-    let mut gather = Gather::new(url);
+    let mut builder = SitemapBuilder::new(url);
     if is_url(text.trim_start()) {
         for line in text.lines().filter(|line| is_url(line.trim_start())) {
-            gather.page(line, None);
+            builder.page(line, None);
         }
     } else {
-        read_xml(&text, &mut gather);
+        read_xml(&text, &mut builder);
     }
-    gather.finish()
+    builder.finish()
 }
 
 /// Returns the local name of the first element of an XML file in lower case. The file may be
@@ -143,7 +143,7 @@ fn gunzip(mut packed: &[u8], limit: usize) -> Vec<u8> {
     out
 }
 
-fn read_xml(text: &str, gather: &mut Gather) {
+fn read_xml(text: &str, builder: &mut SitemapBuilder) {
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
     config.allow_dangling_amp = true;
@@ -151,19 +151,19 @@ fn read_xml(text: &str, gather: &mut Gather) {
     config.check_end_names = false;
     loop {
         match reader.read_event() {
-            Ok(Event::Start(tag)) => gather.open(&tag),
+            Ok(Event::Start(tag)) => builder.open(&tag),
             Ok(Event::Empty(tag)) => {
-                gather.open(&tag);
-                gather.close(tag.local_name().as_ref());
+                builder.open(&tag);
+                builder.close(tag.local_name().as_ref());
             }
-            Ok(Event::End(tag)) => gather.close(tag.local_name().as_ref()),
-            Ok(Event::Text(piece)) => gather.text(&piece.decode().unwrap_or_default()),
-            Ok(Event::CData(piece)) => gather.text(&piece.decode().unwrap_or_default()),
+            Ok(Event::End(tag)) => builder.close(tag.local_name().as_ref()),
+            Ok(Event::Text(piece)) => builder.text(&piece.decode().unwrap_or_default()),
+            Ok(Event::CData(piece)) => builder.text(&piece.decode().unwrap_or_default()),
             // The parser expands one character reference at a time and no custom entities, so
             // entities cannot multiply the text.
             Ok(Event::GeneralRef(name)) => {
                 let name = name.decode().unwrap_or_default();
-                gather.text(&htmlize::unescape(format!("&{name};")));
+                builder.text(&htmlize::unescape(format!("&{name};")));
             }
             Ok(Event::Eof) | Err(_) => return,
             Ok(_) => {}

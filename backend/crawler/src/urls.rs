@@ -12,7 +12,7 @@ pub const MAX_PARSED_LENGTH: usize = 8192;
 /// `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
 /// Maximum characters of a host name (RFC 1123).
-const MAX_HOST: usize = 253;
+const MAX_HOST_LENGTH: usize = 253;
 /// Maximum number of path segments of a page that is followed. Longer paths get the reason
 /// `path_too_deep`.
 pub const MAX_SEGMENTS: usize = 20;
@@ -80,7 +80,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
             url.scheme()
         ));
     }
-    if let Some(why) = bad_host(&url) {
+    if let Some(why) = host_error(&url) {
         return Err(format!("the URL {text:?} is not valid: {why}"));
     }
     // Percent escapes turn one byte into up to three.
@@ -98,11 +98,11 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
     if text.len() > MAX_PARSED_LENGTH {
         return None;
     }
-    resolved(base.join(text).ok()?)
+    normalise_checked(base.join(text).ok()?)
 }
 
 /// Applies the last step of [`resolve`], for callers that parse the URL themselves.
-pub(crate) fn resolved(url: Url) -> Option<Url> {
+pub(crate) fn normalise_checked(url: Url) -> Option<Url> {
     // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen
     // it.
     let fits =
@@ -112,10 +112,10 @@ pub(crate) fn resolved(url: Url) -> Option<Url> {
 
 /// Returns why the host of a URL is not a valid host name, if it is not. DNS allows at most 253
 /// characters per name and 63 per label (RFC 1123). The URL parser accepts longer ones.
-pub fn bad_host(url: &Url) -> Option<&'static str> {
+pub fn host_error(url: &Url) -> Option<&'static str> {
     let url::Host::Domain(name) = url.host()? else { return None };
     let bare = name.strip_suffix('.').unwrap_or(name);
-    if bare.is_empty() || bare.len() > MAX_HOST {
+    if bare.is_empty() || bare.len() > MAX_HOST_LENGTH {
         return Some("the host name is empty or longer than 253 characters");
     }
     if bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
@@ -130,7 +130,7 @@ pub fn bad_host(url: &Url) -> Option<&'static str> {
 ///
 /// # Errors
 /// Returns a sentence for the API caller that describes the error.
-pub fn address(text: &str) -> Result<Url, String> {
+pub fn parse_address(text: &str) -> Result<Url, String> {
     let text = text.trim();
     if !text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
         return parse(text);
@@ -334,7 +334,7 @@ pub fn directory(url: &Url) -> String {
 /// Returns the reason if the URL cannot be fetched (`forbidden_url`) or looks like a trap
 /// (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
 pub fn trap(url: &Url) -> Option<Reason> {
-    if bad_host(url).is_some() {
+    if host_error(url).is_some() {
         return Some(Reason::ForbiddenUrl);
     }
     if url.as_str().len() > MAX_LENGTH {

@@ -131,7 +131,7 @@ async fn insert(store: &Store, collection: Uuid, chunk: &[(u64, NewFace)]) -> Re
 /// cluster.
 async fn judge(store: &Store, person_of: &HashMap<Uuid, usize>) {
     let ids: Vec<Uuid> = person_of.keys().copied().collect();
-    let shown = store.shown_by(&ids).await.unwrap();
+    let shown = store.face_subjects(&ids).await.unwrap();
     let mut both: HashMap<(Uuid, usize), f64> = HashMap::new();
     let (mut clusters, mut people): (HashMap<Uuid, f64>, HashMap<usize, f64>) = Default::default();
     for (face, person) in person_of {

@@ -3,7 +3,7 @@
 //!
 //! A step processes a small batch of faces that no run has processed, in the order of their ids.
 //! The store's search returns their nearest neighbours. The subjects of all these faces, and the
-//! faces without a subject, are the parties of an agglomerative clustering with average linkage
+//! faces without a subject, are the units of an agglomerative clustering with average linkage
 //! ([`linkage`]).
 //!
 //! Each step is one transaction. Memory is therefore bounded by the batch, and a killed run
@@ -104,18 +104,18 @@ pub(crate) async fn step(store: &Store, run: &Clustering, after: Uuid) -> Result
     let concerned: Vec<Uuid> = concerned.into_iter().collect();
 
     let mut tx = store.begin().await?;
-    if !store.hold_clustering(tx.conn(), run.id).await? {
+    if !store.lock_clustering(tx.conn(), run.id).await? {
         return Ok(Step::Over);
     }
-    let parties = store.parties(tx.conn(), &scope, &concerned).await?;
-    let party_of: HashMap<Uuid, usize> = (parties.iter().enumerate())
-        .flat_map(|(index, party)| party.faces.iter().map(move |face| (*face, index)))
+    let units = store.cluster_units(tx.conn(), &scope, &concerned).await?;
+    let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
+        .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
         .collect();
     let pairs: Vec<(usize, usize)> = pairs
         .iter()
-        .filter_map(|pair| Some((*party_of.get(&pair.face)?, *party_of.get(&pair.neighbour)?)))
+        .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
         .collect();
-    let groups = linkage::group(&parties, &pairs, run.threshold);
+    let groups = linkage::group(&units, &pairs, run.threshold);
     let changes = store.apply_groups(tx.conn(), run.collection_id, &groups).await?;
     let looked = store.mark_clustered(tx.conn(), run.collection_id, &batch).await?;
     store.count_step(tx.conn(), run.id, looked, changes).await?;

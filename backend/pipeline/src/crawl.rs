@@ -134,7 +134,7 @@ impl Crawls {
         let mut crawl =
             self.store.insert_crawl(tx.conn(), collection, CrawlKind::Web, seeds, &stored).await?;
         if options.every.is_some() {
-            crawl = self.store.begin_series(tx.conn(), crawl.id).await?;
+            crawl = self.store.begin_schedule(tx.conn(), crawl.id).await?;
         }
         self.sow(&mut tx, &crawl, options).await?;
         tx.commit().await?;

@@ -30,7 +30,7 @@ use domain::Reason;
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
-use store::http_cache::Visit;
+use store::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
 use suppress::Place;
 use uuid::Uuid;
@@ -114,7 +114,7 @@ pub struct FetchedFrom {
     /// The requested address.
     pub url: String,
     /// The validators of the response, if it had any.
-    pub visit: Option<Visit>,
+    pub visit: Option<CachedResponse>,
 }
 
 /// Analyses and stores images. Cloning it is cheap.
@@ -149,7 +149,7 @@ impl Ingest {
         let embedder = analyzer.engine().embedder();
         let dimensions = i32::try_from(embedder.dimensions).unwrap_or(i32::MAX);
         let model = store.register_model(&embedder.identity, &embedder.name, dimensions).await?;
-        store.note_match(model.id, embedder.match_threshold, embedder.match_fmr).await?;
+        store.record_match_threshold(model.id, embedder.match_threshold, embedder.match_fmr).await?;
         let inner = Inner { analyzer, store, blobs, queue, model_id: model.id, sketcher: None };
         Ok(Self { inner: Arc::new(inner) })
     }

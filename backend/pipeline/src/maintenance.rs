@@ -163,7 +163,7 @@ impl Maintenance {
             }
             // The orphans are recorded for deletion like the blobs of a deleted row. If an image is
             // being stored with one of these blobs, the blob is therefore kept.
-            self.store.condemn_blobs(tx.conn(), orphans.clone()).await?;
+            self.store.record_blob_deletions(tx.conn(), orphans.clone()).await?;
             tx.commit().await?;
             swept.removed += self.store.drop_blobs(&self.blobs, &orphans).await?;
         }

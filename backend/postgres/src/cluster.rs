@@ -1,8 +1,8 @@
 //! Starts and stops the Postgres server.
 
 use crate::identity::Identity;
-use crate::initialise::{self, beside};
-use crate::{Config, Error, reachable, takeover};
+use crate::initialise::{self, sibling_path};
+use crate::{Config, Error, binaries_copy, takeover};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 /// Maximum length of the socket folder's path. A socket's path is limited to 104 bytes on macOS and
 /// 108 on Linux (`sockaddr_un`), including the name `/.s.PGSQL.5432` and a terminating zero.
-const LONGEST_SOCKET_DIR: usize = 104 - ".s.PGSQL.5432".len() - 2;
+const MAX_SOCKET_DIR_LENGTH: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
 /// The server logs this text for each connection and each child process that it ends when it stops.
-const CLOSED: &str = "due to administrator command";
+const EXPECTED_AT_STOP: &str = "due to administrator command";
 
 /// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
 /// the thread.
@@ -50,8 +50,8 @@ impl Cluster {
         }
         let lock = takeover::lock(&config.data_dir)?;
         let identity = Identity::choose(&config.data_dir)?;
-        if !identity.reaches(&config.bin_dir) {
-            config.bin_dir = reachable::copy_of(&config.bin_dir)?;
+        if !identity.can_run(&config.bin_dir) {
+            config.bin_dir = binaries_copy::copy_binaries(&config.bin_dir)?;
         }
         initialise::ensure(&config, &identity).await?;
         let socket_dir = socket_dir(&config.data_dir);
@@ -72,24 +72,28 @@ impl Cluster {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(Error::io(&program))?;
         let stderr = child.stderr.take().expect("stderr is piped");
-        let words = Arc::new(Mutex::new(VecDeque::new()));
+        let last_lines = Arc::new(Mutex::new(VecDeque::new()));
         let (ready, mut is_ready) = watch::channel(false);
         let (gone, exited) = watch::channel(false);
         let stopping = Arc::new(AtomicBool::new(false));
-        tokio::spawn(follow(stderr, words.clone(), ready, gone, stopping.clone()));
+        tokio::spawn(forward_log(stderr, last_lines.clone(), ready, gone, stopping.clone()));
 
         // From here on, dropping `cluster` (on an error or a cancelled start) stops the server.
         let mut cluster =
             Self { child: Some(child), socket_dir, database: config.database, exited, stopping, _lock: lock };
-        let last_words =
-            || words.lock().map(|w| w.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default();
+        let log_tail = || {
+            last_lines
+                .lock()
+                .map(|lines| lines.iter().cloned().collect::<Vec<_>>().join("\n"))
+                .unwrap_or_default()
+        };
         match tokio::time::timeout(config.start_timeout, is_ready.wait_for(|ready| *ready)).await {
             Ok(Ok(_)) => {}
             // The log ended before the server was ready, so the server has exited.
-            Ok(Err(_)) => return Err(Error::Failed { program: "postgres", output: last_words() }),
+            Ok(Err(_)) => return Err(Error::Failed { program: "postgres", output: log_tail() }),
             Err(_) => {
                 cluster.stop_now().await;
-                return Err(Error::Timeout { seconds: config.start_timeout.as_secs(), output: last_words() });
+                return Err(Error::Timeout { seconds: config.start_timeout.as_secs(), output: log_tail() });
             }
         }
         tracing::debug!(socket = %cluster.socket_dir.display(), uid = identity.uid(), "database is ready");
@@ -168,16 +172,16 @@ fn signal_child(child: &Child, signal: Signal) {
 
 /// Reads the server's log to its end: forwards it to the program's log, keeps its last lines, and
 /// detects when the server is ready.
-async fn follow(
+async fn forward_log(
     stderr: ChildStderr,
-    words: Arc<Mutex<VecDeque<String>>>,
+    last_lines: Arc<Mutex<VecDeque<String>>>,
     ready: watch::Sender<bool>,
     gone: watch::Sender<bool>,
     stopping: Arc<AtomicBool>,
 ) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let is_expected = stopping.load(Ordering::Relaxed) && line.contains(CLOSED);
+        let is_expected = stopping.load(Ordering::Relaxed) && line.contains(EXPECTED_AT_STOP);
         if !is_expected && (line.contains("FATAL:") || line.contains("PANIC:")) {
             tracing::warn!(target: "postgres", "{line}");
         } else {
@@ -186,10 +190,10 @@ async fn follow(
         if line.contains("database system is ready to accept connections") {
             ready.send_replace(true);
         }
-        if let Ok(mut words) = words.lock() {
-            words.push_back(line);
-            if words.len() > 12 {
-                words.pop_front();
+        if let Ok(mut last_lines) = last_lines.lock() {
+            last_lines.push_back(line);
+            if last_lines.len() > 12 {
+                last_lines.pop_front();
             }
         }
     }
@@ -227,8 +231,8 @@ fn absolute(config: &Config) -> Result<Config, Error> {
 /// Returns the socket folder, which has the same parent as the data folder. If that path is too
 /// long for a socket, the socket folder is in `/tmp`, with a hash of the data folder in its name.
 fn socket_dir(data_dir: &Path) -> PathBuf {
-    let near = beside(data_dir, "run");
-    if near.as_os_str().len() <= LONGEST_SOCKET_DIR {
+    let near = sibling_path(data_dir, "run");
+    if near.as_os_str().len() <= MAX_SOCKET_DIR_LENGTH {
         return near;
     }
     let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());

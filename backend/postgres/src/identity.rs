@@ -31,7 +31,7 @@ impl Identity {
         }
         let owner = std::fs::metadata(data_dir).ok().map(|m| (m.uid(), m.gid())).filter(|(uid, _)| *uid != 0);
         let (uid, gid) = owner.or_else(|| passwd_entry("postgres")).unwrap_or(NOBODY);
-        let closed = closed_folder(data_dir, uid, gid);
+        let closed = inaccessible_folder(data_dir, uid, gid);
         if let Some(path) = &closed
             && which("setpriv").is_none()
         {
@@ -43,10 +43,10 @@ impl Identity {
     }
 
     /// Returns `true` if this user can run the programs in `bin_dir`.
-    pub fn reaches(&self, bin_dir: &Path) -> bool {
+    pub fn can_run(&self, bin_dir: &Path) -> bool {
         self.switch.is_none_or(|(uid, gid)| {
             let real = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());
-            [bin_dir, &real].into_iter().all(|path| closed_folder(path, uid, gid).is_none())
+            [bin_dir, &real].into_iter().all(|path| inaccessible_folder(path, uid, gid).is_none())
         })
     }
 
@@ -103,7 +103,7 @@ impl Identity {
 }
 
 /// Returns the first existing ancestor of `path` (or `path` itself) that the user cannot search.
-fn closed_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
+fn inaccessible_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
     let mut chain: Vec<&Path> = path.ancestors().collect();
     chain.reverse();
     chain.into_iter().find_map(|folder| {
@@ -133,7 +133,7 @@ fn which(program: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::closed_folder;
+    use super::inaccessible_folder;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -143,8 +143,8 @@ mod tests {
         std::fs::create_dir_all(closed.join("inner")).expect("folders");
         std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).expect("open");
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("close");
-        assert_eq!(closed_folder(&closed.join("inner"), 54_321, 54_321), Some(closed.clone()));
+        assert_eq!(inaccessible_folder(&closed.join("inner"), 54_321, 54_321), Some(closed.clone()));
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o711)).expect("open");
-        assert_eq!(closed_folder(&closed.join("inner"), 54_321, 54_321), None);
+        assert_eq!(inaccessible_folder(&closed.join("inner"), 54_321, 54_321), None);
     }
 }

@@ -20,11 +20,11 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
         std::fs::remove_dir(data).map_err(|_| Error::NotACluster(data.clone()))?;
     }
     tracing::info!(path = %data.display(), "creating the database cluster");
-    let fresh = beside(data, "new");
-    if fresh.exists() {
-        std::fs::remove_dir_all(&fresh).map_err(Error::io(&fresh))?;
+    let temporary = sibling_path(data, "new");
+    if temporary.exists() {
+        std::fs::remove_dir_all(&temporary).map_err(Error::io(&temporary))?;
     }
-    identity.private_folder(&fresh)?;
+    identity.private_folder(&temporary)?;
     let initdb = identity
         .command(&config.bin_dir.join("initdb"))
         .args([
@@ -36,15 +36,15 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
             "--no-instructions",
         ])
         .arg("--pgdata")
-        .arg(&fresh)
+        .arg(&temporary)
         .output()
         .await
         .map_err(Error::io(config.bin_dir.join("initdb")))?;
     if !initdb.status.success() {
         return Err(Error::Failed { program: "initdb", output: tail(&initdb.stdout, &initdb.stderr) });
     }
-    create_database(config, identity, &fresh).await?;
-    std::fs::rename(&fresh, data).map_err(Error::io(data))
+    create_database(config, identity, &temporary).await?;
+    std::fs::rename(&temporary, data).map_err(Error::io(data))
 }
 
 /// Creates the database in single-user mode, in which clients cannot connect.
@@ -75,20 +75,20 @@ async fn create_database(config: &Config, identity: &Identity, folder: &Path) ->
 async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
     let found = std::fs::read_to_string(file).map_err(Error::io(file))?.trim().to_owned();
     let program = config.bin_dir.join("postgres");
-    let said = tokio::process::Command::new(&program)
+    let output = tokio::process::Command::new(&program)
         .arg("--version")
         .output()
         .await
         .map_err(Error::io(&program))?;
     // Example output: "postgres (PostgreSQL) 18.4"
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
     let have =
-        said.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned();
+        output.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned();
     if found == have { Ok(()) } else { Err(Error::Version { path: config.data_dir.clone(), found, have }) }
 }
 
 /// Returns a path next to the data folder: for `data/postgres` and `run` it is `data/postgres.run`.
-pub(crate) fn beside(data_dir: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn sibling_path(data_dir: &Path, suffix: &str) -> PathBuf {
     let mut name = data_dir.file_name().unwrap_or_default().to_owned();
     name.push(".");
     name.push(suffix);

@@ -12,10 +12,10 @@
 
 #![cfg(unix)]
 
+mod binaries_copy;
 mod cluster;
 pub mod identity;
 mod initialise;
-mod reachable;
 mod takeover;
 
 pub use cluster::Cluster;

@@ -2,7 +2,7 @@
 //! socket.
 
 use crate::Error;
-use crate::initialise::beside;
+use crate::initialise::sibling_path;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Locks the data folder for the lifetime of the cluster. The operating system releases the lock
 /// when the process ends, for any reason.
 pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
-    let path = beside(data_dir, "lock");
+    let path = sibling_path(data_dir, "lock");
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;
     }
@@ -69,9 +69,9 @@ fn is_server_on(pid: Pid, data_dir: &Path) -> bool {
 
 /// Requests a fast shutdown, then an immediate one, then kills the process. Returns when the
 /// process has ended.
-pub(crate) async fn stop(pid: Pid, patience: Duration) {
+pub(crate) async fn stop(pid: Pid, time_limit: Duration) {
     for (signal, wait) in [
-        (Signal::INT, patience),
+        (Signal::INT, time_limit),
         (Signal::QUIT, Duration::from_secs(10)),
         (Signal::KILL, Duration::from_secs(5)),
     ] {

@@ -53,7 +53,7 @@ impl Queue {
     /// kind and tenant. The jobs of one tenant are ordered as in [`claim`](Self::claim). A runner
     /// calls this for its last free slots. Jobs that must run alone are claimed only by
     /// [`claim`](Self::claim).
-    pub(crate) async fn claim_beside(
+    pub(crate) async fn claim_of_other_tenants(
         &self,
         slots: &[(&str, Uuid, i64)],
         running: &[(&str, Uuid, i64)],
@@ -62,7 +62,7 @@ impl Queue {
         let kinds = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.0.to_owned()).collect::<Vec<_>>();
         let tenants = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.1).collect::<Vec<_>>();
         let counts = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.2).collect::<Vec<_>>();
-        Ok(sqlx::query_as(CLAIM_BESIDE)
+        Ok(sqlx::query_as(CLAIM_OTHER_TENANTS)
             .bind(kinds(slots))
             .bind(tenants(slots))
             .bind(counts(slots))
@@ -96,7 +96,7 @@ impl Queue {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let (ids, fences) = columns(claims);
+        let (ids, fences) = ids_and_fences(claims);
         Ok(sqlx::query_as(HEARTBEAT)
             .bind(ids)
             .bind(fences)
@@ -115,7 +115,7 @@ impl Queue {
 }
 
 /// Splits claims into ids and fences, as `unnest` expects them.
-pub(crate) fn columns(claims: &[Claim]) -> (Vec<Uuid>, Vec<i64>) {
+pub(crate) fn ids_and_fences(claims: &[Claim]) -> (Vec<Uuid>, Vec<i64>) {
     claims.iter().map(|claim| (claim.id, claim.fence)).unzip()
 }
 
@@ -231,7 +231,7 @@ const CLAIM: &str = concat!(
 /// A skip scan of the index `jobs_tenants` visits each tenant once, so the cost depends on the
 /// number of tenants, not of jobs. As in [`CLAIM`], the first pass chooses without locks; the
 /// second locks the chosen rows and skips those locked by others.
-const CLAIM_BESIDE: &str = concat!(
+const CLAIM_OTHER_TENANTS: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)
 ), running as (

@@ -1,5 +1,5 @@
 //! Enqueues jobs.
-use crate::partitions::FEW_PLACES;
+use crate::partitions::PLACES_WHEN_CROWDED;
 use crate::queue::{lock_groups_shared, wake};
 use crate::{NewJob, Queue, QueueError};
 use sha2::{Digest, Sha256};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// Maximum length, in bytes, of a unique key that is stored unchanged. Longer keys are stored as
 /// their SHA-256, because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
-const LONGEST_PLAIN_KEY: usize = 512;
+const MAX_PLAIN_KEY_BYTES: usize = 512;
 
 /// The result of enqueueing one `NewJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Queue {
             .bind(column(&order, |i| jobs[i].partition_key.as_deref()))
             .bind(self.config.partition_window)
             .bind(self.config.group_window)
-            .bind(FEW_PLACES)
+            .bind(PLACES_WHEN_CROWDED)
             .bind(column(&order, |i| jobs[i].tenant))
             .fetch_all(&mut *conn)
             .await?;
@@ -141,10 +141,10 @@ fn check(job: &NewJob) -> Result<(), String> {
         && (job.group_id.is_none()
             || partition_key.is_empty()
             || partition_key.contains('\0')
-            || partition_key.len() > LONGEST_PLAIN_KEY)
+            || partition_key.len() > MAX_PLAIN_KEY_BYTES)
     {
         return Err(format!(
-            "a partition key requires a group and must have 1 to {LONGEST_PLAIN_KEY} bytes without NUL"
+            "a partition key requires a group and must have 1 to {MAX_PLAIN_KEY_BYTES} bytes without NUL"
         ));
     }
     if has_nul(&job.payload) {
@@ -168,7 +168,7 @@ fn has_nul(value: &serde_json::Value) -> bool {
 
 /// Returns the key, or its digest if the key cannot be stored in an index entry or a text column.
 pub(crate) fn stored_key(key: &str) -> String {
-    if key.len() <= LONGEST_PLAIN_KEY && !key.contains('\0') {
+    if key.len() <= MAX_PLAIN_KEY_BYTES && !key.contains('\0') {
         key.to_owned()
     } else {
         format!("sha256:{}", hex::encode(Sha256::digest(key)))

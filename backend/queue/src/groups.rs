@@ -10,7 +10,7 @@
 //! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
 //! because their owners are statements that never wait for a row themselves (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
-use crate::settle::file;
+use crate::settle::finish;
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -29,8 +29,8 @@ impl Queue {
             .bind(group)
             .execute(&mut *conn)
             .await?;
-        for walk in HOLD {
-            sqlx::query(walk).bind(group).execute(&mut *conn).await?;
+        for pass in HOLD {
+            sqlx::query(pass).bind(group).execute(&mut *conn).await?;
         }
         Ok(())
     }
@@ -40,8 +40,8 @@ impl Queue {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
         let mut freed = 0;
-        for walk in RELEASE {
-            freed += sqlx::query(walk).bind(group).execute(&mut *conn).await?.rows_affected();
+        for pass in RELEASE {
+            freed += sqlx::query(pass).bind(group).execute(&mut *conn).await?.rows_affected();
         }
         if freed > 0 {
             wake(conn).await?;
@@ -64,9 +64,9 @@ impl Queue {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
         let mut cancelled = 0;
-        for walk in CANCEL {
-            let room = most.saturating_sub_unsigned(cancelled).max(0);
-            let done = sqlx::query(walk).bind(group).bind(room).execute(&mut *conn).await?;
+        for pass in CANCEL {
+            let remaining = most.saturating_sub_unsigned(cancelled).max(0);
+            let done = sqlx::query(pass).bind(group).bind(remaining).execute(&mut *conn).await?;
             cancelled += done.rows_affected();
         }
         Ok(cancelled)
@@ -149,7 +149,7 @@ macro_rules! cancel {
     returning jobs.id, group_id, jobs.fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
               kind, unique_key, locked_by, last_error, payload
 ) ",
-            file!("gone", "cancelled", "last_error")
+            finish!("gone", "cancelled", "last_error")
         )
     };
 }

@@ -1,13 +1,13 @@
 //! Operator functions: list, get, retry, cancel, stats.
 use crate::claim::bands;
 use crate::queue::{lock_groups_shared, wake};
-use crate::settle::file;
+use crate::settle::finish;
 use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
 /// Maximum number of rows that `list` returns.
-const LONGEST_LIST: i64 = 1000;
+const MAX_LIST_ROWS: i64 = 1000;
 
 /// Job counts for `/metrics` and the system page.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ impl Queue {
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<JobRow>, QueueError> {
-        let limit = limit.clamp(0, LONGEST_LIST);
+        let limit = limit.clamp(0, MAX_LIST_ROWS);
         // The statement contains only the requested conditions, so that each condition can use its
         // index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
@@ -226,7 +226,7 @@ const CANCEL: &str = concat!(
     returning id, group_id, fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
               kind, unique_key, locked_by, last_error, payload
 ) ",
-    file!("gone", "cancelled", "last_error"),
+    finish!("gone", "cancelled", "last_error"),
     " returning id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
        finished_at, last_error, group_id, false as held, locked_by"
 );

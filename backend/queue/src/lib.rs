@@ -7,7 +7,6 @@
 mod claim;
 mod enqueue;
 mod error;
-mod forget;
 mod groups;
 mod inspect;
 pub mod job;
@@ -15,6 +14,7 @@ mod keys;
 mod partitions;
 mod purge;
 pub mod queue;
+mod redact;
 mod report;
 pub mod runner;
 mod settle;

@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 /// A partition key with parked jobs, and the number of its free places.
 #[derive(FromRow)]
-struct Room {
+struct PartitionRoom {
     kind: String,
     group_id: Uuid,
     /// `None` if the group has no key after the one at which the pass starts.
@@ -37,14 +37,14 @@ struct Room {
 /// per group.
 const GROUPS: i64 = 16;
 const PARTITIONS: i64 = 500;
-const LEAST_PARTITIONS: i64 = 20;
+const MIN_PARTITIONS: i64 = 20;
 /// Number of places per partition key once half of the group's window is used.
-pub(crate) const FEW_PLACES: i64 = 8;
+pub(crate) const PLACES_WHEN_CROWDED: i64 = 8;
 
 /// Maximum number of groups whose position is remembered. Above it, all positions are removed.
 /// Entries of cancelled crawls' groups would otherwise be kept forever, because no pass visits
 /// these groups again.
-const MOST_POSITIONS: usize = 10_000;
+const MAX_POSITIONS: usize = 10_000;
 
 impl Queue {
     /// Unparks jobs of partition keys that have free places. Returns the number of unparked jobs.
@@ -60,19 +60,19 @@ impl Queue {
         }
         // The locks and the update must be two statements. The update takes its snapshot after the
         // locks are held, so it sees whether a group was held in the meantime.
-        let looked: Vec<Room> = sqlx::query_as(ROOMS)
+        let visited: Vec<PartitionRoom> = sqlx::query_as(ROOMS)
             .bind(self.config.partition_window)
             .bind(kinds)
             .bind(groups)
             .bind(after)
             .bind(PARTITIONS)
-            .bind(LEAST_PARTITIONS)
+            .bind(MIN_PARTITIONS)
             .bind(self.config.group_window)
-            .bind(FEW_PLACES)
+            .bind(PLACES_WHEN_CROWDED)
             .fetch_all(&mut *tx)
             .await?;
-        self.go_on_after(&looked);
-        let rooms: Vec<&Room> = looked.iter().filter(|room| room.room > 0).collect();
+        self.store_positions(&visited);
+        let rooms: Vec<&PartitionRoom> = visited.iter().filter(|room| room.room > 0).collect();
         if rooms.is_empty() {
             return Ok(0);
         }
@@ -96,12 +96,12 @@ impl Queue {
         &self,
         conn: &mut PgConnection,
     ) -> Result<(Vec<String>, Vec<Uuid>, Vec<String>), QueueError> {
-        let from = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner).group.clone();
+        let from = self.partition_cursor.lock().unwrap_or_else(PoisonError::into_inner).group.clone();
         let mut groups = self.groups_after(conn, &from).await?;
         if groups.is_empty() {
             groups = self.groups_after(conn, &Default::default()).await?;
         }
-        let mut positions = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut positions = self.partition_cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let are_all = (groups.len() as i64) < GROUPS;
         positions.group = groups.last().filter(|_| !are_all).cloned().unwrap_or_default();
         let after =
@@ -120,23 +120,19 @@ impl Queue {
 
     /// Stores the start of each group's next pass, which is after the keys of this pass. If all
     /// places of a group are taken, its next pass starts after the last key that got places.
-    fn go_on_after(&self, looked: &[Room]) {
-        let mut groups: BTreeMap<(&str, Uuid), Vec<&Room>> = BTreeMap::new();
-        for room in looked {
+    fn store_positions(&self, visited: &[PartitionRoom]) {
+        let mut groups: BTreeMap<(&str, Uuid), Vec<&PartitionRoom>> = BTreeMap::new();
+        for room in visited {
             groups.entry((&room.kind, room.group_id)).or_default().push(room);
         }
-        let mut positions = self.partitions_from.lock().unwrap_or_else(PoisonError::into_inner);
-        if positions.partitions.len() > MOST_POSITIONS {
+        let mut positions = self.partition_cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        if positions.partitions.len() > MAX_POSITIONS {
             positions.partitions.clear();
         }
         for ((kind, group), partitions) in groups {
-            let is_full = partitions.iter().map(|partition_key| partition_key.room).sum::<i64>()
-                >= partitions[0].group_room;
-            let last = if is_full {
-                partitions.iter().rfind(|partition_key| partition_key.room > 0)
-            } else {
-                partitions.last()
-            };
+            let is_full = partitions.iter().map(|room| room.room).sum::<i64>() >= partitions[0].group_room;
+            let last =
+                if is_full { partitions.iter().rfind(|room| room.room > 0) } else { partitions.last() };
             let is_end = !is_full && (partitions.len() as i64) < partitions[0].most;
             let key = (kind.to_owned(), group);
             match last.filter(|_| !is_end).and_then(|last| last.partition_key.clone()) {

@@ -4,7 +4,7 @@
 //! process at a time does this, in small statements with pauses in between. Discarded jobs are kept
 //! until they are retried or explicitly deleted.
 use crate::claim::interval;
-use crate::runner::backoff::within;
+use crate::runner::backoff::with_time_limit;
 use crate::{Queue, QueueError};
 use std::time::Instant;
 use time::OffsetDateTime;
@@ -24,7 +24,7 @@ impl Queue {
         let mut purged = 0;
         loop {
             let begun = Instant::now();
-            let deleted = within(self.config.lease, self.purge_some()).await?;
+            let deleted = with_time_limit(self.config.lease, self.purge_some()).await?;
             purged += deleted.unsigned_abs();
             if deleted < BATCH {
                 return Ok(purged);

@@ -15,10 +15,10 @@ use uuid::Uuid;
 pub const CHANNEL: &str = "facecrawl_jobs";
 
 /// How long a call waits for one of the queue's own connections before it fails.
-const ACQUIRE: Duration = Duration::from_secs(5);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum value, in milliseconds, of a Postgres timeout setting.
-const MOST_MILLISECONDS: u128 = i32::MAX as u128;
+const MAX_MILLISECONDS: u128 = i32::MAX as u128;
 
 /// Times and limits of the queue.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ impl Default for Config {
 
 /// The positions at which the last passes of `unpark` ended.
 #[derive(Debug, Default)]
-pub(crate) struct PartitionPositions {
+pub(crate) struct PartitionCursor {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     pub(crate) group: (String, Uuid),
     /// The last key that the last pass visited in each group. A pass starts at the first key of a
@@ -69,13 +69,13 @@ pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
     /// The position at which the next call of `unpark` starts.
-    pub(crate) partitions_from: Arc<Mutex<PartitionPositions>>,
+    pub(crate) partition_cursor: Arc<Mutex<PartitionCursor>>,
 }
 
 impl Queue {
     /// Creates a queue on a migrated database.
     pub fn new(pool: PgPool, config: Config) -> Self {
-        Self { pool, config, partitions_from: Arc::default() }
+        Self { pool, config, partition_cursor: Arc::default() }
     }
 
     /// Returns the pool, for callers that open their own transaction.
@@ -91,15 +91,16 @@ impl Queue {
     /// depends on the parameter values.
     pub fn on_own_connections(&self, connections: u32) -> Self {
         // If a process stops inside a transaction, its row locks are released after at most the
-        // duration of a lease. The timeouts also stop a statement whose caller gave up (`within`).
-        let patience = self.config.lease.as_millis().clamp(1, MOST_MILLISECONDS);
+        // duration of a lease. The timeouts also stop a statement whose caller gave up
+        // (`with_time_limit`).
+        let timeout = self.config.lease.as_millis().clamp(1, MAX_MILLISECONDS);
         let settings = format!(
-            "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {patience};
-             set idle_in_transaction_session_timeout = {patience}"
+            "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {timeout};
+             set idle_in_transaction_session_timeout = {timeout}"
         );
         let pool = PgPoolOptions::new()
             .max_connections(connections)
-            .acquire_timeout(ACQUIRE)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
             .after_connect(move |conn, _| {
                 let settings = settings.clone();
                 Box::pin(async move {
@@ -108,7 +109,7 @@ impl Queue {
                 })
             })
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
-        Self { pool, config: self.config.clone(), partitions_from: self.partitions_from.clone() }
+        Self { pool, config: self.config.clone(), partition_cursor: self.partition_cursor.clone() }
     }
 
     /// Returns the configuration.

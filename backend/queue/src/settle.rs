@@ -4,10 +4,10 @@
 //! is stale and nothing changes.
 //!
 //! `complete` and `fail` run in the caller's transaction, which may then enqueue into the job's
-//! group. So they acquire the group's shared lock before they lock the row (see `gate`). A
+//! group. So they acquire the group's shared lock before they lock the row (see `group_lock`). A
 //! transaction that holds, releases or cancels the group therefore waits only for this lock, before
 //! it locks any row. The other statements never wait for a row, like those of `claim`.
-use crate::claim::columns;
+use crate::claim::ids_and_fences;
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
 use sqlx::PgConnection;
@@ -57,9 +57,9 @@ impl Queue {
         if claims.is_empty() {
             return Ok(Batch::default());
         }
-        let (ids, fences) = columns(claims);
+        let (ids, fences) = ids_and_fences(claims);
         let done = sqlx::query_scalar(COMPLETE_MANY).bind(ids).bind(fences).fetch_all(&self.pool).await?;
-        self.sort_out(claims, done).await
+        self.divide_unsettled(claims, done).await
     }
 
     /// Records a failed attempt. The job becomes retryable, with backoff or at `retry_at`. It is
@@ -117,14 +117,14 @@ impl Queue {
         if claims.is_empty() {
             return Ok(Batch::default());
         }
-        let (ids, fences) = columns(claims);
+        let (ids, fences) = ids_and_fences(claims);
         let mut tx = self.pool.begin().await?;
         let done: Vec<Uuid> = sqlx::query_scalar(RELEASE).bind(ids).bind(fences).fetch_all(&mut *tx).await?;
         if !done.is_empty() {
             wake(&mut tx).await?;
         }
         tx.commit().await?;
-        self.sort_out(claims, done).await
+        self.divide_unsettled(claims, done).await
     }
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
@@ -156,13 +156,13 @@ impl Queue {
 
     /// Divides the claims that a batch did not settle into stale claims and claims with a locked
     /// row.
-    async fn sort_out(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
+    async fn divide_unsettled(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
         if done.len() == claims.len() {
             return Ok(Batch::default());
         }
         let done: HashSet<Uuid> = done.into_iter().collect();
         let left: Vec<Claim> = claims.iter().filter(|claim| !done.contains(&claim.id)).copied().collect();
-        let (ids, fences) = columns(&left);
+        let (ids, fences) = ids_and_fences(&left);
         let held: Vec<Claim> =
             sqlx::query_as(STILL_HELD).bind(ids).bind(fences).fetch_all(&self.pool).await?;
         let held: HashSet<Claim> = held.into_iter().collect();
@@ -178,10 +178,10 @@ fn storable(error: &str) -> String {
 }
 
 /// Acquires the shared lock of the group of job `$1` once, before any part of the statement that
-/// refers to `gate` runs.
-macro_rules! gate {
+/// refers to `group_lock` runs.
+macro_rules! group_lock {
     () => {
-        "gate as materialized (
+        "group_lock as materialized (
     select pg_advisory_xact_lock_shared(job_group_lock(group_id)) from jobs
     where id = $1 and group_id is not null
 )"
@@ -190,7 +190,7 @@ macro_rules! gate {
 
 /// Inserts the rows of a CTE into `finished_jobs`. The arguments are the CTE, the terminal state
 /// and the value of `last_error`.
-macro_rules! file {
+macro_rules! finish {
     ($source:literal, $state:literal, $error:literal) => {
         concat!(
             "insert into finished_jobs (id, group_id, fence, scheduled_at, created_at, finished_at, priority, attempt,
@@ -205,16 +205,16 @@ macro_rules! file {
         )
     };
 }
-pub(crate) use file;
+pub(crate) use finish;
 
 const COMPLETE: &str = concat!(
     "with ",
-    gate!(),
+    group_lock!(),
     ", gone as (
-    delete from jobs where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+    delete from jobs where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
     returning *
 ) ",
-    file!("gone", "completed", "last_error")
+    finish!("gone", "completed", "last_error")
 );
 
 const COMPLETE_MANY: &str = concat!(
@@ -225,27 +225,27 @@ const COMPLETE_MANY: &str = concat!(
 ), gone as (
     delete from jobs where id = any(array(select id from picked)) returning *
 ) ",
-    file!("gone", "completed", "last_error"),
+    finish!("gone", "completed", "last_error"),
     " returning id"
 );
 
 const FAIL: &str = concat!(
     "with ",
-    gate!(),
+    group_lock!(),
     ", gone as (
     delete from jobs
-    where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+    where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
       and ($4 or attempt >= max_attempts)
     returning *
 ), filed as (",
-    file!("gone", "discarded", "$3"),
+    finish!("gone", "discarded", "$3"),
     " returning state
 ), back as (
     update jobs
     set state = 'retryable', lease_until = null, last_error = $3, crashes = case when alone then 1 else crashes end,
         scheduled_at = coalesce($5, clock_timestamp() + make_interval(secs =>
             least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
-    where id = $1 and fence = $2 and state = 'running' and (select count(*) from gate) >= 0
+    where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
       and not ($4 or attempt >= max_attempts)
     returning state
 )
@@ -279,7 +279,7 @@ const RESCUE: &str = concat!(
 ), gone as (
     delete from jobs where id = any(array(select id from expired)) and alone and attempt >= max_attempts returning *
 ), filed as (",
-    file!("gone", "discarded", "'lease expired'"),
+    finish!("gone", "discarded", "'lease expired'"),
     " returning 1
 ), back as (
     update jobs

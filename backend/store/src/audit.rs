@@ -157,7 +157,7 @@ impl Store {
             "select a.id, a.at, a.collection_id, c.name as collection, a.api_key_id, a.request_id, a.action, a.detail
              from audit_log a left join collections c on c.id = a.collection_id and c.deleting_at is null where true",
         );
-        for collection in [self.reach, filter.collection_id].into_iter().flatten() {
+        for collection in [self.collection_scope, filter.collection_id].into_iter().flatten() {
             query.push(" and a.collection_id = ").push_bind(collection);
         }
         if let Some(key) = filter.key_id {

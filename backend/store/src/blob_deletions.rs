@@ -118,7 +118,11 @@ impl Store {
 
 impl Store {
     /// Records blobs for deletion. As far as the caller knows, no row refers to them.
-    pub async fn condemn_blobs(&self, conn: &mut PgConnection, keys: Vec<String>) -> Result<(), StoreError> {
+    pub async fn record_blob_deletions(
+        &self,
+        conn: &mut PgConnection,
+        keys: Vec<String>,
+    ) -> Result<(), StoreError> {
         enqueue_blob_deletions(conn, keys).await.map(drop)
     }
 

@@ -13,16 +13,16 @@ use time::OffsetDateTime;
 use url::Url;
 
 /// Maximum number of concurrent deletions.
-const DELETIONS_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_DELETIONS: usize = 16;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. Jobs are also retried by the queue.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 
 /// A stored blob in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedBlob {
     /// Its key.
     pub key: String,
     /// When it was last written.
@@ -90,8 +90,8 @@ impl Blobs {
         for (name, value) in variables {
             builder = builder.with_config(name.to_ascii_lowercase().parse().map_err(failed)?, value);
         }
-        let backoff = BackoffConfig { max_backoff: PATIENCE / 4, ..BackoffConfig::default() };
-        let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: PATIENCE };
+        let backoff = BackoffConfig { max_backoff: RETRY_TIMEOUT / 4, ..BackoffConfig::default() };
+        let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT };
         let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
         Ok(Self { objects: Arc::new(objects), prefix })
     }
@@ -130,7 +130,7 @@ impl Blobs {
     }
 
     /// Returns `true` if the key belongs to this content.
-    pub(crate) fn is_of(key: &str, bytes: &[u8]) -> bool {
+    pub(crate) fn matches_content(key: &str, bytes: &[u8]) -> bool {
         key.contains(&hex::encode(Sha256::digest(bytes)))
     }
 
@@ -160,7 +160,7 @@ impl Blobs {
                     Err(error) => Err(failed(error)),
                 }
             })
-            .buffer_unordered(DELETIONS_AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_DELETIONS)
             .try_collect()
             .await
     }
@@ -178,7 +178,7 @@ impl Blobs {
     }
 
     /// Lists all blobs. Other files in the same location are omitted.
-    pub fn list(&self) -> BoxStream<'_, Result<Listed, StoreError>> {
+    pub fn list(&self) -> BoxStream<'_, Result<ListedBlob, StoreError>> {
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
         let listed = self.objects.list(prefix).map_err(failed).try_filter_map(move |object| async move {
             let parts = object.location.prefix_match(&self.prefix);
@@ -189,7 +189,7 @@ impl Blobs {
             Ok(key
                 .filter(|key| is_key(key))
                 .zip(modified.ok())
-                .map(|(key, modified)| Listed { key, modified }))
+                .map(|(key, modified)| ListedBlob { key, modified }))
         });
         listed.boxed()
     }

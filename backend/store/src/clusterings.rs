@@ -121,7 +121,7 @@ impl Store {
 
     /// Locks a live run until the transaction ends, so that only one worker executes a step at a
     /// time. Returns `false` if the run has ended.
-    pub async fn hold_clustering(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lock_clustering(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> =
             sqlx::query_scalar("select 1 from clusterings where id = $1 and finished_at is null for update")
                 .bind(id)

@@ -34,7 +34,7 @@ pub struct Pair {
 
 /// A unit of clustering: a subject, or a face without a subject.
 #[derive(Clone, Debug)]
-pub struct Party {
+pub struct ClusterUnit {
     /// The subject; `None` for a single face.
     pub subject: Option<Uuid>,
     /// Whether a user enrolled it. An enrolled subject is never merged into another subject.
@@ -75,7 +75,7 @@ pub struct Changes {
 
 /// Maximum number of faces, oldest first, from which a subject's mean is computed. The limit
 /// prevents a person with thousands of images from slowing down every step.
-const MOST_MEMBERS: i64 = 256;
+const MAX_MEMBERS_FOR_MEAN: i64 = 256;
 /// Up to this number of faces in scope, neighbours are found by comparing all faces. The comparison
 /// is exact, and faster than an index that all collections share.
 const COMPARE_ALL: i64 = 5_000;
@@ -89,7 +89,7 @@ impl Store {
     pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
         push_scope(&mut sql, scope);
-        sql.push(UNSEEN);
+        sql.push(NOT_CLUSTERED);
         Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
     }
 
@@ -102,7 +102,7 @@ impl Store {
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select f.id from faces f where ");
         push_scope(&mut sql, scope);
-        sql.push(UNSEEN);
+        sql.push(NOT_CLUSTERED);
         sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
         Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
     }
@@ -157,12 +157,12 @@ impl Store {
 
     /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
     /// Locks the subjects until the transaction ends.
-    pub async fn parties(
+    pub async fn cluster_units(
         &self,
         conn: &mut PgConnection,
         scope: &ClusterScope,
         faces: &[Uuid],
-    ) -> Result<Vec<Party>, StoreError> {
+    ) -> Result<Vec<ClusterUnit>, StoreError> {
         // Lock first, then read: the previous lock holder may have moved the faces.
         sqlx::query(
             "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
@@ -191,7 +191,7 @@ impl Store {
         )
         .bind(faces)
         .bind(scope.model_id)
-        .bind(MOST_MEMBERS)
+        .bind(MAX_MEMBERS_FOR_MEAN)
         .fetch_all(&mut *conn)
         .await?;
         let alone: Vec<(Uuid, Uuid, HalfVector)> = sqlx::query_as(
@@ -205,8 +205,8 @@ impl Store {
         .bind(scope.model_id)
         .fetch_all(conn)
         .await?;
-        let subjects = subjects.into_iter().map(SubjectRow::party);
-        let alone = alone.into_iter().map(|(face, image, embedding)| Party {
+        let subjects = subjects.into_iter().map(SubjectRow::unit);
+        let alone = alone.into_iter().map(|(face, image, embedding)| ClusterUnit {
             subject: None,
             enrolled: false,
             faces: vec![face],
@@ -298,8 +298,8 @@ struct SubjectRow {
 }
 
 impl SubjectRow {
-    fn party(self) -> Party {
-        Party {
+    fn unit(self) -> ClusterUnit {
+        ClusterUnit {
             subject: Some(self.id),
             enrolled: self.enrolled,
             faces: self.faces,
@@ -311,7 +311,7 @@ impl SubjectRow {
     }
 }
 
-const UNSEEN: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
+const NOT_CLUSTERED: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
 
 /// Adds the conditions of the scope. The model's id is a literal, because the planner uses a
 /// partial index only if it can see the index's condition.

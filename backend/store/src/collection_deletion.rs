@@ -39,7 +39,7 @@ impl Store {
              where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for update",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let name = name.ok_or_else(|| StoreError::not_found("collection", id))?;
@@ -62,7 +62,7 @@ impl Store {
             .bind(&name)
             .execute(&mut *conn)
             .await?;
-            crate::webhook_secrets::hand_over(conn, id, successor).await?;
+            crate::webhook_secrets::move_webhook_secrets(conn, id, successor).await?;
             sqlx::query("update api_keys set collection_id = $2 where collection_id = $1")
                 .bind(id)
                 .bind(successor)

@@ -46,7 +46,7 @@ impl Store {
             "where id = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
         ))
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&self.pool)
         .await?
         .ok_or_else(|| StoreError::not_found("collection", id))
@@ -74,7 +74,7 @@ impl Store {
         Ok(sqlx::query_as(select_collections!(
             "where deleting_at is null and ($1::uuid is null or id = $1) order by name"
         ))
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&self.pool)
         .await?)
     }
@@ -127,7 +127,7 @@ impl Store {
         )
         .bind(id)
         .bind(name)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let (old, other_has_it) = row.ok_or_else(|| StoreError::not_found("collection", id))?;
@@ -165,7 +165,7 @@ impl Store {
             "where name = $1 and deleting_at is null and ($2::uuid is null or id = $2)"
         ))
         .bind(name)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&self.pool)
         .await?)
     }

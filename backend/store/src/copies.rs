@@ -7,9 +7,9 @@ use serde::Serialize;
 /// Number of blobs that one query looks up.
 const CHUNK: i64 = 500;
 /// Maximum number of concurrent copies.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_COPIES: usize = 16;
 /// Maximum number of reported keys of missing blobs.
-const TOLD: usize = 20;
+const MAX_REPORTED_KEYS: usize = 20;
 
 /// Counts of the blobs by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -45,14 +45,14 @@ impl Store {
             let keys = self.blob_keys(&after, CHUNK).await?;
             let Some(last) = keys.last() else { return Ok(done) };
             after.clone_from(last);
-            let copied = stream::iter(keys).map(|key| copy(from, to, key)).buffered(AT_ONCE);
+            let copied = stream::iter(keys).map(|key| copy(from, to, key)).buffered(MAX_CONCURRENT_COPIES);
             for outcome in copied.try_collect::<Vec<_>>().await? {
                 match outcome {
                     Outcome::Copied => done.copied += 1,
                     Outcome::There => done.there += 1,
                     Outcome::Missing(key) => {
                         done.missing += 1;
-                        if done.missing_keys.len() < TOLD {
+                        if done.missing_keys.len() < MAX_REPORTED_KEYS {
                             done.missing_keys.push(key);
                         }
                     }
@@ -85,7 +85,7 @@ async fn copy(from: &Blobs, to: &Blobs, key: String) -> Result<Outcome, StoreErr
     }
     // Damaged content would have a different key.
     match from.get(&key).await? {
-        Some(bytes) if Blobs::is_of(&key, &bytes) => {
+        Some(bytes) if Blobs::matches_content(&key, &bytes) => {
             to.put_as(&key, bytes).await?;
             Ok(Outcome::Copied)
         }

@@ -132,7 +132,7 @@ impl Store {
     pub(crate) async fn crawl_in(&self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!("where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .fetch_optional(conn)
             .await?
             .ok_or_else(|| StoreError::not_found("crawl", id))
@@ -145,7 +145,7 @@ impl Store {
     pub async fn crawl_in_brief(&self, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!(brief "where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("crawl", id))
@@ -160,7 +160,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Crawl>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(select_crawls!(brief "where true"));
-        if let Some(collection) = self.reach {
+        if let Some(collection) = self.collection_scope {
             query.push(" and r.collection_id = ").push_bind(collection);
         }
         if let Some(name) = filter.collection {
@@ -235,7 +235,7 @@ impl Store {
              where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&self.pool)
         .await?;
         let state =

@@ -14,12 +14,12 @@ use uuid::Uuid;
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
 /// Oldest supported Postgres version: the oldest that is tested and still maintained.
-const OLDEST_POSTGRES: i32 = 15;
+const MIN_POSTGRES_VERSION: i32 = 15;
 /// Oldest supported pgvector version. Version 0.8 added iterative index scans; 0.8.4 has the fixes
 /// for them.
-const OLDEST_PGVECTOR: (u32, u32, u32) = (0, 8, 4);
+const MIN_PGVECTOR_VERSION: (u32, u32, u32) = (0, 8, 4);
 /// How long `connect` retries while the server starts.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Address of the database, and limits.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct Store {
     pub(crate) exact_limit: i64,
     pub(crate) large_scopes: Arc<LargeScopes>,
     /// The only collection whose rows this handle can access; see [`Store::within`].
-    pub(crate) reach: Option<Uuid>,
+    pub(crate) collection_scope: Option<Uuid>,
 }
 
 /// A transaction, which is rolled back when dropped.
@@ -71,7 +71,7 @@ impl Store {
     /// old, and otherwise with the database's error.
     pub async fn connect(config: &Config) -> Result<Self, StoreError> {
         let options = parse_url(&config.url)?.application_name("facecrawl");
-        let mut first = connect_patiently(&options, CONNECT_PATIENCE).await?;
+        let mut first = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
         check_versions(&mut first).await?;
         first.close().await?;
 
@@ -99,7 +99,7 @@ impl Store {
 
     /// Wraps a pool (for tests).
     pub fn from_pool(pool: PgPool) -> Self {
-        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), reach: None }
+        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), collection_scope: None }
     }
 
     /// Returns the same store with a different limit for exact search (see
@@ -115,7 +115,7 @@ impl Store {
     /// the id.
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
-        Self { reach: Some(collection), ..self.clone() }
+        Self { collection_scope: Some(collection), ..self.clone() }
     }
 
     /// Migrates the schema under an advisory lock. Returns the number of migrations that ran.
@@ -156,12 +156,12 @@ impl Store {
         let known = self.has_schema().await?;
         let applied =
             if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
-        let wanted = MIGRATIONS.iter().count();
-        if applied == wanted {
+        let expected = MIGRATIONS.iter().count();
+        if applied == expected {
             return Ok(());
         }
         Err(StoreError::Unsupported(format!(
-            "the database has {applied} of the {wanted} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
+            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
         )))
     }
 
@@ -226,9 +226,9 @@ fn parse_url(url: &str) -> Result<PgConnectOptions, StoreError> {
         .map_err(|error| StoreError::Invalid(format!("the database URL cannot be read: {error}")))
 }
 
-async fn connect_patiently(
+async fn connect_with_retries(
     options: &PgConnectOptions,
-    patience: Duration,
+    time_limit: Duration,
 ) -> Result<PgConnection, StoreError> {
     let begin = Instant::now();
     let mut pauses = transient::pauses();
@@ -239,8 +239,9 @@ async fn connect_patiently(
         };
         // These errors are retried: the connection is refused, the socket file does not exist yet,
         // or the server reports that it is starting.
-        let pause =
-            pauses.next().filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < patience);
+        let pause = pauses
+            .next()
+            .filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < time_limit);
         let Some(pause) = pause else { return Err(error.into()) };
         tracing::debug!(%error, "database not ready; retrying");
         tokio::time::sleep(pause).await;
@@ -253,9 +254,9 @@ async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {
     )
     .fetch_one(&mut *conn)
     .await?;
-    if number / 10_000 < OLDEST_POSTGRES {
+    if number / 10_000 < MIN_POSTGRES_VERSION {
         return Err(StoreError::Unsupported(format!(
-            "the database server is Postgres {name}; version {OLDEST_POSTGRES} or newer is needed"
+            "the database server is Postgres {name}; version {MIN_POSTGRES_VERSION} or newer is needed"
         )));
     }
     let (installed, available): (Option<String>, Option<String>) = sqlx::query_as(
@@ -268,9 +269,9 @@ async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {
 }
 
 fn check_pgvector(installed: Option<&str>, available: Option<&str>) -> Result<(), String> {
-    let (a, b, c) = OLDEST_PGVECTOR;
+    let (a, b, c) = MIN_PGVECTOR_VERSION;
     let needed = format!("version {a}.{b}.{c} or newer is needed");
-    let new_enough = |version: &str| version_triple(version) >= OLDEST_PGVECTOR;
+    let new_enough = |version: &str| version_triple(version) >= MIN_PGVECTOR_VERSION;
     match (installed, available) {
         (Some(version), _) if new_enough(version) => Ok(()),
         (Some(version), Some(newer)) if new_enough(newer) => Err(format!(

@@ -107,10 +107,10 @@ impl Store {
             }
         }
         let mut tx = self.begin().await?;
-        take(tx.conn(), ERASURES, erasures).await?;
-        take(tx.conn(), SUPPRESSIONS, suppressions).await?;
-        take(tx.conn(), TOMBSTONES, tombstones).await?;
-        take(tx.conn(), REVOKED_KEYS, keys).await?;
+        import_rows(tx.conn(), ERASURES, erasures).await?;
+        import_rows(tx.conn(), SUPPRESSIONS, suppressions).await?;
+        import_rows(tx.conn(), TOMBSTONES, tombstones).await?;
+        import_rows(tx.conn(), REVOKED_KEYS, keys).await?;
         // Webhook secrets that were replaced after the backup must no longer sign messages.
         sqlx::query(
             "delete from webhook_secrets w using tombstones t where t.digest = sha256(uuid_send(w.id))",
@@ -124,7 +124,11 @@ impl Store {
     }
 }
 
-async fn take(conn: &mut PgConnection, statement: &'static str, rows: Vec<Value>) -> Result<(), StoreError> {
+async fn import_rows(
+    conn: &mut PgConnection,
+    statement: &'static str,
+    rows: Vec<Value>,
+) -> Result<(), StoreError> {
     for batch in rows.chunks(BATCH) {
         sqlx::query(statement).bind(Value::from(batch)).execute(&mut *conn).await?;
     }

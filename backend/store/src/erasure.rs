@@ -17,7 +17,7 @@ impl Store {
                  returning image_id, chip_key, crop_key",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&mut *conn)
         .await?
         .ok_or_else(|| StoreError::not_found("face", id))?;
@@ -36,7 +36,7 @@ impl Store {
             "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
         tombstones::set(conn, &found, &found).await?;

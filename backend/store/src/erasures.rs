@@ -15,8 +15,8 @@ mod restored;
 mod subjects;
 
 pub use carry_out::CarriedOut;
-pub use plan::{DoomedFace, Plan};
-pub use restored::Again;
+pub use plan::{Plan, PlannedFace};
+pub use restored::ErasedAgain;
 
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
@@ -152,7 +152,7 @@ impl Store {
         .bind(collection)
         .bind(before)
         .bind(limit.max(0))
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&self.pool)
         .await?)
     }
@@ -174,7 +174,7 @@ impl Store {
              returning id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at, lifted_at",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         let record = record.ok_or_else(|| StoreError::not_found("erasure", id))?;

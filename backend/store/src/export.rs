@@ -29,7 +29,7 @@ pub struct ExportedPage {
 
 /// Maximum number of faces in one page, unless a single image has more. An embedding takes several
 /// kilobytes, and an image of a crowd contains hundreds of faces.
-const MOST_FACES: i64 = 2_000;
+const MAX_FACES: i64 = 2_000;
 
 /// A face, and its embedding if requested.
 pub type ExportedFace = (Face, Option<Vec<f32>>);
@@ -58,11 +58,11 @@ impl Store {
         .bind(crawl)
         .bind(after.unwrap_or(Uuid::nil()))
         .bind(limit.max(0))
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&self.pool)
         .await?;
         let ids: Vec<Uuid> =
-            found.iter().take_while(|(_, faces)| *faces < MOST_FACES).map(|(id, _)| *id).collect();
+            found.iter().take_while(|(_, faces)| *faces < MAX_FACES).map(|(id, _)| *id).collect();
         let is_last = ids.len() == found.len() && (ids.len() as i64) < limit;
         let next = ids.last().copied().filter(|_| !is_last);
         let mut sources = self.source_lists_in_crawl(&ids, crawl).await?;

@@ -5,7 +5,7 @@ use crate::{Store, StoreError};
 use uuid::Uuid;
 
 /// Maximum count per kind. Above it, the exact number makes no difference.
-const MOST: i64 = 1_000_000;
+const MAX_COUNT: i64 = 1_000_000;
 
 /// Number of rows that would be deleted, each kind counted up to a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Store {
                     (select count(*) from (select 1 from suppressions where collection_id = $1 limit $2) o)",
         )
         .bind(id)
-        .bind(MOST)
+        .bind(MAX_COUNT)
         .fetch_one(&self.pool)
         .await?;
         Ok(Extent { images, faces, subjects, suppressions })
@@ -57,8 +57,8 @@ impl Store {
         let mut conn = self.pool.acquire().await?;
         let images = images_of_crawl_alone(&mut conn, id).await?;
         let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
-        let faces = sqlx::query_scalar(faces).bind(&images).bind(MOST).fetch_one(&mut *conn).await?;
-        Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MOST), faces, ..Extent::default() })
+        let faces = sqlx::query_scalar(faces).bind(&images).bind(MAX_COUNT).fetch_one(&mut *conn).await?;
+        Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MAX_COUNT), faces, ..Extent::default() })
     }
 
     /// Counts the images and faces of a collection that a retention of `days` days would delete
@@ -82,7 +82,7 @@ impl Store {
         )
         .bind(id)
         .bind(days)
-        .bind(MOST)
+        .bind(MAX_COUNT)
         .fetch_one(&self.pool)
         .await?;
         Ok(Extent { images, faces, ..Extent::default() })

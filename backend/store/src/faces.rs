@@ -155,7 +155,7 @@ impl Store {
     pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
         sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
             .bind(id)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("face", id))
@@ -200,7 +200,7 @@ impl Store {
         let (model, embedding): (i32, HalfVector) =
             sqlx::query_as("select model_id, embedding from faces where id = $1 and ($2::uuid is null or collection_id = $2)")
                 .bind(face)
-                .bind(self.reach)
+                .bind(self.collection_scope)
                 .fetch_optional(&self.pool)
                 .await?
                 .ok_or_else(|| StoreError::not_found("face", face))?;

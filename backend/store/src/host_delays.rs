@@ -1,6 +1,6 @@
 //! Delays that crawls set for themselves, between requests of one collection to a host. Delays that
 //! apply to every collection are in [`hosts`](crate::hosts).
-use crate::hosts::{GRANT_EXPIRES_S, HORIZON_S, Turn, seconds};
+use crate::hosts::{HORIZON_S, PERMIT_EXPIRES_S, PermitOutcome, seconds};
 use crate::{Store, StoreError};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -17,7 +17,7 @@ pub struct OwnDelay {
 /// Requests the collection's permit. $1 collection, $2 host, $3 delay in seconds, $4 expiry in
 /// seconds, $5 horizon in seconds. Returns `told_until`: null if the permit was granted, and
 /// otherwise the time at which to try again. Waiting callers get different times, as in `hosts`.
-const TAKE: &str = "
+const ACQUIRE: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
     on conflict (collection_id, host_key) do update set (busy_until, told_until) = (
@@ -37,40 +37,40 @@ const TAKE: &str = "
 
 /// Ends the collection's permit. $1 collection, $2 host, $3 the time of the next permit, or null
 /// for $4 seconds from now.
-const END: &str = "
+const FINISH: &str = "
     update host_delays
     set busy_until = null, next_at = greatest(next_at, coalesce($3, clock_timestamp() + make_interval(secs => $4)))
     where collection_id = $1 and host_key = $2";
 
 impl Store {
-    /// Requests a host permit like [`Store::take_turn`], after the collection's own longer delay.
-    /// `delay_ms` is the delay that applies to every collection. Call [`Store::finish_own_request`]
-    /// after `finish_request`.
+    /// Requests a host permit like [`Store::acquire_host_permit`], after the collection's own
+    /// longer delay. `delay_ms` is the delay that applies to every collection. Call
+    /// [`Store::finish_own_request`] after `finish_request`.
     ///
     /// # Errors
     /// Fails with the errors of the database. The collection's permit then expires after a minute.
-    pub async fn take_own_turn(
+    pub async fn acquire_collection_permit(
         &self,
         host_key: &str,
         own: OwnDelay,
         delay_ms: i64,
-    ) -> Result<Turn, StoreError> {
-        let wait: Option<OffsetDateTime> = sqlx::query_scalar(TAKE)
+    ) -> Result<PermitOutcome, StoreError> {
+        let wait: Option<OffsetDateTime> = sqlx::query_scalar(ACQUIRE)
             .bind(own.collection)
             .bind(host_key)
             .bind(seconds(own.delay_ms))
-            .bind(GRANT_EXPIRES_S)
+            .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
             .fetch_one(&self.pool)
             .await?;
         if let Some(until) = wait {
-            return Ok(Turn::Wait { until });
+            return Ok(PermitOutcome::Wait { until });
         }
-        let turn = self.take_turn(host_key, delay_ms).await?;
-        if let Turn::Wait { until } = turn {
-            self.end_own_turn(host_key, own, Some(until)).await?;
+        let outcome = self.acquire_host_permit(host_key, delay_ms).await?;
+        if let PermitOutcome::Wait { until } = outcome {
+            self.end_collection_permit(host_key, own, Some(until)).await?;
         }
-        Ok(turn)
+        Ok(outcome)
     }
 
     /// Ends a request of a collection. The collection's own delay begins now; its next request to
@@ -80,16 +80,16 @@ impl Store {
     /// Fails with the errors of the database. The permit then expires a minute after it was
     /// granted.
     pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
-        self.end_own_turn(host_key, own, None).await
+        self.end_collection_permit(host_key, own, None).await
     }
 
-    async fn end_own_turn(
+    async fn end_collection_permit(
         &self,
         host_key: &str,
         own: OwnDelay,
         next: Option<OffsetDateTime>,
     ) -> Result<(), StoreError> {
-        sqlx::query(END)
+        sqlx::query(FINISH)
             .bind(own.collection)
             .bind(host_key)
             .bind(next)

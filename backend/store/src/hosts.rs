@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 
 /// The result of a request for a host permit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Turn {
+pub enum PermitOutcome {
     /// A permit. Call `finish_request` with the token when the response head has arrived or the
     /// request failed.
     Granted {
@@ -54,7 +54,7 @@ pub struct RobotsRecord {
 }
 
 /// Seconds after which an unfinished permit expires.
-pub(crate) const GRANT_EXPIRES_S: f64 = 60.0;
+pub(crate) const PERMIT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
 pub(crate) const HORIZON_S: f64 = 60.0;
 /// The token of permits without a delay. They exclude no other permits, so they need not be
@@ -64,7 +64,7 @@ const FREE_TOKEN: i64 = 0;
 /// $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A new host gets a
 /// permit immediately. The row is locked before the second half reads the row and the clock. A null
 /// `told_until` in the result means granted.
-const TAKE_TURN: &str = "
+const ACQUIRE_PERMIT: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
     -- Not from 1 on: hosts are pruned, and a token is never given twice.
     values ($1, extract(epoch from now())::bigint, extract(epoch from now())::bigint, clock_timestamp())
@@ -99,7 +99,7 @@ const TAKE_TURN: &str = "
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
     select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
-    -- One look at the clock: two would differ, and the two ways to the next turn with them.
+    -- One look at the clock: two would differ, and the two ways to the next permit with them.
     from (select clock_timestamp() as now) clock
     on conflict (host_key) do update set
         finished_at = greatest(h.finished_at, excluded.finished_at),
@@ -116,33 +116,37 @@ impl Store {
     /// With `delay_ms` 0, the permit is always granted, unless the host requested a pause. A host
     /// has one permit at a time. A permit that is not finished within 60 s expires, because its
     /// holder has presumably died.
-    pub async fn take_turn(&self, host_key: &str, delay_ms: i64) -> Result<Turn, StoreError> {
+    pub async fn acquire_host_permit(
+        &self,
+        host_key: &str,
+        delay_ms: i64,
+    ) -> Result<PermitOutcome, StoreError> {
         if delay_ms <= 0 {
-            return self.take_free_turn(host_key).await;
+            return self.acquire_undelayed_permit(host_key).await;
         }
-        let (token, wait): (i64, Option<OffsetDateTime>) = sqlx::query_as(TAKE_TURN)
+        let (token, wait): (i64, Option<OffsetDateTime>) = sqlx::query_as(ACQUIRE_PERMIT)
             .bind(host_key)
             .bind(seconds(delay_ms))
-            .bind(GRANT_EXPIRES_S)
+            .bind(PERMIT_EXPIRES_S)
             .bind(HORIZON_S)
             .fetch_one(&self.pool)
             .await?;
         Ok(match wait {
-            None => Turn::Granted { token },
-            Some(until) => Turn::Wait { until },
+            None => PermitOutcome::Granted { token },
+            Some(until) => PermitOutcome::Wait { until },
         })
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
     /// written. Only a pause is respected.
-    async fn take_free_turn(&self, host_key: &str) -> Result<Turn, StoreError> {
+    async fn acquire_undelayed_permit(&self, host_key: &str) -> Result<PermitOutcome, StoreError> {
         let pause: Option<OffsetDateTime> = sqlx::query_scalar(
             "select not_before from hosts where host_key = $1 and not_before > clock_timestamp()",
         )
         .bind(host_key)
         .fetch_optional(&self.pool)
         .await?;
-        Ok(pause.map_or(Turn::Granted { token: FREE_TOKEN }, |until| Turn::Wait { until }))
+        Ok(pause.map_or(PermitOutcome::Granted { token: FREE_TOKEN }, |until| PermitOutcome::Wait { until }))
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.
@@ -239,25 +243,25 @@ impl Store {
     /// Deletes hosts that received no request, and for which no permit was requested, during
     /// `unasked`. Their robots.txt and pace are outdated.
     ///
-    /// Reads up to [`HOSTS_LOOKED_AT`] hosts after `after` in key order. Returns the last key read
+    /// Reads up to [`PRUNE_BATCH`] hosts after `after` in key order. Returns the last key read
     /// (`None` at the end) and the number of deleted hosts.
     pub async fn prune_hosts(
         &self,
         after: Option<&str>,
         unasked: Duration,
     ) -> Result<(Option<String>, u64), StoreError> {
-        let (looked, last, pruned): (i64, Option<String>, i64) = sqlx::query_as(PRUNE)
+        let (hosts_read, last, pruned): (i64, Option<String>, i64) = sqlx::query_as(PRUNE)
             .bind(after.unwrap_or_default())
             .bind(unasked.as_secs_f64())
-            .bind(HOSTS_LOOKED_AT)
+            .bind(PRUNE_BATCH)
             .fetch_one(&self.pool)
             .await?;
-        Ok((last.filter(|_| looked == HOSTS_LOOKED_AT), pruned.unsigned_abs()))
+        Ok((last.filter(|_| hosts_read == PRUNE_BATCH), pruned.unsigned_abs()))
     }
 }
 
 /// Maximum number of hosts that one call of [`Store::prune_hosts`] reads.
-pub const HOSTS_LOOKED_AT: i64 = 5_000;
+pub const PRUNE_BATCH: i64 = 5_000;
 
 /// Reads along the primary key, because an index on the times would be written with every request.
 /// A host with a current request is locked and therefore not deleted.
@@ -278,8 +282,8 @@ const PRUNE: &str = "
     select (select count(*) from looked), (select max(host_key) from looked), (select count(*) from gone)";
 
 /// Maximum delay that is respected: one hour.
-const LONGEST_DELAY_MS: i64 = 3_600_000;
+const MAX_DELAY_MS: i64 = 3_600_000;
 
 pub(crate) fn seconds(delay_ms: i64) -> f64 {
-    delay_ms.clamp(0, LONGEST_DELAY_MS) as f64 / 1000.0
+    delay_ms.clamp(0, MAX_DELAY_MS) as f64 / 1000.0
 }

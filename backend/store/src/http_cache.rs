@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// A response that can be revalidated.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct Visit {
+pub struct CachedResponse {
     /// The URL after redirects.
     pub final_url: String,
     /// `ETag`. At least one of `etag` and `last_modified` is set.
@@ -23,10 +23,10 @@ pub struct Visit {
 
 /// The cached content of a page.
 #[derive(Clone, Debug, FromRow)]
-pub struct PageVisit {
+pub struct CachedPage {
     /// The response.
     #[sqlx(flatten)]
-    pub visit: Visit,
+    pub visit: CachedResponse,
     /// The parsed content, in the caller's own format.
     pub content: Vec<u8>,
     /// All URLs in the content, by which an erasure finds it. Empty when read from the database,
@@ -37,23 +37,23 @@ pub struct PageVisit {
 
 /// A cached image URL and the image that it returned.
 #[derive(Clone, Debug, FromRow)]
-pub struct ImageVisit {
+pub struct CachedImage {
     /// The stored image.
     pub image_id: Uuid,
     /// The response.
     #[sqlx(flatten)]
-    pub visit: Visit,
+    pub visit: CachedResponse,
 }
 
 impl Store {
     /// Returns the cached content of a page, if it was parsed in the same way. `reader` is a string
     /// that identifies the parser.
-    pub async fn page_visit(
+    pub async fn cached_page(
         &self,
         collection: Uuid,
         url: &str,
         reader: &str,
-    ) -> Result<Option<PageVisit>, StoreError> {
+    ) -> Result<Option<CachedPage>, StoreError> {
         let visit = "select final_url, etag, last_modified, bytes, content from page_visits
                      where collection_id = $1 and url_hash = $2 and reader = $3";
         Ok(sqlx::query_as(visit)
@@ -65,19 +65,19 @@ impl Store {
     }
 
     /// Replaces the cached content of a page, or removes it if `visited` is `None`.
-    pub async fn remember_page(
+    pub async fn cache_page(
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
         url: &str,
         reader: &str,
-        visited: Option<&PageVisit>,
+        visited: Option<&CachedPage>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(Some(&without_nul(url)));
-        let Some(PageVisit { visit, content, mentions }) = visited else {
-            let forget = "delete from page_visits v using crawls c
+        let Some(CachedPage { visit, content, mentions }) = visited else {
+            let delete = "delete from page_visits v using crawls c
                           where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
-            sqlx::query(forget).bind(crawl).bind(hash).execute(conn).await?;
+            sqlx::query(delete).bind(crawl).bind(hash).execute(conn).await?;
             return Ok(());
         };
         sqlx::query(
@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Assigns the cached content of an unchanged page to this crawl.
-    pub async fn renew_page_visit(
+    pub async fn renew_cached_page(
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
@@ -117,12 +117,12 @@ impl Store {
 
     /// Returns the cached response of an image URL, if the image is stored and all its faces have
     /// embeddings of `model`.
-    pub async fn image_visit(
+    pub async fn cached_image(
         &self,
         collection: Uuid,
         url: &str,
         model: i32,
-    ) -> Result<Option<ImageVisit>, StoreError> {
+    ) -> Result<Option<CachedImage>, StoreError> {
         let visit = "select image_id, final_url, etag, last_modified, bytes from image_visits v
                      where collection_id = $1 and url_hash = $2
                        and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $3)";
@@ -136,18 +136,18 @@ impl Store {
 
     /// Replaces the cached response of an image URL, or removes it if `visit` is `None`. The image
     /// must be locked, or new in this transaction.
-    pub async fn remember_image(
+    pub async fn cache_image(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
         url: &str,
         image: Uuid,
-        visit: Option<&Visit>,
+        visit: Option<&CachedResponse>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(Some(&without_nul(url)));
         let Some(visit) = visit else {
-            let forget = "delete from image_visits where collection_id = $1 and url_hash = $2";
-            sqlx::query(forget).bind(collection).bind(hash).execute(conn).await?;
+            let delete = "delete from image_visits where collection_id = $1 and url_hash = $2";
+            sqlx::query(delete).bind(collection).bind(hash).execute(conn).await?;
             return Ok(());
         };
         sqlx::query(

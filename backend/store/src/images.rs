@@ -81,9 +81,9 @@ pub struct ImageFilter {
 pub use crate::near::{MARKED_BITS, MARKED_GRADIENT_BITS, NEAR_BITS};
 
 /// Maximum number of candidates that [`Store::near_candidates`] returns.
-const MOST_CANDIDATES: i64 = 64;
+const MAX_CANDIDATES: i64 = 64;
 
-pub use crate::sources::{MOST_SOURCES, Source};
+pub use crate::sources::{MAX_SOURCES, Source};
 
 macro_rules! select_images {
     ($tail:literal) => {
@@ -144,7 +144,7 @@ impl Store {
             near::candidates("images")
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(near::bind(query, phash, dhash).bind(MOST_CANDIDATES).fetch_all(conn).await?)
+        Ok(near::bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(conn).await?)
     }
 
     /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
@@ -202,7 +202,7 @@ impl Store {
     pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
         sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
             .bind(id)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("image", id))

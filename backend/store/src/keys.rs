@@ -22,9 +22,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Prefix of every key, by which people and secret scanners can recognise a key.
-pub const MARK: &str = "fc_";
+pub const KEY_PREFIX: &str = "fc_";
 /// Number of random bytes in a key.
-const BYTES: usize = 32;
+const KEY_BYTES: usize = 32;
 
 macro_rules! scopes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
@@ -115,8 +115,8 @@ impl NewKey {
     /// Fails without a scope, and with a name that is empty or longer than 200 characters. Fails
     /// with a service-wide scope on a key for one collection. Also fails with a rate below 1 and
     /// with an expiry in the past.
-    pub fn check(&self) -> Result<(), Unfit> {
-        let refuse = |field: &'static str, sentence: String| Err(Unfit { field, sentence });
+    pub fn check(&self) -> Result<(), InvalidKey> {
+        let refuse = |field: &'static str, sentence: String| Err(InvalidKey { field, sentence });
         if self.scopes.is_empty() {
             let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
             return refuse("scopes", format!("a key needs at least one scope: {}", all.join(", ")));
@@ -158,7 +158,7 @@ impl NewKey {
 
 /// Why a key cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct InvalidKey {
     /// The field of [`NewKey`] that is wrong.
     pub field: &'static str,
     /// What is wrong with the field, and what is allowed.
@@ -235,8 +235,8 @@ impl KeyHash {
     /// Hashes a string that has the form of a key. Returns `None` for any other string, which needs
     /// no lookup.
     pub fn of(text: &str) -> Option<Self> {
-        let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(MARK)?).ok()?;
-        (bits.len() == BYTES).then(|| Self(Sha256::digest(text).into()))
+        let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(KEY_PREFIX)?).ok()?;
+        (bits.len() == KEY_BYTES).then(|| Self(Sha256::digest(text).into()))
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn only_texts_of_a_keys_form_are_hashed() {
-        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode([7; BYTES]));
+        let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode([7; KEY_BYTES]));
         assert!(KeyHash::of(&key).is_some());
         for other in
             ["", "fc_", "fc_short", &key[3..], &format!("{key}A"), &format!(" {key}"), &key[..key.len() - 1]]

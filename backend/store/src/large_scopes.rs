@@ -20,18 +20,18 @@ pub(crate) struct Scope {
 pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
 
 impl LargeScopes {
-    const KEPT: Duration = Duration::from_secs(60);
+    const MAX_AGE: Duration = Duration::from_secs(60);
 
     /// Returns whether the scope is known to have more than `bound` faces.
     pub(crate) fn contains(&self, scope: &Scope, bound: i64) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::KEPT)
+        known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::MAX_AGE)
     }
 
     /// Records that the scope has more than `bound` faces.
     pub(crate) fn insert(&self, scope: Scope, bound: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (_, since)| since.elapsed() < Self::KEPT);
+        known.retain(|_, (_, since)| since.elapsed() < Self::MAX_AGE);
         known.insert(scope, (bound, Instant::now()));
     }
 }

@@ -27,9 +27,9 @@ impl Store {
         name: &str,
         dimensions: i32,
     ) -> Result<EmbeddingModel, StoreError> {
-        if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
+        if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
             return Err(StoreError::Invalid(format!(
-                "an embedding with {dimensions} components cannot be stored; 1 to {MOST_DIMENSIONS} are allowed"
+                "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
             )));
         }
         if let Some(known) = self.find_model(identity).await?
@@ -74,7 +74,12 @@ impl Store {
 
     /// Stores the model's match threshold, which is the minimum similarity of two faces of one
     /// person, and the measured false-match rate.
-    pub async fn note_match(&self, model: i32, threshold: f32, fmr: Option<f64>) -> Result<(), StoreError> {
+    pub async fn record_match_threshold(
+        &self,
+        model: i32,
+        threshold: f32,
+        fmr: Option<f64>,
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "update embedding_models set match_threshold = $2, match_fmr = $3
              where id = $1 and (match_threshold, match_fmr) is distinct from ($2, $3)",
@@ -114,7 +119,7 @@ impl Store {
 }
 
 /// Maximum number of components of an embedding: the row must fit one database page.
-const MOST_DIMENSIONS: i32 = 2000;
+const MAX_DIMENSIONS: i32 = 2000;
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by

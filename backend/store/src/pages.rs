@@ -297,7 +297,7 @@ impl Store {
 
     /// Records that a redirect led from an image URL to another URL, in its row and in its sources
     /// so far.
-    pub async fn note_moved_image(
+    pub async fn record_moved_image(
         &self,
         conn: &mut PgConnection,
         image_url: Uuid,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 impl Store {
     /// Turns a crawl into the first run of a schedule. The schedule's id is the crawl's id.
-    pub async fn begin_series(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
+    pub async fn begin_schedule(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query("update crawls set series_id = id where id = $1").bind(crawl).execute(&mut *conn).await?;
         crawl_row(conn, crawl).await
     }
@@ -22,7 +22,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.
-    pub async fn promise_next_run(
+    pub async fn schedule_next_run(
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
@@ -41,7 +41,7 @@ impl Store {
 
     /// Clears the time of the next run. Returns `false` if it was cleared already. Locks the
     /// crawl's row.
-    pub async fn take_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
+    pub async fn claim_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
         let taken =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
                 .bind(crawl)
@@ -69,7 +69,7 @@ impl Store {
 
     /// Cancels the next run of a schedule. Returns `true` if there was one. Waits for a transaction
     /// that is starting that run.
-    pub async fn end_series(&self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
+    pub async fn cancel_schedule(&self, conn: &mut PgConnection, series: Uuid) -> Result<bool, StoreError> {
         let ended = sqlx::query(
             "update crawls set next_run_at = null where series_id = $1 and next_run_at is not null",
         )

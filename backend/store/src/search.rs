@@ -6,7 +6,7 @@
 use crate::faces::{Face, check_embedding, halfvec, push_scope};
 use crate::large_scopes::Scope;
 use crate::models::EmbeddingModel;
-use crate::subject_faces::Shown;
+use crate::subject_faces::FaceSubject;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
@@ -55,7 +55,7 @@ const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
 const MAX_SCAN_TUPLES: i64 = 100_000;
 /// Faces read first per requested subject, and maximum number of faces read.
 const FACES_PER_SUBJECT: i64 = 4;
-const MOST_FACES: i64 = 20_000;
+const MAX_FACES: i64 = 20_000;
 
 impl Store {
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
@@ -68,7 +68,7 @@ impl Store {
     /// Fails with `NotFound` if the model is unknown or the collection is outside the store's
     /// scope. Fails with `Invalid` if the embedding does not fit the model.
     pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
-        if self.reach.is_some_and(|collection| collection != query.collection_id) {
+        if self.collection_scope.is_some_and(|collection| collection != query.collection_id) {
             return Err(StoreError::not_found("collection", query.collection_id));
         }
         let model = self.model(query.model_id).await?;
@@ -110,28 +110,28 @@ impl Store {
     pub async fn search_subjects(
         &self,
         query: &SearchQuery,
-    ) -> Result<(Vec<(Hit, Shown)>, bool), StoreError> {
-        let wanted = usize::try_from(query.limit).unwrap_or(0);
+    ) -> Result<(Vec<(Hit, FaceSubject)>, bool), StoreError> {
+        let limit = usize::try_from(query.limit).unwrap_or(0);
         // Many faces can belong to the same person. Read more faces until there are enough people
         // or no more faces.
         let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
         loop {
             let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
             let (hits, exact) = self.search(&step).await?;
-            let all = (hits.len() as i64) < faces || faces >= MOST_FACES;
+            let all = (hits.len() as i64) < faces || faces >= MAX_FACES;
             let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
-            let mut shown = self.shown_by(&ids).await?;
+            let mut subjects = self.face_subjects(&ids).await?;
             let mut seen = HashSet::new();
-            let mut best: Vec<(Hit, Shown)> = hits
+            let mut best: Vec<(Hit, FaceSubject)> = hits
                 .into_iter()
-                .filter_map(|hit| shown.remove(&hit.face.id).map(|shown| (hit, shown)))
-                .filter(|(_, shown)| seen.insert(shown.subject_id))
+                .filter_map(|hit| subjects.remove(&hit.face.id).map(|subject| (hit, subject)))
+                .filter(|(_, subject)| seen.insert(subject.subject_id))
                 .collect();
-            if all || best.len() >= wanted {
-                best.truncate(wanted);
+            if all || best.len() >= limit {
+                best.truncate(limit);
                 return Ok((best, exact));
             }
-            faces = faces.saturating_mul(4).min(MOST_FACES);
+            faces = faces.saturating_mul(4).min(MAX_FACES);
         }
     }
 

@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 /// Maximum number of sources per image that one call returns. A logo, for example, can be on every
 /// page of a site.
-pub const MOST_SOURCES: i64 = 100;
+pub const MAX_SOURCES: i64 = 100;
 /// Maximum to which the sources of an image are counted.
-pub const MOST_COUNTED: i64 = 1_000;
+pub const MAX_COUNTED_SOURCES: i64 = 1_000;
 /// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
 /// among its images. Each image has at least one source in any case.
-pub const MOST_BYTES: usize = 16 << 20;
+pub const MAX_SOURCES_BYTES: usize = 16 << 20;
 
 /// Where an image was found.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
@@ -38,10 +38,10 @@ pub struct Source {
 /// The first sources of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceList {
-    /// The sources in the order in which they were found. At most [`MOST_SOURCES`], and at most the
-    /// image's share of [`MOST_BYTES`].
+    /// The sources in the order in which they were found. At most [`MAX_SOURCES`], and at most the
+    /// image's share of [`MAX_SOURCES_BYTES`].
     pub sources: Vec<Source>,
-    /// Number of sources, counted up to [`MOST_COUNTED`].
+    /// Number of sources, counted up to [`MAX_COUNTED_SOURCES`].
     pub total: i64,
 }
 
@@ -56,7 +56,7 @@ struct Row {
 
 impl Store {
     /// Returns the sources of several images, by image and in the order in which they were found.
-    /// At most [`MOST_SOURCES`] per image and [`MOST_BYTES`] in total.
+    /// At most [`MAX_SOURCES`] per image and [`MAX_SOURCES_BYTES`] in total.
     ///
     /// Does not check the store's scope, because the caller has already read the images.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
@@ -125,10 +125,10 @@ impl Store {
              order by s.image_id, s.id",
         )
         .bind(images)
-        .bind(MOST_SOURCES)
+        .bind(MAX_SOURCES)
         .bind(crawl)
-        .bind(MOST_COUNTED)
-        .bind((MOST_BYTES / images.len()) as i64)
+        .bind(MAX_COUNTED_SOURCES)
+        .bind((MAX_SOURCES_BYTES / images.len()) as i64)
         .fetch_all(&self.pool)
         .await?)
     }

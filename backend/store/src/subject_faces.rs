@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// The subject to which a face belongs.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub struct Shown {
+pub struct FaceSubject {
     /// The face.
     pub face_id: Uuid,
     /// The subject.
@@ -57,7 +57,7 @@ impl Store {
             .fetch_optional(&mut *conn)
             .await?;
             if let Some((face, other)) = elsewhere {
-                return Err(shows_another(face, other));
+                return Err(assigned_to_another(face, other));
             }
         }
         // A face that another transaction has just assigned is moved only if `moved` is set.
@@ -197,7 +197,7 @@ impl Store {
                and ($2::uuid is null or i.collection_id = $2)",
         )
         .bind(collection)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&self.pool)
         .await?)
     }
@@ -241,19 +241,19 @@ impl Store {
 
     /// Returns the subjects to which these faces belong, by face id. Faces without a subject are
     /// omitted.
-    pub async fn shown_by(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, Shown>, StoreError> {
-        let rows: Vec<Shown> = sqlx::query_as(
+    pub async fn face_subjects(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, FaceSubject>, StoreError> {
+        let rows: Vec<FaceSubject> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id
              where sf.face_id = any($1)",
         )
         .bind(faces)
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|shown| (shown.face_id, shown)).collect())
+        Ok(rows.into_iter().map(|subject| (subject.face_id, subject)).collect())
     }
 }
 
-fn shows_another(face: Uuid, subject: Uuid) -> StoreError {
+fn assigned_to_another(face: Uuid, subject: Uuid) -> StoreError {
     StoreError::Conflict(format!(
         "the face {face} is already assigned to the subject {subject}; set move=true to move it"
     ))

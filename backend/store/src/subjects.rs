@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Maximum size in bytes of a subject's metadata, as JSON.
-pub const LONGEST_METADATA: usize = 16 << 10;
+pub const MAX_METADATA_BYTES: usize = 16 << 10;
 
 /// A subject to enrol.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +118,7 @@ impl Store {
     pub async fn subject(&self, id: Uuid) -> Result<Subject, StoreError> {
         sqlx::query_as(select_subjects!("where s.id = $1 and ($2::uuid is null or s.collection_id = $2)"))
             .bind(id)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("subject", id))
@@ -153,7 +153,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `NotFound` if one of them is not in the collection. The error contains its id.
-    pub async fn hold_subjects(
+    pub async fn lock_subjects(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
@@ -208,7 +208,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
-    /// merged metadata exceeds [`LONGEST_METADATA`].
+    /// merged metadata exceeds [`MAX_METADATA_BYTES`].
     pub async fn merge_subjects(
         &self,
         conn: &mut PgConnection,
@@ -240,9 +240,9 @@ impl Store {
         .await?;
         let metadata = first_wins(metadata);
         let bytes = metadata.to_string().len();
-        if bytes > LONGEST_METADATA {
+        if bytes > MAX_METADATA_BYTES {
             return Err(StoreError::Invalid(format!(
-                "the merged metadata of these subjects has {bytes} bytes; at most {LONGEST_METADATA} are allowed, so shorten it before the merge"
+                "the merged metadata of these subjects has {bytes} bytes; at most {MAX_METADATA_BYTES} are allowed, so shorten it before the merge"
             )));
         }
         move_faces(conn, into, others).await?;

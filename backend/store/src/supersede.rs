@@ -52,7 +52,7 @@ impl From<FaceRow> for OlderFace {
 impl Store {
     /// Locks an image against replacement until the transaction ends, so that rows can be linked to
     /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
-    pub async fn hold_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lock_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let held: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
             .bind(id)
             .fetch_optional(conn)
@@ -76,7 +76,7 @@ impl Store {
 
     /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
     /// assigned to a subject; then search again. Waits for transactions that are linking to them.
-    pub async fn hold_to_replace(
+    pub async fn lock_to_replace(
         &self,
         conn: &mut PgConnection,
         images: &[Uuid],

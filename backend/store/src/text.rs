@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 /// Maximum length in characters of free text (titles, alternative texts, error messages). Longer
 /// text is truncated.
-const LONGEST_TEXT: usize = 2_000;
+const MAX_TEXT_CHARS: usize = 2_000;
 
 /// Returns the first 128 bits of the URL's SHA-256, which the ledgers' unique keys use. Returns the
 /// nil UUID for `None`.
@@ -28,7 +28,7 @@ pub(crate) fn without_nul(text: &str) -> String {
 
 /// Returns free text without U+0000 and with a limited length.
 pub(crate) fn clipped(text: Option<&str>) -> Option<String> {
-    text.map(|text| without_nul(&text.chars().take(LONGEST_TEXT).collect::<String>()))
+    text.map(|text| without_nul(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()))
 }
 
 #[cfg(test)]
@@ -42,6 +42,6 @@ mod tests {
         // printf abc | sha256sum
         assert_eq!(url_hash(Some("abc")).simple().to_string(), "ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(clipped(Some("a\0b")).as_deref(), Some("a\u{FFFD}b"));
-        assert_eq!(clipped(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(LONGEST_TEXT));
+        assert_eq!(clipped(Some(&"é".repeat(3_000))).map(|text| text.chars().count()), Some(MAX_TEXT_CHARS));
     }
 }

@@ -8,7 +8,7 @@ mod suppressed;
 use crate::StoreError;
 use crate::text::url_hash;
 use sqlx::PgConnection;
-use statements::{FORGET_PAGES, Found, Pages, forget_memories, forget_titles, pages_that_were};
+use statements::{ERASE_PAGES, LedgerRow, Pages, erase_cached_pages, erase_titles, pages_that_are_images};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -42,7 +42,7 @@ impl Traces {
     }
 
     /// Records the URLs and jobs of these rows and returns the row ids.
-    fn note(&mut self, rows: Vec<Found>) -> Vec<Uuid> {
+    fn record_rows(&mut self, rows: Vec<LedgerRow>) -> Vec<Uuid> {
         rows.into_iter()
             .map(|row| {
                 self.texts.insert(row.url);
@@ -62,14 +62,14 @@ impl Traces {
     ///
     /// Rows of jobs that have not run are kept: such a job records its result later, or finds that
     /// it is suppressed.
-    pub(crate) async fn forget_images(
+    pub(crate) async fn erase_image_traces(
         &mut self,
         conn: &mut PgConnection,
         images: &[Uuid],
     ) -> Result<(), StoreError> {
         self.read_images(conn, images).await?;
         // Rows of other crawls with the same URLs, which led to no image.
-        let rows: Vec<Found> = sqlx::query_as(
+        let rows: Vec<LedgerRow> = sqlx::query_as(
             "select u.id, u.crawl_id, u.url, u.url_hash from crawls c join image_urls u on u.crawl_id = c.id
              where c.collection_id = $1 and u.url_hash = any($2) and u.state <> 'queued'
                and (u.image_id is null or u.image_id = any($3))
@@ -82,7 +82,7 @@ impl Traces {
         .fetch_all(&mut *conn)
         .await?;
         self.hashes.extend(rows.iter().map(|row| row.url_hash));
-        let rows = self.note(rows);
+        let rows = self.record_rows(rows);
         sqlx::query("update image_urls set url = 'erased:' || id, detail = null where id = any($1)")
             .bind(&rows)
             .execute(&mut *conn)
@@ -122,30 +122,30 @@ impl Traces {
             self.texts.insert(address);
             self.pages.add(page, page_url);
         }
-        let turned_out = pages_that_were(conn, "u.image_id = any($1)", images).await?;
-        self.hashes.extend(turned_out.iter().map(|row| row.url_hash));
-        self.forget_page_rows(conn, turned_out).await
+        let image_pages = pages_that_are_images(conn, "u.image_id = any($1)", images).await?;
+        self.hashes.extend(image_pages.iter().map(|row| row.url_hash));
+        self.erase_page_rows(conn, image_pages).await
     }
 
-    async fn forget_page_rows(
+    async fn erase_page_rows(
         &mut self,
         conn: &mut PgConnection,
-        pages: Vec<Found>,
+        pages: Vec<LedgerRow>,
     ) -> Result<(), StoreError> {
-        let pages = self.note(pages);
-        sqlx::query(FORGET_PAGES).bind(pages).execute(conn).await?;
+        let pages = self.record_rows(pages);
+        sqlx::query(ERASE_PAGES).bind(pages).execute(conn).await?;
         Ok(())
     }
 
     /// Removes the traces of pages at these URLs: their rows, and sightings on them of images that
     /// were never stored.
-    pub(crate) async fn forget_pages(
+    pub(crate) async fn erase_page_traces(
         &mut self,
         conn: &mut PgConnection,
         addresses: &[String],
     ) -> Result<(), StoreError> {
         let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-        let pages: Vec<Found> = sqlx::query_as(
+        let pages: Vec<LedgerRow> = sqlx::query_as(
             "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
              where c.collection_id = $1 and p.url_hash = any($2)
              union select p.id, p.crawl_id, p.url, p.url_hash
@@ -159,7 +159,7 @@ impl Traces {
         .fetch_all(&mut *conn)
         .await?;
         self.erased_pages.extend(pages.iter().map(|row| row.url_hash));
-        self.forget_page_rows(conn, pages).await?;
+        self.erase_page_rows(conn, pages).await?;
         sqlx::query(
             "delete from image_sources s using crawls c
              where s.page_hash = any($1) and s.image_id is null and c.id = s.crawl_id and c.collection_id = $2",
@@ -182,9 +182,9 @@ impl Traces {
         }
         let (hashes, texts) = (self.hashes(), self.texts.iter().cloned().collect::<Vec<String>>());
         let erased: Vec<Uuid> = self.erased_pages.iter().copied().collect();
-        forget_memories(conn, self.collection, &erased, &mut Pages::default()).await?;
-        forget_memories(conn, self.collection, &hashes, &mut self.pages).await?;
-        forget_titles(conn, self.collection, None, &self.pages).await?;
+        erase_cached_pages(conn, self.collection, &erased, &mut Pages::default()).await?;
+        erase_cached_pages(conn, self.collection, &hashes, &mut self.pages).await?;
+        erase_titles(conn, self.collection, None, &self.pages).await?;
         sqlx::query(
             "update crawls set seeds = array(
                  select case when seed = any($2) then 'erased:' || id else seed end

@@ -11,18 +11,18 @@ use std::iter::successors;
 use std::time::{Duration, Instant};
 
 /// First pause. Each further pause is twice as long.
-const FIRST: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum pause.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Number of retries. Together with their pauses they take about seven seconds, which is usually
 /// enough for a server restart.
-const REPEATS: usize = 9;
+const MAX_RETRIES: usize = 9;
 /// No attempt starts later than this after the first, so that a caller that already waited long for
 /// a connection is not retried.
-const PATIENCE: Duration = Duration::from_secs(12);
+const RETRY_TIME_LIMIT: Duration = Duration::from_secs(12);
 
 tokio::task_local! {
-    static REPEATED: ();
+    static INSIDE_RETRY: ();
 }
 
 /// The reason of a failure that may not occur if the call is repeated.
@@ -95,17 +95,17 @@ where
     E: Transient,
     F: Future<Output = Result<T, E>>,
 {
-    if REPEATED.try_with(|()| ()).is_ok() {
+    if INSIDE_RETRY.try_with(|()| ()).is_ok() {
         return work().await;
     }
     let repeated = async {
         let started = Instant::now();
-        for pause in pauses().take(REPEATS) {
+        for pause in pauses().take(MAX_RETRIES) {
             let error = match work().await {
                 Err(error) => error,
                 done => return done,
             };
-            let Some(cause) = error.cause().filter(|_| started.elapsed() < PATIENCE) else {
+            let Some(cause) = error.cause().filter(|_| started.elapsed() < RETRY_TIME_LIMIT) else {
                 return Err(error);
             };
             metrics::counter!("facecrawl_database_retries_total", "call" => call, "cause" => cause.as_str())
@@ -115,12 +115,12 @@ where
         }
         work().await
     };
-    REPEATED.scope((), repeated).await
+    INSIDE_RETRY.scope((), repeated).await
 }
 
 /// Returns doubling pauses, each multiplied by a random factor from 0.5 to 1, so that many callers
 /// do not retry at the same moment.
 pub(crate) fn pauses() -> impl Iterator<Item = Duration> {
-    successors(Some(FIRST), |pause| Some((*pause * 2).min(LONGEST)))
+    successors(Some(FIRST_PAUSE), |pause| Some((*pause * 2).min(MAX_PAUSE)))
         .map(|pause| pause.mul_f64(rand::random_range(0.5..1.0)))
 }

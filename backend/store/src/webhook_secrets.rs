@@ -11,7 +11,7 @@ pub const SALT: usize = 32;
 
 /// A newly created salt.
 #[derive(Clone, Debug, FromRow)]
-pub struct MadeWebhookSecret {
+pub struct NewWebhookSecret {
     /// When it was created.
     pub created_at: OffsetDateTime,
     /// The time until which the previous secret is also valid.
@@ -48,13 +48,13 @@ impl Store {
         collection: Uuid,
         salt: &[u8; SALT],
         overlap: Duration,
-    ) -> Result<MadeWebhookSecret, StoreError> {
+    ) -> Result<NewWebhookSecret, StoreError> {
         // The lock allows one rotation at a time.
         let held: Option<i32> = sqlx::query_scalar(
             "select 1 from collections where id = $1 and deleting_at is null and ($2::uuid is null or id = $2) for no key update",
         )
         .bind(collection)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
         held.ok_or_else(|| StoreError::not_found("collection", collection))?;
@@ -98,7 +98,11 @@ impl Store {
 }
 
 /// Copies the salts of a collection to its successor, so that the secrets do not change.
-pub(crate) async fn hand_over(conn: &mut PgConnection, from: Uuid, to: Uuid) -> Result<(), StoreError> {
+pub(crate) async fn move_webhook_secrets(
+    conn: &mut PgConnection,
+    from: Uuid,
+    to: Uuid,
+) -> Result<(), StoreError> {
     sqlx::query(
         "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)
          select gen_random_uuid(), $2, salt, created_at, overlaps_until from webhook_secrets where collection_id = $1",

@@ -58,7 +58,7 @@ pub(super) struct Candidate {
 
 /// The attributes of one `<source>` or `<img>`.
 #[derive(Default)]
-pub(super) struct Offer {
+pub(super) struct ImageAttributes {
     /// `srcset`.
     pub(super) srcset: Option<String>,
     /// `src` (of `<img>`).
@@ -73,9 +73,9 @@ pub(super) struct Offer {
     pub(super) media: Option<String>,
 }
 
-impl Offer {
+impl ImageAttributes {
     /// Adds its candidates to `into`. Candidates of lazy loaders come first.
-    pub(super) fn candidates(&self, into: &mut Vec<Candidate>) {
+    pub(super) fn add_candidates(&self, into: &mut Vec<Candidate>) {
         let media = self.media.as_deref().map_or(0, media_rank);
         let typed = self.mime.as_deref().is_none_or(is_decodable_type);
         let mut push = |url: &str, found_in, width, density| {

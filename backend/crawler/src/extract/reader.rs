@@ -1,7 +1,9 @@
 //! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
 use super::extensions::{has_image_extension, is_image_link};
-use super::gate::{self, Gate};
-use super::picture::{self, Candidate, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, Offer, is_fetchable};
+use super::picture::{
+    self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_fetchable,
+};
+use super::recipe_filter::{self, RecipeFilter};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
 use crate::Directives;
@@ -22,7 +24,7 @@ const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 
 /// The values found on a page, as written.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct RawPage {
     pub(super) title: Option<String>,
     /// Unique by spelling.
     pub(super) links: Vec<(String, bool)>,
@@ -41,7 +43,7 @@ pub(super) struct RawImage {
 
 #[derive(Default)]
 struct State {
-    found: Found,
+    found: RawPage,
     agent: String,
     /// Index of a link's spelling in `found.links`.
     link_index: HashMap<String, usize>,
@@ -56,13 +58,13 @@ struct State {
     /// Whether the parser is inside `<svg>`, whose `<title>` is not that of the page.
     in_svg: bool,
     in_noscript: bool,
-    gate: Gate,
+    recipe_filter: RecipeFilter,
 }
 
 /// Reads a page. The limits of this module and the length of the page bound the memory.
-pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Found {
-    let gate = Gate::new(recipe);
-    let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), gate, ..State::default() }));
+pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> RawPage {
+    let recipe_filter = RecipeFilter::new(recipe);
+    let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), recipe_filter, ..State::default() }));
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
@@ -74,8 +76,8 @@ pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Foun
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
     // The recipe's handlers must run before the handler that reads the element.
-    let marks = recipe.map(|recipe| gate::handlers(recipe, state)).unwrap_or_default();
-    let handlers = marks.into_iter().chain([
+    let recipe_handlers = recipe.map(|recipe| recipe_filter::handlers(recipe, state)).unwrap_or_default();
+    let handlers = recipe_handlers.into_iter().chain([
         element!("*", |el| {
             state.borrow_mut().element(el);
             let at_end = match el.tag_name().as_str() {
@@ -118,17 +120,17 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             let mut now = state.borrow_mut();
             if let Some(block) = now.block(chunk)
                 && !now.in_noscript
-                && !now.gate.is_dropped()
+                && !now.recipe_filter.is_dropped()
             {
                 // The block may be inside an open `<picture>` that continues after it.
-                let outer = (now.picture.take(), now.json_ld, now.gate.enter());
+                let outer = (now.picture.take(), now.json_ld, now.recipe_filter.enter_fragment());
                 now.in_noscript = true;
                 drop(now);
                 read_part(&block, state, recipe);
                 let mut now = state.borrow_mut();
                 now.close_picture();
                 now.in_noscript = false;
-                (now.picture, now.json_ld, now.gate) = outer;
+                (now.picture, now.json_ld, now.recipe_filter) = outer;
             }
             Ok(())
         }),
@@ -150,7 +152,7 @@ impl State {
         let tag = el.tag_name();
         let attributes = Attributes::of(el);
         let get = |name: &str| attributes.get(name);
-        for attribute in self.gate.element() {
+        for attribute in self.recipe_filter.element() {
             if let Some(url) = get(&attribute) {
                 self.add_image(&url, "recipe", None);
             }
@@ -180,10 +182,10 @@ impl State {
                 self.picture = Some(Vec::new());
             }
             "source" => {
-                if self.gate.takes_images()
+                if self.recipe_filter.allows_images()
                     && let Some(candidates) = &mut self.picture
                 {
-                    offer(&get, false).candidates(candidates);
+                    image_attributes(&get, false).add_candidates(candidates);
                 }
             }
             "image" if is_svg(el) => {
@@ -255,7 +257,7 @@ impl State {
         } else if is("alternate") && !is("stylesheet") {
             let mime = get("type").map(|t| t.to_ascii_lowercase()).unwrap_or_default();
             if mime.contains("rss") || mime.contains("atom") {
-                if self.gate.takes_links() && self.found.feeds.len() < MAX_LINKS {
+                if self.recipe_filter.allows_links() && self.found.feeds.len() < MAX_LINKS {
                     self.found.feeds.push(href);
                 }
             } else if mime.is_empty() || mime.contains("html") {
@@ -291,8 +293,8 @@ impl State {
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
         // Tracking pixels are ignored.
-        if self.gate.takes_images() && !(tiny("width") && tiny("height")) {
-            offer(get, true).candidates(&mut candidates);
+        if self.recipe_filter.allows_images() && !(tiny("width") && tiny("height")) {
+            image_attributes(get, true).add_candidates(&mut candidates);
         }
         if let Some(best) = picture::best(&candidates) {
             let found_in = if in_picture { "picture" } else { best.found_in };
@@ -320,7 +322,7 @@ impl State {
     }
 
     fn link(&mut self, href: String, nofollow: bool) {
-        if href.len() > MAX_RAW_URL || !is_fetchable(&href) || !self.gate.takes_links() {
+        if href.len() > MAX_RAW_URL || !is_fetchable(&href) || !self.recipe_filter.allows_links() {
             return;
         }
         if let Some(at) = self.link_index.get(&href) {
@@ -333,12 +335,12 @@ impl State {
     }
 
     fn image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
-        if self.gate.takes_images() {
+        if self.recipe_filter.allows_images() {
             self.add_image(url, found_in, alt);
         }
     }
 
-    /// Adds an image whose element has passed the gate.
+    /// Adds an image whose element has passed the recipe filter.
     fn add_image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
         let url = url.trim_ascii();
         if url.len() > MAX_RAW_URL || !is_fetchable(url) {
@@ -376,15 +378,15 @@ impl State {
     }
 }
 
-impl gate::Marked for State {
-    fn gate(&mut self) -> &mut Gate {
-        &mut self.gate
+impl recipe_filter::HasRecipeFilter for State {
+    fn recipe_filter(&mut self) -> &mut RecipeFilter {
+        &mut self.recipe_filter
     }
 }
 
-fn offer(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> Offer {
+fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> ImageAttributes {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name).filter(|v| is_fetchable(v)));
-    Offer {
+    ImageAttributes {
         srcset: get("srcset"),
         src: with_src.then(|| get("src")).flatten(),
         lazy_srcset: first(LAZY_SRCSET),

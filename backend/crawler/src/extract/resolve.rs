@@ -1,7 +1,7 @@
 //! Converts the extracted values to absolute URLs without duplicates.
 use super::budget::ByteBudget;
 use super::extensions::is_page_path;
-use super::reader::Found;
+use super::reader::RawPage;
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page};
 use crate::urls;
 use encoding_rs::{Encoding, UTF_8};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use url::Url;
 
 /// Converts what the reader found into a [`Page`].
-pub(super) fn resolve(found: Found, page_url: &Url, encoding: &'static Encoding) -> Page {
+pub(super) fn resolve(found: RawPage, page_url: &Url, encoding: &'static Encoding) -> Page {
     let page_url = urls::normalise(page_url.clone());
     let base = Base::new(found.base.as_deref(), &page_url, encoding);
 
@@ -85,7 +85,7 @@ impl Base {
         if text.len() > urls::MAX_PARSED_LENGTH {
             return None;
         }
-        urls::resolved(options.parse(text).ok()?)
+        urls::normalise_checked(options.parse(text).ok()?)
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) struct Limits {
     /// Maximum decoded bytes.
     pub(super) bytes: usize,
     /// Whether bytes beyond `bytes` are ignored. If `false`, they are an error.
-    pub(super) cut: bool,
+    pub(super) truncate: bool,
     /// Time at which the last byte must have arrived.
     pub(super) deadline: Instant,
     /// Minimum decoded bytes per second, measured over `window`. 0 disables the check.
@@ -25,7 +25,7 @@ pub(super) async fn read(mut response: reqwest::Response, limits: &Limits) -> Re
     let too_large = FetchError::TooLarge { limit: limits.bytes };
     // Known only for uncompressed bodies.
     let announced = response.content_length().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-    if announced > limits.bytes && !limits.cut {
+    if announced > limits.bytes && !limits.truncate {
         return Err(too_large);
     }
     let mut body = BytesMut::with_capacity(announced.min(limits.bytes).min(1 << 20));
@@ -40,7 +40,7 @@ pub(super) async fn read(mut response: reqwest::Response, limits: &Limits) -> Re
                 in_window += piece.len();
                 let room = limits.bytes - body.len();
                 if piece.len() > room {
-                    if !limits.cut {
+                    if !limits.truncate {
                         return Err(too_large);
                     }
                     body.extend_from_slice(&piece[..room]);

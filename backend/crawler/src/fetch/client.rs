@@ -2,7 +2,7 @@
 use super::convert::explain;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
-use crate::guard::{Guard, Reach};
+use crate::guard::{AddressScope, Guard};
 use crate::tls::provide_crypto;
 use crate::{Config, urls};
 use domain::Reason;
@@ -15,10 +15,10 @@ use url::Url;
 /// Maximum `Retry-After` that is returned to callers.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of idle connections per host.
-const IDLE_PER_HOST: usize = 8;
+const MAX_IDLE_PER_HOST: usize = 8;
 /// Lifetime of an idle connection. It is short, so that a crawl over many hosts does not keep a
 /// connection open to each.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends requests. Cheap to clone; clones share their connections.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ struct Shared {
     /// Connects to addresses that the guard allows, on the ports that are allowed everywhere.
     public: reqwest::Client,
     /// Connects to allowed private ranges only, on any port.
-    opened: reqwest::Client,
+    private: reqwest::Client,
 }
 
 impl Fetcher {
@@ -46,14 +46,15 @@ impl Fetcher {
     /// `lookup` returns.
     pub fn with_lookup(config: &Config, lookup: Arc<dyn Lookup>) -> Self {
         let guard = Guard::new(config);
-        let client = |reach| {
-            let resolver = VettedResolver { guard: guard.clone(), lookup: lookup.clone(), reach };
+        let client = |scope| {
+            let resolver = VettedResolver { guard: guard.clone(), lookup: lookup.clone(), scope };
             build_client(config, resolver)
         };
-        let public = client(Reach::Public);
-        let opened = if guard.has_opened_ranges() { client(Reach::OpenedRanges) } else { public.clone() };
+        let public = client(AddressScope::Public);
+        let private =
+            if guard.allows_private_ranges() { client(AddressScope::AllowedPrivate) } else { public.clone() };
         let agent = config.user_agent.split(['/', ' ']).next().unwrap_or_default().to_owned();
-        Self { shared: Arc::new(Shared { guard, config: config.clone(), agent, public, opened }) }
+        Self { shared: Arc::new(Shared { guard, config: config.clone(), agent, public, private }) }
     }
 
     /// Returns our product token (`facecrawl`), as it appears in robots.txt.
@@ -103,9 +104,9 @@ impl Fetcher {
 
     /// Returns the client that may connect to the URL's port.
     pub(super) fn client_for(&self, url: &Url) -> &reqwest::Client {
-        match self.shared.guard.reach(url.port_or_known_default().unwrap_or_default()) {
-            Reach::Public => &self.shared.public,
-            Reach::OpenedRanges => &self.shared.opened,
+        match self.shared.guard.address_scope(url.port_or_known_default().unwrap_or_default()) {
+            AddressScope::Public => &self.shared.public,
+            AddressScope::AllowedPrivate => &self.shared.private,
         }
     }
 
@@ -152,7 +153,7 @@ impl Fetcher {
                 Kind::SmallSitemap => config.page_limit.min(config.sitemap_limit),
                 Kind::Sitemap => config.sitemap_limit,
             },
-            cut: kind == Kind::Robots,
+            truncate: kind == Kind::Robots,
             deadline,
             min_speed: config.min_speed,
             window: config.min_speed_window,
@@ -195,8 +196,8 @@ fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
             .no_proxy()
             .referer(false)
             .connect_timeout(config.connect_timeout)
-            .pool_max_idle_per_host(IDLE_PER_HOST)
-            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .gzip(true)
             .brotli(true)
             .zstd(true)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use url::Url;
 
 /// Time limit from the connection to the head of the response.
-const PATIENCE: Duration = Duration::from_secs(10);
+const POST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Fetcher {
     /// Posts `body` with `headers` to a URL that the guard allows, and returns the status of the
@@ -29,7 +29,7 @@ impl Fetcher {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        match tokio::time::timeout(PATIENCE, request.send()).await {
+        match tokio::time::timeout(POST_TIMEOUT, request.send()).await {
             Ok(Ok(response)) => Ok(response.status().as_u16()),
             Ok(Err(error)) => Err(explain(error.without_url())),
             Err(_) => Err(FetchError::Timeout("no response within the time limit")),

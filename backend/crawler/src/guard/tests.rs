@@ -225,7 +225,7 @@ fn a_mixed_answer_is_refused_whole() {
     let loopback: IpAddr = "127.0.0.1".parse().unwrap();
     let v6_loopback: IpAddr = "::1".parse().unwrap();
     let closed = guard();
-    assert!(closed.check_answer("a.example", vec![public], Reach::Public).is_ok());
+    assert!(closed.check_answer("a.example", vec![public], AddressScope::Public).is_ok());
     let inside = |text: &str| -> IpAddr { text.parse().unwrap() };
     for mixed in [
         vec![public, loopback],
@@ -237,21 +237,21 @@ fn a_mixed_answer_is_refused_whole() {
         vec![inside("2001:0:5db8:d70e::80ff:fffe"), public],
     ] {
         assert!(matches!(
-            closed.check_answer("a.example", mixed, Reach::Public),
+            closed.check_answer("a.example", mixed, AddressScope::Public),
             Err(GuardError::Address { range: "loopback", .. })
         ));
     }
     let open = opened(&["127.0.0.0/8"]);
     // On a port that is open only in the allowed private ranges, other addresses are rejected.
-    assert!(open.check_answer("a.example", vec![loopback], Reach::OpenedRanges).is_ok());
-    assert!(open.check_answer("a.example", vec![public], Reach::OpenedRanges).is_err());
+    assert!(open.check_answer("a.example", vec![loopback], AddressScope::AllowedPrivate).is_ok());
+    assert!(open.check_answer("a.example", vec![public], AddressScope::AllowedPrivate).is_err());
     // Only `localhost` is filtered.
-    assert!(open.check_answer("a.example", vec![v6_loopback, loopback], Reach::Public).is_err());
+    assert!(open.check_answer("a.example", vec![v6_loopback, loopback], AddressScope::Public).is_err());
     assert_eq!(
-        open.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).unwrap(),
+        open.check_answer("localhost", vec![v6_loopback, loopback], AddressScope::Public).unwrap(),
         vec![loopback]
     );
-    assert!(closed.check_answer("localhost", vec![v6_loopback, loopback], Reach::Public).is_err());
+    assert!(closed.check_answer("localhost", vec![v6_loopback, loopback], AddressScope::Public).is_err());
 }
 
 /// Generates addresses of the special-purpose IPv4 ranges.

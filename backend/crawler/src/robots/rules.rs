@@ -5,7 +5,7 @@ use memchr::memmem;
 
 /// Maximum bytes of the value of an `Allow` or `Disallow` line. RFC 9309 sets no limit for a rule.
 /// A path of this length is already treated as a trap ([`crate::urls::MAX_LENGTH`]).
-pub const MAX_RULE: usize = 2 << 10;
+pub const MAX_RULE_BYTES: usize = 2 << 10;
 /// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
 /// Maximum bytes of rules and path that are compared to judge one URL.
@@ -24,7 +24,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Parses the value of a line. A `Disallow` value longer than [`MAX_RULE`] is cut; its
+    /// Parses the value of a line. A `Disallow` value longer than [`MAX_RULE_BYTES`] is cut; its
     /// beginning matches everything that the whole rule matches. An `Allow` that is too long is
     /// omitted (`None`), because its beginning could allow more than intended.
     pub(super) fn new(allow: bool, value: &[u8]) -> Option<Self> {
@@ -91,12 +91,13 @@ fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]
     end.map(|end| &text[end..])
 }
 
-/// Returns the first [`MAX_RULE`] bytes of a longer value, without a truncated escape at the end.
+/// Returns the first [`MAX_RULE_BYTES`] bytes of a longer value, without a truncated escape at the
+/// end.
 /// Returns `None` for a value that fits.
 fn shortened(value: &[u8]) -> Option<&[u8]> {
-    let cut = value.get(..MAX_RULE).filter(|_| value.len() > MAX_RULE)?;
+    let cut = value.get(..MAX_RULE_BYTES).filter(|_| value.len() > MAX_RULE_BYTES)?;
     let torn = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);
-    Some(&cut[..MAX_RULE - torn])
+    Some(&cut[..MAX_RULE_BYTES - torn])
 }
 
 /// The rules of a group, in the order in which they are evaluated.
@@ -116,7 +117,7 @@ impl Rules {
     /// Judges a path with its query. If no rule matches, the path is allowed. If more than
     /// [`MAX_STEPS`] bytes would be compared, the path is disallowed. Only hundreds of rules with
     /// stars, on a path of kilobytes, reach that limit.
-    pub(super) fn judge(&self, path: &[u8]) -> Verdict {
+    pub(super) fn verdict(&self, path: &[u8]) -> Verdict {
         let mut text = Vec::with_capacity(path.len());
         canonical(path, false, &mut text);
         let mut steps = 0;

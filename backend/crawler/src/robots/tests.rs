@@ -3,7 +3,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn robots(text: &str) -> Robots {
-    Robots::from_answer(200, text.as_bytes(), "facecrawl")
+    Robots::from_response(200, text.as_bytes(), "facecrawl")
 }
 
 fn allows(robots: &Robots, path: &str) -> bool {
@@ -43,7 +43,7 @@ User-Agent: quxbot
 #[test]
 fn rfc_9309_simple_example() {
     let verdicts = |agent: &str| {
-        let robots = Robots::from_answer(200, SIMPLE.as_bytes(), agent);
+        let robots = Robots::from_response(200, SIMPLE.as_bytes(), agent);
         ["/", "/a.gif", "/a.gif?x", "/example/page.html", "/example/allowed.gif", "/publications/x"]
             .map(|path| allows(&robots, path))
     };
@@ -159,7 +159,7 @@ fn groups() {
 fn status_decides() {
     let body = b"User-agent: *\nDisallow: /a";
     let verdicts = |status| {
-        let robots = Robots::from_answer(status, body, "facecrawl");
+        let robots = Robots::from_response(status, body, "facecrawl");
         (allows(&robots, "/a"), allows(&robots, "/b"))
     };
     for status in [200, 204, 206] {
@@ -252,7 +252,7 @@ fn a_group_with_more_rules_than_are_kept_closes_its_host() {
 fn no_robots_txt_makes_a_question_long() {
     let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
     let question = |text: &str, path: &str| {
-        robots(text).judge(&Url::parse(&format!("http://example.com{path}")).unwrap())
+        robots(text).verdict(&Url::parse(&format!("http://example.com{path}")).unwrap())
     };
     // The cost of one rule is the sum of the lengths of pattern and path, not their product,
     // wherever the stars are.
@@ -304,7 +304,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_robots_txt(body in prop::collection::vec(any::<u8>(), 0..400)) {
-        let robots = Robots::from_answer(200, &body, "facecrawl");
+        let robots = Robots::from_response(200, &body, "facecrawl");
         allows(&robots, "/a?b=c");
     }
 }

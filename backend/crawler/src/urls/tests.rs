@@ -47,15 +47,15 @@ fn an_address_of_a_file_is_spelled_as_a_scan_does() {
         ("file:///album/a%2F%2e%2e%2Fb.jpg", "file:///album/b.jpg"),
         ("HTTP://Example.com/a?utm_source=x", "http://example.com/a"),
     ] {
-        assert_eq!(address(text).unwrap().as_str(), expected, "{text}");
+        assert_eq!(parse_address(text).unwrap().as_str(), expected, "{text}");
     }
-    assert!(address("ftp://example.com/").unwrap_err().contains("only http and https"));
+    assert!(parse_address("ftp://example.com/").unwrap_err().contains("only http and https"));
 }
 
 #[test]
 fn a_file_of_another_machine_has_no_address() {
     for text in ["file://host/album/a.jpg", "file://host//c:/a.jpg"] {
-        assert!(address(text).unwrap_err().contains("is not the address of a local file"), "{text}");
+        assert!(parse_address(text).unwrap_err().contains("is not the address of a local file"), "{text}");
     }
 }
 
@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn parts_that_are_removed_leave_no_others(path in PARTS) {
         if let Ok(once) = parse(&format!("http://example.com/{path}")) {
-            prop_assert_eq!(address(once.as_str()).ok(), Some(once));
+            prop_assert_eq!(parse_address(once.as_str()).ok(), Some(once));
         }
     }
 

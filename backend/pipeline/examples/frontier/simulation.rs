@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 use store::Store;
-use store::hosts::{HostPace, Turn};
+use store::hosts::{HostPace, PermitOutcome};
 use testing::TestDatabase;
 use testing::clock::VirtualClock;
 use time::OffsetDateTime;
@@ -278,15 +278,15 @@ impl Simulation {
         let host = self.sites[site].host;
         match self
             .store
-            .take_turn(&key(host), self.sizes.delay.as_millis() as i64)
+            .acquire_host_permit(&key(host), self.sizes.delay.as_millis() as i64)
             .await
-            .expect("take a turn")
+            .expect("acquire a permit")
         {
-            Turn::Wait { until } => {
+            PermitOutcome::Wait { until } => {
                 self.ledger.waits();
                 self.processes[process].queue.snooze(job.claim, until).await.expect("snooze a job");
             }
-            Turn::Granted { token } => {
+            PermitOutcome::Granted { token } => {
                 let nth = self.ledger.began(site, host, self.now);
                 let request = Request { process, claim: job.claim, site, page, token, nth };
                 self.processes[process].free -= 1;

@@ -15,27 +15,27 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashSet};
-use store::clusters::{Group, Party};
+use store::clusters::{ClusterUnit, Group};
 use uuid::Uuid;
 
-/// Returns the groups of parties that are the same person; a party is a subject or a face without a
-/// subject. `pairs` are the neighbours as indices of `parties`, and `threshold` is the minimum mean
+/// Returns the groups of units that are the same person; a unit is a subject or a face without a
+/// subject. `pairs` are the neighbours as indices of `units`, and `threshold` is the minimum mean
 /// similarity, -1..1. The result depends on neither the order of the pairs nor any random state.
 ///
 /// Never merges two enrolled subjects, a subject and a face that a user removed from it, or two
 /// faces of one image.
-pub(super) fn group(parties: &[Party], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
-    let mut graph = Graph::new(parties, threshold);
+pub(super) fn group(units: &[ClusterUnit], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
+    let mut graph = Graph::new(units, threshold);
     for &(a, b) in pairs {
         graph.connect(a, b);
     }
     graph.merge_all();
     let mut merged: Vec<&Cluster> = graph.clusters.iter().flatten().filter(|c| c.members.len() > 1).collect();
     merged.sort_by_key(|cluster| cluster.members.first().copied());
-    merged.into_iter().map(|cluster| cluster.group(parties)).collect()
+    merged.into_iter().map(|cluster| cluster.group(units)).collect()
 }
 
-/// Parties that were merged.
+/// Units that were merged.
 struct Cluster {
     members: BTreeSet<usize>,
     enrolled: bool,
@@ -50,15 +50,15 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn of(index: usize, party: &Party) -> Self {
+    fn of(index: usize, unit: &ClusterUnit) -> Self {
         Self {
             members: BTreeSet::from([index]),
-            enrolled: party.enrolled,
-            mean: party.mean.clone(),
-            weight: party.weight as f32,
-            images: party.images.iter().copied().collect(),
-            ids: party.faces.iter().copied().chain(party.subject).collect(),
-            refused: party.refused.iter().copied().collect(),
+            enrolled: unit.enrolled,
+            mean: unit.mean.clone(),
+            weight: unit.weight as f32,
+            images: unit.images.iter().copied().collect(),
+            ids: unit.faces.iter().copied().chain(unit.subject).collect(),
+            refused: unit.refused.iter().copied().collect(),
             neighbours: BTreeSet::new(),
         }
     }
@@ -92,18 +92,18 @@ impl Cluster {
 
     /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
     /// with the lowest id, which is the oldest. A group without a subject becomes a new subject.
-    fn group(&self, parties: &[Party]) -> Group {
-        let members = || self.members.iter().map(|&index| &parties[index]);
+    fn group(&self, units: &[ClusterUnit]) -> Group {
+        let members = || self.members.iter().map(|&index| &units[index]);
         let subject = members()
-            .filter_map(|party| party.subject.map(|subject| (!party.enrolled, subject)))
+            .filter_map(|unit| unit.subject.map(|subject| (!unit.enrolled, subject)))
             .min()
             .map(|(_, subject)| subject);
         Group {
             subject,
-            joined: members().filter_map(|party| party.subject).filter(|id| Some(*id) != subject).collect(),
+            joined: members().filter_map(|unit| unit.subject).filter(|id| Some(*id) != subject).collect(),
             faces: members()
-                .filter(|party| party.subject.is_none())
-                .flat_map(|party| party.faces.clone())
+                .filter(|unit| unit.subject.is_none())
+                .flat_map(|unit| unit.faces.clone())
                 .collect(),
         }
     }
@@ -142,8 +142,8 @@ struct Graph {
 }
 
 impl Graph {
-    fn new(parties: &[Party], threshold: f32) -> Self {
-        let clusters = parties.iter().enumerate().map(|(index, party)| Some(Cluster::of(index, party)));
+    fn new(units: &[ClusterUnit], threshold: f32) -> Self {
+        let clusters = units.iter().enumerate().map(|(index, unit)| Some(Cluster::of(index, unit)));
         Self { clusters: clusters.collect(), candidates: BinaryHeap::new(), threshold }
     }
 
@@ -194,9 +194,9 @@ mod tests {
     use super::*;
 
     /// A face in a separate image. The direction of its embedding is an angle in degrees.
-    fn face(id: u128, degrees: f32) -> Party {
+    fn face(id: u128, degrees: f32) -> ClusterUnit {
         let (sin, cos) = degrees.to_radians().sin_cos();
-        Party {
+        ClusterUnit {
             subject: None,
             enrolled: false,
             faces: vec![Uuid::from_u128(id)],
@@ -207,29 +207,29 @@ mod tests {
         }
     }
 
-    fn subject(id: u128, enrolled: bool, degrees: f32) -> Party {
-        Party { subject: Some(Uuid::from_u128(id)), enrolled, ..face(id + 500, degrees) }
+    fn subject(id: u128, enrolled: bool, degrees: f32) -> ClusterUnit {
+        ClusterUnit { subject: Some(Uuid::from_u128(id)), enrolled, ..face(id + 500, degrees) }
     }
 
-    fn all_pairs(parties: &[Party]) -> Vec<(usize, usize)> {
-        (0..parties.len()).flat_map(|a| (a + 1..parties.len()).map(move |b| (a, b))).collect()
+    fn all_pairs(units: &[ClusterUnit]) -> Vec<(usize, usize)> {
+        (0..units.len()).flat_map(|a| (a + 1..units.len()).map(move |b| (a, b))).collect()
     }
 
     fn ids(numbers: &[u128]) -> Vec<Uuid> {
         numbers.iter().map(|&number| Uuid::from_u128(number)).collect()
     }
 
-    fn at(parties: &[Party], threshold: f32) -> Vec<Group> {
-        group(parties, &all_pairs(parties), threshold)
+    fn at(units: &[ClusterUnit], threshold: f32) -> Vec<Group> {
+        group(units, &all_pairs(units), threshold)
     }
 
     #[test]
     fn one_odd_picture_between_two_people_does_not_make_them_one() {
         // One person at 0, 10 and 20 degrees, another at 80, 90 and 100, and a face at 50.
         // Neighbours in this chain are at most 30 degrees apart.
-        let parties: Vec<Party> =
+        let units: Vec<ClusterUnit> =
             [0.0, 10.0, 20.0, 50.0, 80.0, 90.0, 100.0].iter().zip(1..).map(|(&d, id)| face(id, d)).collect();
-        let groups = at(&parties, 30.0_f32.to_radians().cos() - 1e-3);
+        let groups = at(&units, 30.0_f32.to_radians().cos() - 1e-3);
         let faces: Vec<usize> = groups.iter().map(|group| group.faces.len()).collect();
         assert_eq!(groups.len(), 2, "{groups:?}");
         assert!(faces.iter().all(|&n| n == 3), "{groups:?}");
@@ -237,18 +237,18 @@ mod tests {
 
     #[test]
     fn the_order_of_pairs_does_not_matter() {
-        let parties: Vec<Party> = (0..40).map(|i| face(i + 1, (i * i * 37 % 360) as f32)).collect();
-        let mut pairs = all_pairs(&parties);
-        let forward = group(&parties, &pairs, 0.9);
+        let units: Vec<ClusterUnit> = (0..40).map(|i| face(i + 1, (i * i * 37 % 360) as f32)).collect();
+        let mut pairs = all_pairs(&units);
+        let forward = group(&units, &pairs, 0.9);
         pairs.reverse();
-        assert_eq!(group(&parties, &pairs, 0.9), forward);
+        assert_eq!(group(&units, &pairs, 0.9), forward);
         assert!(forward.len() > 3);
     }
 
     #[test]
     fn an_enrolled_subject_attracts_clusters_and_faces_and_stays_itself() {
-        let parties = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
-        let groups = at(&parties, 0.9);
+        let units = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
+        let groups = at(&units, 0.9);
         let wanted = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
         assert_eq!(groups, [wanted]);
         assert_eq!(at(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn parties_that_are_no_neighbours_are_never_compared() {
-        let parties = [face(1, 0.0), face(2, 0.0)];
-        assert_eq!(group(&parties, &[], 0.9), []);
+        let units = [face(1, 0.0), face(2, 0.0)];
+        assert_eq!(group(&units, &[], 0.9), []);
     }
 }

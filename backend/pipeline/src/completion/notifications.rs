@@ -30,7 +30,7 @@ pub(crate) async fn ended(
         && crawl.state != CrawlState::Cancelled
         && crawl.series_id.is_some()
     {
-        let at = store.promise_next_run(tx.conn(), crawl.id, every.duration()).await?;
+        let at = store.schedule_next_run(tx.conn(), crawl.id, every.duration()).await?;
         jobs.push(NextRun { crawl_id: crawl.id }.job(at));
     }
     queue.enqueue(tx.conn(), &jobs).await?;

@@ -84,7 +84,7 @@ impl Crawls {
                 },
                 None => {
                     let mut tx = self.store().begin().await?;
-                    let ended = self.store().end_series(tx.conn(), series).await?;
+                    let ended = self.store().cancel_schedule(tx.conn(), series).await?;
                     tx.commit().await?;
                     ended
                 }

@@ -3,7 +3,7 @@
 
 use super::{CrawlError, CrawlOptions, Crawls, seeds};
 use crate::domain::jobs::{ImageJob, PageJob};
-use crawler::frontier::level;
+use crawler::frontier::depth_priority;
 use queue::{Claim, NewJob};
 use store::crawls::Crawl;
 use store::pages::{NewImageUrl, NewPage};
@@ -31,7 +31,7 @@ impl Crawls {
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
         let jobs: Vec<NewJob> = (pages
             .into_iter()
-            .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, level(0))))
+            .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
         .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
         .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
@@ -46,7 +46,7 @@ impl Crawls {
         let mut tx = self.store().begin().await?;
         self.queue().complete(tx.conn(), claim).await?;
         let mut next = None;
-        if self.store().take_next_run(tx.conn(), previous).await? {
+        if self.store().claim_next_run(tx.conn(), previous).await? {
             let previous = self.store().crawl(previous).await?;
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
                 .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;

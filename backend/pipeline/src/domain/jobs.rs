@@ -1,6 +1,6 @@
 //! Defines the payloads of jobs. The module `worker` runs the jobs.
 
-use crawler::frontier::level;
+use crawler::frontier::depth_priority;
 use domain::{JobKind, JobSpec};
 use queue::NewJob;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -72,7 +72,7 @@ impl ImageJob {
         NewJob {
             group_id: Some(self.crawl_id),
             tenant: collection,
-            ..job(JobKind::ScanImage, self, &self.url, self.image_url_id, level(self.depth))
+            ..job(JobKind::ScanImage, self, &self.url, self.image_url_id, depth_priority(self.depth))
         }
     }
 }

@@ -14,6 +14,6 @@ pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Resul
     let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
     // The unique key of such a job is its row's id.
     let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
-    queue.forget_keyed(tx.conn(), &crawls, &keys).await?;
+    queue.redact_keyed(tx.conn(), &crawls, &keys).await?;
     Ok(())
 }

@@ -135,7 +135,7 @@ impl Ingest {
         // An erasure normalises addresses in the same way.
         let [asked, answered] = [&enrolment.url, &enrolment.answered].map(|url| {
             url.as_deref()
-                .map(|url| crawler::urls::address(url).map_or_else(|_| url.to_owned(), String::from))
+                .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
         let answered = answered.filter(|answered| asked.as_ref() != Some(answered));
         let mut erased = false;
@@ -148,7 +148,7 @@ impl Ingest {
         }
         // Lock subjects before images, in the same order as the deletion of an enrolled image with
         // its last face.
-        store.hold_subjects(tx.conn(), collection, &[subject]).await?;
+        store.lock_subjects(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
         let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),

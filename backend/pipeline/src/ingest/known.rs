@@ -77,7 +77,7 @@ impl Ingest {
     ) -> Result<Option<Ingested>, IngestError> {
         let mut ending = self.open(incoming, claim).await?;
         if let Some(image) = result.image
-            && !self.inner.store.hold_image(ending.tx.conn(), image).await?
+            && !self.inner.store.lock_image(ending.tx.conn(), image).await?
         {
             return Ok(None);
         }
@@ -114,8 +114,8 @@ impl Ingest {
             let relation = self.look(tx, collection, hashes, frame).await?;
             let held = match &relation {
                 Relation::New => true,
-                Relation::Duplicate(image) => store.hold_image(tx.conn(), *image).await?,
-                Relation::Supersedes(images) => store.hold_to_replace(tx.conn(), images).await?,
+                Relation::Duplicate(image) => store.lock_image(tx.conn(), *image).await?,
+                Relation::Supersedes(images) => store.lock_to_replace(tx.conn(), images).await?,
             };
             if held {
                 return Ok(relation);

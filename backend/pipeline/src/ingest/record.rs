@@ -54,13 +54,13 @@ impl Ingest {
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.settle_image_url(tx.conn(), image_url, result).await?;
         if let (Some(answered), Some(_)) = (moved_to, image) {
-            store.note_moved_image(tx.conn(), image_url, &answered).await?;
+            store.record_moved_image(tx.conn(), image_url, &answered).await?;
         }
         if state == ImageState::Suppressed {
             suppress::forget(store, &self.inner.queue, &mut tx, (image_url, claim)).await?;
         }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
-            store.remember_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
+            store.cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
         if let Some(check) = check {
             check.end(store, &self.inner.queue, &mut tx).await?;

@@ -243,10 +243,10 @@ pub(crate) async fn forget(
     tx: &mut Tx,
     (row, claim): (Uuid, Option<Claim>),
 ) -> Result<(), NotificationError> {
-    let jobs = store.forget_suppressed(tx.conn(), row).await?;
+    let jobs = store.erase_suppressed_image(tx.conn(), row).await?;
     forget_jobs(queue, tx, &jobs).await?;
     if let Some(claim) = claim {
-        queue.forget(tx.conn(), &[claim.id]).await?;
+        queue.redact(tx.conn(), &[claim.id]).await?;
     }
     Ok(())
 }

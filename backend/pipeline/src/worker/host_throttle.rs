@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::host_delays::OwnDelay;
-use store::hosts::{HostPace, Turn};
+use store::hosts::{HostPace, PermitOutcome};
 use store::{Store, retried};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -88,11 +88,11 @@ impl HostThrottle {
     /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// Fails with [`FetchError::Later`], which contains the time of the next useful attempt.
+    /// Fails with [`FetchError::Postponed`], which contains the time of the next useful attempt.
     pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
-        let too_many = |wait| FetchError::Later(OffsetDateTime::now_utc() + wait);
+        let too_many = |wait| FetchError::Postponed(OffsetDateTime::now_utc() + wait);
         let inside =
             if delay.least.is_zero() { Some(self.concurrency.enter(host).map_err(too_many)?) } else { None };
         let token = self.take_turn(host, delay).await?;
@@ -104,13 +104,15 @@ impl HostThrottle {
         loop {
             let shared = millis(delay.shared);
             let turn = match delay.own {
-                Some(own) => self.store.take_own_turn(host, own, shared).await,
-                None => self.store.take_turn(host, shared).await,
+                Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
+                None => self.store.acquire_host_permit(host, shared).await,
             };
             let until = match turn.map_err(|error| self.database_failed(&error))? {
-                Turn::Granted { token } => return Ok(token),
-                Turn::Wait { until } if until > deadline => return Err(FetchError::Later(until)),
-                Turn::Wait { until } => until,
+                PermitOutcome::Granted { token } => return Ok(token),
+                PermitOutcome::Wait { until } if until > deadline => {
+                    return Err(FetchError::Postponed(until));
+                }
+                PermitOutcome::Wait { until } => until,
             };
             // The clocks of two machines differ, so always wait a short time.
             let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
@@ -121,7 +123,7 @@ impl HostThrottle {
             }
             // One job waits here, so that the host's next permit is used. The others return to the
             // queue, so that jobs of other hosts can run.
-            let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Later(until)) };
+            let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(until)) };
             tokio::time::sleep(wait).await;
         }
     }
@@ -200,7 +202,7 @@ impl HostThrottle {
 
     fn database_failed(&self, error: &store::StoreError) -> FetchError {
         tracing::error!(%error, "failed to acquire host permit");
-        FetchError::Later(OffsetDateTime::now_utc() + DATABASE_PAUSE)
+        FetchError::Postponed(OffsetDateTime::now_utc() + DATABASE_PAUSE)
     }
 }
 

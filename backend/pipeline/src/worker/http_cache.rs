@@ -2,22 +2,22 @@
 //! store contains the visits.
 
 use crawler::{Fetched, Validators};
-use store::http_cache::Visit;
+use store::http_cache::CachedResponse;
 use url::Url;
 
 /// HTTP status for unchanged content.
 pub(super) const NOT_MODIFIED: u16 = 304;
 
 /// Returns the validators of a visit, or `None` if its URL cannot be parsed.
-pub(super) fn validators(visit: &Visit) -> Option<Validators> {
+pub(super) fn validators(visit: &CachedResponse) -> Option<Validators> {
     let url = Url::parse(&visit.final_url).ok()?;
     Some(Validators { url, etag: visit.etag.clone(), last_modified: visit.last_modified.clone() })
 }
 
 /// Returns the visit to store for a response, or `None` if the response has no validators.
-pub(super) fn visit(fetched: &Fetched) -> Option<Visit> {
+pub(super) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
     let validators = fetched.validators()?;
-    Some(Visit {
+    Some(CachedResponse {
         final_url: validators.url.into(),
         etag: validators.etag,
         last_modified: validators.last_modified,

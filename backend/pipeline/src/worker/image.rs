@@ -57,7 +57,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         return Ok(());
     }
     let mut known = match view.options.revalidate {
-        true => context.store.image_visit(collection, job.url.as_str(), model).await?,
+        true => context.store.cached_image(collection, job.url.as_str(), model).await?,
         false => None,
     };
     loop {

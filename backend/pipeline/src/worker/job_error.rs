@@ -49,7 +49,7 @@ impl JobError {
         let (reason, detail) = (error.reason(), error.to_string());
         let now = OffsetDateTime::now_utc();
         match error {
-            FetchError::Later(until) => Self::Later(until),
+            FetchError::Postponed(until) => Self::Later(until),
             FetchError::Refused(Reason::RobotsUnavailable) => {
                 let detail =
                     "the robots.txt of the host is unavailable, so no request to the host is allowed".into();

@@ -17,7 +17,7 @@ use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontie
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
-use store::http_cache::PageVisit;
+use store::http_cache::CachedPage;
 use store::ledger::Ledger;
 use store::pages::PageResult;
 use store::retried;
@@ -48,7 +48,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
     let is_map = looks_like_map(job);
     let reader = reader_of(context, &job.url);
     let mut known = match view.options.revalidate && !is_map {
-        true => context.store.page_visit(view.crawl.collection_id, job.url.as_str(), &reader).await?,
+        true => context.store.cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?,
         false => None,
     };
     let mut place = None;
@@ -97,7 +97,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
 
 /// Returns the identity of the reader of a page. A visit that another reader stored is not reused.
 fn reader_of(context: &Context, url: &Url) -> String {
-    extract::reader(context.fetcher.agent(), context.config.recipes.of(url))
+    extract::extractor_id(context.fetcher.agent(), context.config.recipes.of(url))
 }
 
 async fn read(
@@ -180,8 +180,8 @@ async fn read_page(
         let Fetched { body, url, content_type, .. } = &fetched;
         let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
         let visit = http_cache::visit(&fetched).and_then(|visit| {
-            let content = page.to_memory(&fetched.robots_tags)?;
-            Some(PageVisit { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
+            let content = page.to_stored_bytes(&fetched.robots_tags)?;
+            Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
         });
         (page, visit, fetched)
     })
@@ -200,10 +200,10 @@ async fn take_over(
     view: &Arc<CrawlView>,
     job: &PageJob,
     mut fetched: Fetched,
-    known: PageVisit,
+    known: CachedPage,
 ) -> Result<Option<PageOutcome>, JobError> {
-    let PageVisit { visit, content, .. } = known;
-    let Some((page, mut tags)) = on_a_thread(move || Page::from_memory(&content)).await? else {
+    let CachedPage { visit, content, .. } = known;
+    let Some((page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
         return Ok(None);
     };
     // The directives of both responses apply.
@@ -275,8 +275,11 @@ async fn store_once(
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-        let job =
-            |row| PageJob::new(crawl, row, home.clone()).sitemap(*nested).job(collection, frontier::level(0));
+        let job = |row| {
+            PageJob::new(crawl, row, home.clone())
+                .sitemap(*nested)
+                .job(collection, frontier::depth_priority(0))
+        };
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
@@ -292,7 +295,7 @@ async fn store_once(
         // The queue rejects jobs with an invalid host name. The row of such an image is settled
         // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =
-            admitted.into_iter().map(image).partition(|image| urls::bad_host(&image.url).is_none());
+            admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
         (found, left_out) = (fetchable.len() as i64, others.len());
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
@@ -307,14 +310,14 @@ async fn store_once(
     store.settle_page(tx.conn(), job.page_id, &result).await?;
     match memory {
         Memory::Untouched => {}
-        Memory::Renewed => store.renew_page_visit(tx.conn(), crawl, job.url.as_str()).await?,
+        Memory::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
         Memory::Replaced(visit) => {
-            store.remember_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+            store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
-    store.forget_page_of_suppressed(tx.conn(), job.page_id, mentions).await?;
+    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions).await?;
     if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
-        let suppressed = store.forget_page_that_was_suppressed(tx.conn(), job.page_id, image).await?;
+        let suppressed = store.erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;

@@ -9,7 +9,7 @@ use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use domain::{PageState, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::http_cache::PageVisit;
+use store::http_cache::CachedPage;
 use store::pages::{NewImageUrl, NewPage, PageResult};
 use url::Url;
 
@@ -55,7 +55,7 @@ pub(super) enum Memory {
     Untouched,
     /// This visit replaces the last one. `None` only deletes the last one, because this visit has
     /// no validators.
-    Replaced(Option<PageVisit>),
+    Replaced(Option<CachedPage>),
     /// The last visit is still valid.
     Renewed,
 }

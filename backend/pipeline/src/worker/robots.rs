@@ -94,7 +94,7 @@ impl RobotsCache {
         let patience = self.config.patience;
         let mut entry = tokio::time::timeout(patience, slot.lock())
             .await
-            .map_err(|_| FetchError::Later(OffsetDateTime::now_utc() + patience))?;
+            .map_err(|_| FetchError::Postponed(OffsetDateTime::now_utc() + patience))?;
         let now = OffsetDateTime::now_utc();
         if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
             return known.answer.rules();
@@ -134,7 +134,7 @@ impl RobotsCache {
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
         let alone = self.store.claim_robots(host, CLAIM).await;
         if !alone.map_err(|error| (database_failed(error), None))? {
-            return Err((FetchError::Later(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
+            return Err((FetchError::Postponed(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
         }
         // Another process may just have stored it.
         if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
@@ -181,7 +181,7 @@ impl RobotsCache {
             Err(FetchError::TooManyRedirects) => Ok(record(404, None)),
             // The same applies to a redirect to a URL that is too long.
             Err(FetchError::Refused(Reason::UrlTooLong)) => Ok(record(404, None)),
-            Err(error @ (FetchError::Guard(_) | FetchError::Later(_) | FetchError::Refused(_))) => {
+            Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
             Err(error) => Err((error, Some(record(0, None)))),
@@ -205,7 +205,7 @@ impl RobotsCache {
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
                 let agent = self.fetcher.agent().to_owned();
                 let body = record.body.unwrap_or_default();
-                let read = move || Robots::from_answer(status, &body, &agent);
+                let read = move || Robots::from_response(status, &body, &agent);
                 // Parsing and sorting 500 KiB of rules takes too long for a thread of the async
                 // runtime.
                 match tokio::task::spawn_blocking(read).await {
@@ -246,7 +246,7 @@ impl RobotsCache {
 
 fn database_failed(error: StoreError) -> FetchError {
     tracing::error!(%error, "failed to read robots.txt from the database");
-    FetchError::Later(OffsetDateTime::now_utc() + NETWORK_TTL)
+    FetchError::Postponed(OffsetDateTime::now_utc() + NETWORK_TTL)
 }
 
 impl Answer {

@@ -3,7 +3,7 @@ use crate::support::World;
 use bytes::Bytes;
 use pipeline::{AnalyzeOptions, Dedupe, Maintenance, Scan};
 use std::time::Duration;
-use store::hosts::Turn;
+use store::hosts::PermitOutcome;
 
 async fn scan(world: &World, names: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
 
 /// Starts and ends a request to a host.
 async fn asked(world: &World, host: &str) {
-    let Turn::Granted { token } = world.store.take_turn(host, 1_000).await.unwrap() else {
+    let PermitOutcome::Granted { token } = world.store.acquire_host_permit(host, 1_000).await.unwrap() else {
         panic!("{host} must be free")
     };
     world.store.finish_request(host, token, 1_000, None, None).await.unwrap();
@@ -97,7 +97,10 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 12_001);
     assert_eq!(world.store.host_pace("old.test").await.unwrap().pace_ms, 0);
     assert_eq!(world.store.host_pace("recent.test").await.unwrap().pace_ms, 4000);
-    assert!(matches!(world.store.take_turn("paused.test", 1_000).await.unwrap(), Turn::Wait { .. }));
+    assert!(matches!(
+        world.store.acquire_host_permit("paused.test", 1_000).await.unwrap(),
+        PermitOutcome::Wait { .. }
+    ));
     asked(&world, "old.test").await;
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
 }

@@ -96,7 +96,7 @@ async fn b_cubed(
     faces: &HashMap<&'static str, Uuid>,
 ) -> (f64, f64) {
     let ids: Vec<Uuid> = faces.values().copied().collect();
-    let shown = world.store.shown_by(&ids).await.unwrap();
+    let shown = world.store.face_subjects(&ids).await.unwrap();
     let known: Vec<(Uuid, &str)> = (pictures.iter().filter(|(file, _)| faces.contains_key(file)))
         .map(|(file, person)| {
             let face = faces[file];

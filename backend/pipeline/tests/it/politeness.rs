@@ -5,7 +5,7 @@ use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::sync::Arc;
 use std::time::Duration;
-use store::hosts::Turn;
+use store::hosts::PermitOutcome;
 use testing::picture;
 use tokio::sync::Semaphore;
 
@@ -182,9 +182,9 @@ async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     wait_for(asked).await.expect("the image is requested");
     world.crawls.cancel(hanging.id).await.unwrap();
     let host = site.url("/").trim_end_matches('/').to_owned();
-    let turn = async || match world.store.take_turn(&host, 1).await.unwrap() {
-        Turn::Granted { token } => Some(token),
-        Turn::Wait { .. } => None,
+    let turn = async || match world.store.acquire_host_permit(&host, 1).await.unwrap() {
+        PermitOutcome::Granted { token } => Some(token),
+        PermitOutcome::Wait { .. } => None,
     };
     // The permit is available before an unreleased permit would expire.
     let token = tokio::time::timeout(Duration::from_secs(40), wait_for(turn)).await;

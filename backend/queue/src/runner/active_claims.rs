@@ -21,8 +21,8 @@ impl ActiveClaims {
     /// Adds a claim. Returns the cancellation token for its handler.
     pub(super) fn add(&self, claim: Claim, expires: Instant) -> CancellationToken {
         let cancel = CancellationToken::new();
-        let holding = ActiveClaim { cancel: cancel.clone(), expires, lost: false };
-        self.0.lock().insert(claim, holding);
+        let active = ActiveClaim { cancel: cancel.clone(), expires, lost: false };
+        self.0.lock().insert(claim, active);
         cancel
     }
 
@@ -33,33 +33,33 @@ impl ActiveClaims {
 
     /// Returns the claims that are not known to be lost.
     pub(super) fn held(&self) -> Vec<Claim> {
-        self.0.lock().iter().filter(|(_, holding)| !holding.lost).map(|(claim, _)| *claim).collect()
+        self.0.lock().iter().filter(|(_, active)| !active.lost).map(|(claim, _)| *claim).collect()
     }
 
     /// Returns `true` if the claim may still be held, so that another attempt to settle it is
     /// useful.
     pub(super) fn may_hold(&self, claim: Claim) -> bool {
-        self.0.lock().get(&claim).is_some_and(|holding| !holding.lost && Instant::now() < holding.expires)
+        self.0.lock().get(&claim).is_some_and(|active| !active.lost && Instant::now() < active.expires)
     }
 
-    /// Applies the result of a heartbeat for `asked`, sent at `sent`. Cancels the handlers of the
+    /// Applies the result of a heartbeat for `claims`, sent at `sent`. Cancels the handlers of the
     /// `lost` claims and extends the other leases.
-    pub(super) fn heartbeat(&self, asked: &[Claim], lost: &[Claim], sent: Instant, lease: Duration) {
+    pub(super) fn heartbeat(&self, claims: &[Claim], lost: &[Claim], sent: Instant, lease: Duration) {
         let lost: HashSet<&Claim> = lost.iter().collect();
         let mut active_claims = self.0.lock();
-        for claim in asked {
-            let Some(holding) = active_claims.get_mut(claim) else { continue };
+        for claim in claims {
+            let Some(active) = active_claims.get_mut(claim) else { continue };
             if lost.contains(claim) {
-                holding.lost = true;
-                holding.cancel.cancel();
+                active.lost = true;
+                active.cancel.cancel();
             } else {
-                holding.expires = sent + lease;
+                active.expires = sent + lease;
             }
         }
     }
 
     /// Cancels all handlers.
     pub(super) fn cancel_all(&self) {
-        self.0.lock().values().for_each(|holding| holding.cancel.cancel());
+        self.0.lock().values().for_each(|active| active.cancel.cancel());
     }
 }

@@ -2,8 +2,8 @@
 use crate::QueueError;
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Exponential pauses with jitter, so that many workers do not retry at the same moment.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Returns the next pause.
     pub(super) fn next(&mut self) -> Duration {
-        let pause = FIRST.saturating_mul(2u32.saturating_pow(self.failures)).min(LONGEST);
+        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.failures)).min(MAX_PAUSE);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(rand::random_range(0.5..1.0))
     }
@@ -27,7 +27,7 @@ impl Backoff {
 
 /// Fails a queue call after `limit`. Without the limit, a call on a connection whose peer vanished
 /// may wait for hours.
-pub(crate) async fn within<T>(
+pub(crate) async fn with_time_limit<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {

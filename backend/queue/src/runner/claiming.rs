@@ -1,7 +1,7 @@
 //! The claim loop and the shutdown.
-use super::backoff::{Backoff, within};
-use super::settling::{self, Done};
-use super::slots::Wanted;
+use super::backoff::{Backoff, with_time_limit};
+use super::settling::{self, Completion};
+use super::slots::ClaimRequest;
 use super::{Shared, heartbeat, maintenance, telemetry};
 use crate::ClaimedJob;
 use std::collections::HashMap;
@@ -13,29 +13,29 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Maximum number of jobs per claim.
-const LARGEST_CLAIM: i64 = 1000;
+const MAX_JOBS_PER_CLAIM: i64 = 1000;
 /// Maximum number of waiting completions. Beyond it, handlers have to wait.
-const INBOX: usize = 10_000;
+const MAX_WAITING_COMPLETIONS: usize = 10_000;
 /// Time limit for cancelled handlers to stop.
-const GRACE: Duration = Duration::from_secs(1);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the last completions and releases: the database may be shutting down too.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
 /// claiming that job.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum pause, regardless of the poll interval.
-const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
+const MAX_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs a runner from start to shutdown.
 pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let (done, inbox) = mpsc::channel(INBOX);
+    let (done, inbox) = mpsc::channel(MAX_WAITING_COMPLETIONS);
     let mut completions = tokio::spawn(settling::completions(Arc::clone(&shared), inbox));
-    let mut keepers = JoinSet::new();
-    keepers.spawn(heartbeat::heartbeats(Arc::clone(&shared)));
-    keepers.spawn(maintenance::maintenance(Arc::clone(&shared)));
-    keepers.spawn(maintenance::purges(Arc::clone(&shared)));
-    keepers.spawn(maintenance::listen(Arc::clone(&shared)));
-    keepers.spawn(maintenance::partitions(Arc::clone(&shared)));
+    let mut background_tasks = JoinSet::new();
+    background_tasks.spawn(heartbeat::heartbeats(Arc::clone(&shared)));
+    background_tasks.spawn(maintenance::maintenance(Arc::clone(&shared)));
+    background_tasks.spawn(maintenance::purges(Arc::clone(&shared)));
+    background_tasks.spawn(maintenance::listen(Arc::clone(&shared)));
+    background_tasks.spawn(maintenance::partitions(Arc::clone(&shared)));
 
     let mut runs = JoinSet::new();
     claim_until(&shared, &shutdown, &mut runs, &done).await;
@@ -46,17 +46,17 @@ pub(super) async fn supervise(shared: Arc<Shared>, shutdown: CancellationToken) 
         tracing::warn!(running = runs.len(), "shutdown time limit exceeded; cancelling the running jobs");
         shared.forced.cancel();
         shared.active_claims.cancel_all();
-        let _ = tokio::time::timeout(GRACE, all_ended(&mut runs)).await;
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, all_ended(&mut runs)).await;
         runs.shutdown().await;
     }
     drop(done);
-    if tokio::time::timeout(LAST_WORDS, &mut completions).await.is_err() {
+    if tokio::time::timeout(FINAL_WRITE_TIMEOUT, &mut completions).await.is_err() {
         completions.abort();
         tracing::error!("failed to write the last completions; these jobs will run again");
     }
-    release_rest(&shared).await;
-    keepers.shutdown().await;
-    let _ = tokio::time::timeout(LAST_WORDS, shared.queue.pool.close()).await;
+    release_remaining(&shared).await;
+    background_tasks.shutdown().await;
+    let _ = tokio::time::timeout(FINAL_WRITE_TIMEOUT, shared.queue.pool.close()).await;
 }
 
 async fn all_ended(runs: &mut JoinSet<()>) {
@@ -68,23 +68,23 @@ async fn claim_until(
     shared: &Arc<Shared>,
     shutdown: &CancellationToken,
     runs: &mut JoinSet<()>,
-    done: &mpsc::Sender<Done>,
+    done: &mpsc::Sender<Completion>,
 ) {
     let mut backoff = Backoff::default();
-    let mut look_again = Instant::now();
+    let mut next_poll = Instant::now();
     while !shutdown.is_cancelled() {
         while runs.try_join_next().is_some() {}
-        let wanted = shared.slots.wanted();
-        if !wanted.is_empty() {
+        let requests = shared.slots.requests();
+        if !requests.is_empty() {
             // Not in a `select!` with the shutdown: a claim whose future is dropped may still claim
             // jobs, and no task would run them.
-            match claim(shared, &wanted, runs, done).await {
-                Ok(0) => look_again = Instant::now() + pause(shared).await,
+            match claim(shared, &requests, runs, done).await {
+                Ok(0) => next_poll = Instant::now() + pause(shared).await,
                 Ok(_) => backoff.reset(),
                 Err(error) => {
                     telemetry::failed("claim");
                     tracing::warn!(%error, "failed to claim jobs; retrying");
-                    shared.slots.failed(&wanted);
+                    shared.slots.failed(&requests);
                     tokio::select! {
                         () = shutdown.cancelled() => return,
                         () = tokio::time::sleep(backoff.next()) => {}
@@ -96,8 +96,8 @@ async fn claim_until(
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = shared.slots.changed() => {}
-            () = tokio::time::sleep_until(look_again.into()) => {
-                look_again = Instant::now() + poll(shared);
+            () = tokio::time::sleep_until(next_poll.into()) => {
+                next_poll = Instant::now() + poll(shared);
                 shared.slots.wake();
             }
         }
@@ -108,32 +108,40 @@ async fn claim_until(
 /// slots, jobs of tenants with fewer running jobs are claimed first.
 async fn claim(
     shared: &Arc<Shared>,
-    wanted: &[Wanted],
+    requests: &[ClaimRequest],
     runs: &mut JoinSet<()>,
-    done: &mpsc::Sender<Done>,
+    done: &mpsc::Sender<Completion>,
 ) -> Result<usize, crate::QueueError> {
     let (worker, lease) = (&shared.config.worker, shared.queue.config().lease);
-    let beside: Vec<(&str, Uuid, i64)> = (wanted.iter())
-        .filter_map(|ask| ask.beside.map(|(tenant, most)| (ask.kind.as_str(), tenant, most as i64)))
+    let other_tenants: Vec<(&str, Uuid, i64)> = (requests.iter())
+        .filter_map(|request| {
+            request.other_tenants.map(|(tenant, most)| (request.kind.as_str(), tenant, most as i64))
+        })
         .collect();
-    let running: Vec<(&str, Uuid, i64)> = (wanted.iter().filter(|ask| ask.beside.is_some()))
-        .flat_map(|ask| ask.running.iter().map(|(tenant, jobs)| (ask.kind.as_str(), *tenant, *jobs as i64)))
+    let running: Vec<(&str, Uuid, i64)> = (requests.iter().filter(|request| request.other_tenants.is_some()))
+        .flat_map(|request| {
+            request.running.iter().map(|(tenant, jobs)| (request.kind.as_str(), *tenant, *jobs as i64))
+        })
         .collect();
     let mut found: HashMap<String, usize> = HashMap::new();
-    if !beside.is_empty() {
+    if !other_tenants.is_empty() {
         let sent = Instant::now();
-        let jobs = within(lease, shared.queue.claim_beside(&beside, &running, worker)).await?;
+        let jobs =
+            with_time_limit(lease, shared.queue.claim_of_other_tenants(&other_tenants, &running, worker))
+                .await?;
         telemetry::claimed(sent.elapsed());
         for job in &jobs {
             *found.entry(job.kind.clone()).or_default() += 1;
         }
-        for (kind, ..) in beside.iter().filter(|(kind, ..)| !found.contains_key(*kind)) {
-            shared.slots.none_beside(kind);
+        for (kind, ..) in other_tenants.iter().filter(|(kind, ..)| !found.contains_key(*kind)) {
+            shared.slots.no_job_of_other_tenants(kind);
         }
         start(shared, jobs, sent, runs, done);
     }
-    let any: Vec<(&str, i64)> = (wanted.iter())
-        .map(|ask| (ask.kind.as_str(), ask.any_after(found.get(&ask.kind).copied().unwrap_or(0)) as i64))
+    let any: Vec<(&str, i64)> = (requests.iter())
+        .map(|request| {
+            (request.kind.as_str(), request.any_after(found.get(&request.kind).copied().unwrap_or(0)) as i64)
+        })
         .filter(|(_, most)| *most > 0)
         .collect();
     let count: usize = found.values().sum();
@@ -141,7 +149,7 @@ async fn claim(
         return Ok(count);
     }
     let sent = Instant::now();
-    let jobs = within(lease, shared.queue.claim_slots(&any, LARGEST_CLAIM, worker)).await?;
+    let jobs = with_time_limit(lease, shared.queue.claim_slots(&any, MAX_JOBS_PER_CLAIM, worker)).await?;
     telemetry::claimed(sent.elapsed());
     Ok(count + start(shared, jobs, sent, runs, done))
 }
@@ -152,7 +160,7 @@ fn start(
     jobs: Vec<ClaimedJob>,
     sent: Instant,
     runs: &mut JoinSet<()>,
-    done: &mpsc::Sender<Done>,
+    done: &mpsc::Sender<Completion>,
 ) -> usize {
     let count = jobs.len();
     // All slots are occupied before the first job runs, because a job that must run alone waits
@@ -171,28 +179,28 @@ fn start(
 }
 
 fn poll(shared: &Shared) -> Duration {
-    shared.config.poll.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    shared.config.poll.clamp(MIN_PAUSE, MAX_PAUSE)
 }
 
 /// Returns the pause after an empty claim: the poll interval, or less if a job is due earlier.
 async fn pause(shared: &Shared) -> Duration {
     let poll = poll(shared);
-    let kinds = shared.slots.with_room();
-    match within(poll, shared.queue.next_due(&kinds)).await {
-        Ok(Some(due)) => due.clamp(SHORTEST_PAUSE, poll),
+    let kinds = shared.slots.kinds_with_free_slots();
+    match with_time_limit(poll, shared.queue.next_due(&kinds)).await {
+        Ok(Some(due)) => due.clamp(MIN_PAUSE, poll),
         // If the database failed, the next claim reports it.
         Ok(None) | Err(_) => poll,
     }
 }
 
 /// Releases the jobs that no handler settled. Does not count as an attempt.
-async fn release_rest(shared: &Shared) {
+async fn release_remaining(shared: &Shared) {
     let left = shared.active_claims.held();
     if left.is_empty() {
         return;
     }
     let mut backoff = Backoff::default();
-    let released = tokio::time::timeout(LAST_WORDS, async {
+    let released = tokio::time::timeout(FINAL_WRITE_TIMEOUT, async {
         loop {
             match shared.queue.release(&left).await {
                 Ok(count) => return count,

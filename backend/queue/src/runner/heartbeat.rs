@@ -1,6 +1,6 @@
 //! The task that extends the leases of the jobs in this process.
-use super::backoff::{Backoff, within};
-use super::maintenance::SHORTEST;
+use super::backoff::{Backoff, with_time_limit};
+use super::maintenance::MIN_INTERVAL;
 use super::{Shared, telemetry};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use std::time::Instant;
 /// Extends all leases every third of the lease time, and more often after a failure.
 pub(super) async fn heartbeats(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
-    let every = (lease / 3).max(SHORTEST);
+    let every = (lease / 3).max(MIN_INTERVAL);
     let mut backoff = Backoff::default();
     let mut pause = every;
     loop {
         tokio::time::sleep(pause).await;
         let claims = shared.active_claims.held();
         let sent = Instant::now();
-        match within(every, shared.queue.heartbeat(&claims)).await {
+        match with_time_limit(every, shared.queue.heartbeat(&claims)).await {
             Ok(lost) => {
                 shared.active_claims.heartbeat(&claims, &lost, sent, lease);
                 backoff.reset();

@@ -1,6 +1,6 @@
 //! Background tasks of a runner: rescue, statistics, purge, unparking and the job notification
 //! listener. The heartbeat is in its own module.
-use super::backoff::{Backoff, within};
+use super::backoff::{Backoff, with_time_limit};
 use super::{Shared, telemetry};
 use crate::CHANNEL;
 use sqlx::postgres::PgListener;
@@ -20,25 +20,25 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
 const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
 /// Minimum of all intervals of the background tasks, regardless of the lease.
-pub(super) const SHORTEST: Duration = Duration::from_millis(20);
+pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
 /// rows that another process is rescuing are skipped.
 pub(super) async fn maintenance(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
-    let mut rescue = ticks((lease / 6).clamp(SHORTEST, RESCUE_EVERY));
+    let mut rescue = ticks((lease / 6).clamp(MIN_INTERVAL, RESCUE_EVERY));
     let mut stats = ticks(STATS_EVERY);
     let depth = telemetry::Depth::default();
     let limit = lease.max(RESCUE_EVERY);
     loop {
         let (call, done) = tokio::select! {
-            _ = rescue.tick() => ("rescue", within(limit, shared.queue.rescue()).await.map(|count| {
+            _ = rescue.tick() => ("rescue", with_time_limit(limit, shared.queue.rescue()).await.map(|count| {
                 if count > 0 {
                     telemetry::rescued(count);
                     tracing::info!(count, "rescued jobs whose lease expired");
                 }
             })),
-            _ = stats.tick() => ("stats", within(limit, depth.publish(&shared)).await),
+            _ = stats.tick() => ("stats", with_time_limit(limit, depth.publish(&shared)).await),
         };
         if let Err(error) = done {
             telemetry::failed(call);
@@ -72,11 +72,11 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 
 /// Unparks jobs after runs have ended, and at each poll (for runs that ended in other processes).
 pub(super) async fn partitions(shared: Arc<Shared>) {
-    let poll = shared.config.poll.max(SHORTEST);
+    let poll = shared.config.poll.max(MIN_INTERVAL);
     let mut backoff = Backoff::default();
     loop {
         let begun = Instant::now();
-        let pause = match within(shared.queue.config().lease, shared.queue.unpark()).await {
+        let pause = match with_time_limit(shared.queue.config().lease, shared.queue.unpark()).await {
             Ok(_) => {
                 backoff.reset();
                 // With many partition keys a pass takes longer, so passes become less frequent.

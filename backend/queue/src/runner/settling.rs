@@ -1,5 +1,5 @@
 //! Runs one job and records its outcome in the queue.
-use super::backoff::{Backoff, within};
+use super::backoff::{Backoff, with_time_limit};
 use super::{Outcome, Shared, telemetry};
 use crate::settle::Batch;
 use crate::{Claim, ClaimedJob, JobState, QueueError};
@@ -17,12 +17,12 @@ use tracing::Instrument;
 const BATCH: usize = 500;
 /// Minimum time between two batches of completions. Under load, batches fill up during this time;
 /// when idle, it adds no delay.
-const GAP: Duration = Duration::from_millis(2);
+const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(2);
 /// Pause before a retry of completions whose rows were locked.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A job whose handler returned `Done`.
-pub(super) struct Done {
+pub(super) struct Completion {
     claim: Claim,
     kind: String,
 }
@@ -32,26 +32,26 @@ pub(super) async fn run(
     shared: Arc<Shared>,
     job: ClaimedJob,
     cancel: CancellationToken,
-    done: mpsc::Sender<Done>,
+    done: mpsc::Sender<Completion>,
 ) {
     let (claim, kind) = (job.claim, job.kind.clone());
     let span = tracing::info_span!("job", job_id = %claim.id, kind);
-    settled(shared, job, claim, kind, cancel, done).instrument(span).await;
+    run_and_settle(shared, job, claim, kind, cancel, done).instrument(span).await;
 }
 
-async fn settled(
+async fn run_and_settle(
     shared: Arc<Shared>,
     job: ClaimedJob,
     claim: Claim,
     kind: String,
     cancel: CancellationToken,
-    done: mpsc::Sender<Done>,
+    done: mpsc::Sender<Completion>,
 ) {
-    let (place, tenant) = (Place::of(&shared, &job), job.tenant);
-    if place.is_some()
-        && let Err(outcome) = alone(&shared, &job, &cancel).await
+    let (exclusive, tenant) = (ExclusiveRun::of(&shared, &job), job.tenant);
+    if exclusive.is_some()
+        && let Err(outcome) = wait_until_alone(&shared, &job, &cancel).await
     {
-        shared.slots.give_back(&kind, tenant);
+        shared.slots.release(&kind, tenant);
         settle(&shared, claim, kind, outcome, &done).await;
         return;
     }
@@ -69,15 +69,15 @@ async fn settled(
         None => Outcome::Retry(format!("no handler for kind {kind:?}"), None),
     };
     telemetry::ran(&kind, start.elapsed());
-    drop(place);
-    shared.slots.give_back(&kind, tenant);
+    drop(exclusive);
+    shared.slots.release(&kind, tenant);
     settle(&shared, claim, kind, outcome, &done).await;
 }
 
 /// Reserves the process for one job: no jobs are claimed while this guard exists.
-struct Place<'a>(&'a Shared);
+struct ExclusiveRun<'a>(&'a Shared);
 
-impl<'a> Place<'a> {
+impl<'a> ExclusiveRun<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
         // Not `then_some`: it would create and drop the guard in every case, and the drop resumes
         // claims.
@@ -85,7 +85,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ExclusiveRun<'_> {
     fn drop(&mut self) {
         self.0.slots.open();
     }
@@ -96,7 +96,11 @@ impl Drop for Place<'_> {
 /// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs
 /// concurrently with them and without the mark. If the process then crashes, this job does not
 /// count as the cause.
-async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) -> Result<(), Outcome> {
+async fn wait_until_alone(
+    shared: &Shared,
+    job: &ClaimedJob,
+    cancel: &CancellationToken,
+) -> Result<(), Outcome> {
     let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
     telemetry::alone(&job.kind);
@@ -108,19 +112,25 @@ async fn alone(shared: &Shared, job: &ClaimedJob, cancel: &CancellationToken) ->
             return Ok(());
         }
     }
-    match insist(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
+    match retry_while_leased(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
         Ok(()) => Ok(()),
         Err(QueueError::Stale(_)) => Err(Outcome::Stale),
         Err(_) => Err(back()),
     }
 }
 
-async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, done: &mpsc::Sender<Done>) {
+async fn settle(
+    shared: &Shared,
+    claim: Claim,
+    kind: String,
+    outcome: Outcome,
+    done: &mpsc::Sender<Completion>,
+) {
     let forced = shared.forced.is_cancelled();
     let ended = match outcome {
         Outcome::Done => {
             // The claim remains active, and its lease is extended, until its batch is completed.
-            if done.send(Done { claim, kind }).await.is_err() {
+            if done.send(Completion { claim, kind }).await.is_err() {
                 tracing::error!(job = %claim.id, "the completion task ended before the runs");
             }
             return;
@@ -130,19 +140,21 @@ async fn settle(shared: &Shared, claim: Claim, kind: String, outcome: Outcome, d
         // The shutdown cancelled the job, so its failure is meaningless. The job is released as if
         // it had never been claimed.
         Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
-            insist(shared, claim, || release(shared, claim)).await.map(|()| "released")
+            retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
         Outcome::Retry(error, at) => {
             tracing::warn!(job = %claim.id, kind, error, "job failed");
-            let state = insist(shared, claim, || fail(shared, claim, &error, false, at)).await;
+            let state = retry_while_leased(shared, claim, || fail(shared, claim, &error, false, at)).await;
             state.map(JobState::as_str)
         }
         Outcome::Discard(error) => {
             tracing::warn!(job = %claim.id, kind, error, "job failed permanently");
-            insist(shared, claim, || fail(shared, claim, &error, true, None)).await.map(JobState::as_str)
+            retry_while_leased(shared, claim, || fail(shared, claim, &error, true, None))
+                .await
+                .map(JobState::as_str)
         }
         Outcome::Snooze(until) => {
-            insist(shared, claim, || shared.queue.snooze(claim, until)).await.map(|()| "snoozed")
+            retry_while_leased(shared, claim, || shared.queue.snooze(claim, until)).await.map(|()| "snoozed")
         }
     };
     match ended {
@@ -184,14 +196,14 @@ async fn release(shared: &Shared, claim: Claim) -> Result<(), QueueError> {
 }
 
 /// Repeats the call until the queue returns a result or the lease expires.
-async fn insist<T, F: Future<Output = Result<T, QueueError>>>(
+async fn retry_while_leased<T, F: Future<Output = Result<T, QueueError>>>(
     shared: &Shared,
     claim: Claim,
     mut call: impl FnMut() -> F,
 ) -> Result<T, QueueError> {
     let mut backoff = Backoff::default();
     loop {
-        match within(shared.queue.config().lease, call()).await {
+        match with_time_limit(shared.queue.config().lease, call()).await {
             Err(error @ QueueError::Database(_)) => {
                 telemetry::failed("settle");
                 if !shared.active_claims.may_hold(claim) {
@@ -212,15 +224,15 @@ fn give_up(claim: Claim, kind: &str, error: &QueueError) {
 
 /// Completes the jobs of handlers that returned `Done`, in batches. Ends when all senders are
 /// dropped and all completions are processed.
-pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Done>) {
-    let mut waiting: Vec<Done> = Vec::new();
+pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<Completion>) {
+    let mut waiting: Vec<Completion> = Vec::new();
     let mut backoff = Backoff::default();
     let mut last = Instant::now();
     loop {
         if waiting.is_empty() && inbox.recv_many(&mut waiting, BATCH).await == 0 {
             return;
         }
-        tokio::time::sleep(GAP.saturating_sub(last.elapsed())).await;
+        tokio::time::sleep(MIN_BATCH_INTERVAL.saturating_sub(last.elapsed())).await;
         while waiting.len() < BATCH
             && let Ok(done) = inbox.try_recv()
         {
@@ -228,10 +240,10 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<D
         }
         last = Instant::now();
         let claims: Vec<Claim> = waiting.iter().map(|done| done.claim).collect();
-        match within(shared.queue.config().lease, shared.queue.try_complete_many(&claims)).await {
+        match with_time_limit(shared.queue.config().lease, shared.queue.try_complete_many(&claims)).await {
             Ok(batch) => {
                 backoff.reset();
-                waiting = account(&shared, waiting, &batch);
+                waiting = record_batch(&shared, waiting, &batch);
                 if !waiting.is_empty() {
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }
@@ -254,7 +266,7 @@ pub(super) async fn completions(shared: Arc<Shared>, mut inbox: mpsc::Receiver<D
 }
 
 /// Counts what a batch settled. Returns the jobs whose rows were locked.
-fn account(shared: &Shared, waiting: Vec<Done>, batch: &Batch) -> Vec<Done> {
+fn record_batch(shared: &Shared, waiting: Vec<Completion>, batch: &Batch) -> Vec<Completion> {
     let stale: HashSet<&Claim> = batch.stale.iter().collect();
     let busy: HashSet<&Claim> = batch.busy.iter().collect();
     let mut left = Vec::new();

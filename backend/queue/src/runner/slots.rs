@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 /// How long after its last job a tenant still shares the slots of a kind.
-const SHARING: Duration = Duration::from_secs(10);
+const RECENT_TENANT: Duration = Duration::from_secs(10);
 /// How long the result "no other tenant has jobs" is reused. If only one tenant has jobs, the check
 /// costs one statement per such interval.
-const ALONE: Duration = Duration::from_secs(1);
+const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// The slots of one kind.
 struct Slot {
@@ -19,11 +19,11 @@ struct Slot {
     used: usize,
     /// Whether the queue may contain jobs of this kind. A claim that returns no jobs clears it; a
     /// wake-up sets it.
-    hungry: bool,
+    may_have_jobs: bool,
     /// Whether the last claim excluded jobs of the tenant that uses its whole share.
-    withheld: bool,
+    skips_busiest_tenant: bool,
     /// The last time that a claim found no job of another tenant.
-    alone: Option<Instant>,
+    no_other_tenants_at: Option<Instant>,
     tenants: HashMap<Uuid, Tenant>,
 }
 
@@ -35,12 +35,12 @@ struct Tenant {
 
 /// The limits of a claim for one kind.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ClaimRequest {
     pub(super) kind: String,
     /// Claims at most this many jobs of tenants other than this one, which has the most running
     /// jobs, before `any`. Used only for the last quarter of the slots.
-    pub(super) beside: Option<(Uuid, usize)>,
-    /// Maximum number of jobs of all tenants, including those claimed for `beside`.
+    pub(super) other_tenants: Option<(Uuid, usize)>,
+    /// Maximum number of jobs of all tenants, including those claimed for `other_tenants`.
     pub(super) any: usize,
     /// Number of running jobs by tenant.
     pub(super) running: Vec<(Uuid, usize)>,
@@ -53,12 +53,19 @@ pub(super) struct Slots {
     /// Whether a job must run alone. No jobs are claimed until it ends.
     reserved: AtomicBool,
     /// Fires when a run ends.
-    given_back: Notify,
+    released: Notify,
 }
 
 impl Slot {
     fn new(limit: usize) -> Self {
-        Self { limit, used: 0, hungry: true, withheld: false, alone: None, tenants: HashMap::new() }
+        Self {
+            limit,
+            used: 0,
+            may_have_jobs: true,
+            skips_busiest_tenant: false,
+            no_other_tenants_at: None,
+            tenants: HashMap::new(),
+        }
     }
 
     /// Returns the maximum number of slots for one tenant while other tenants have due jobs: three
@@ -70,35 +77,35 @@ impl Slot {
     /// Records that there may be jobs. If only other tenants may use more slots, the next claim
     /// searches for their jobs immediately.
     fn wake(&mut self) {
-        self.hungry = true;
-        if self.withheld {
-            self.alone = None;
+        self.may_have_jobs = true;
+        if self.skips_busiest_tenant {
+            self.no_other_tenants_at = None;
         }
     }
 
-    fn wanted(&self, kind: &str, now: Instant) -> Wanted {
+    fn request(&self, kind: &str, now: Instant) -> ClaimRequest {
         let (free, share) = (self.limit - self.used, self.share());
         let busiest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.used);
         let (busiest, most) = busiest.map_or((Uuid::nil(), 0), |(id, tenant)| (*id, tenant.used));
-        let shared = self.tenants.iter().any(|(id, tenant)| *id != busiest && tenant.counts(now));
+        let shared = self.tenants.iter().any(|(id, tenant)| *id != busiest && tenant.is_recent(now));
         let any = match shared {
             true => free.min(share.saturating_sub(most)),
             false => free,
         };
-        let is_due = self.alone.is_none_or(|at| now.duration_since(at) >= ALONE);
-        let beside = (self.used >= share && is_due).then_some((busiest, free));
+        let is_due = self.no_other_tenants_at.is_none_or(|at| now.duration_since(at) >= RECHECK_AFTER);
+        let other_tenants = (self.used >= share && is_due).then_some((busiest, free));
         let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
-        Wanted { kind: kind.to_owned(), beside, any, running }
+        ClaimRequest { kind: kind.to_owned(), other_tenants, any, running }
     }
 }
 
 impl Tenant {
-    fn counts(&self, now: Instant) -> bool {
-        self.used > 0 || now.duration_since(self.last) < SHARING
+    fn is_recent(&self, now: Instant) -> bool {
+        self.used > 0 || now.duration_since(self.last) < RECENT_TENANT
     }
 }
 
-impl Wanted {
+impl ClaimRequest {
     /// Returns the limit for the claim of any tenant's jobs, after the claim for other tenants
     /// returned `found` jobs.
     pub(super) fn any_after(&self, found: usize) -> usize {
@@ -112,36 +119,37 @@ impl Slots {
             kinds: Mutex::new(limits.map(|(kind, limit)| (kind, Slot::new(limit))).collect()),
             changed: Notify::new(),
             reserved: AtomicBool::new(false),
-            given_back: Notify::new(),
+            released: Notify::new(),
         }
     }
 
     /// Returns what to claim: the kinds that may have jobs and have free slots, with their limits.
-    /// Clears their `hungry` flags. Later wake-ups set the flags again; this claim covers earlier
-    /// ones.
-    pub(super) fn wanted(&self) -> Vec<Wanted> {
+    /// Clears their `may_have_jobs` flags. Later wake-ups set the flags again; this claim covers
+    /// earlier ones.
+    pub(super) fn requests(&self) -> Vec<ClaimRequest> {
         if self.reserved.load(Ordering::SeqCst) {
             return Vec::new();
         }
         let now = Instant::now();
         let mut kinds = self.kinds.lock();
-        let mut wanted = Vec::new();
-        for (kind, slot) in kinds.iter_mut().filter(|(_, slot)| slot.hungry && slot.used < slot.limit) {
-            slot.tenants.retain(|_, tenant| tenant.counts(now));
-            let ask = slot.wanted(kind, now);
-            (slot.hungry, slot.withheld) = (false, ask.any == 0);
-            if ask.beside.is_some() || ask.any > 0 {
-                wanted.push(ask);
+        let mut requests = Vec::new();
+        for (kind, slot) in kinds.iter_mut().filter(|(_, slot)| slot.may_have_jobs && slot.used < slot.limit)
+        {
+            slot.tenants.retain(|_, tenant| tenant.is_recent(now));
+            let request = slot.request(kind, now);
+            (slot.may_have_jobs, slot.skips_busiest_tenant) = (false, request.any == 0);
+            if request.other_tenants.is_some() || request.any > 0 {
+                requests.push(request);
             }
         }
-        wanted
+        requests
     }
 
     /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
     /// these kinds.
-    pub(super) fn with_room(&self) -> Vec<String> {
+    pub(super) fn kinds_with_free_slots(&self) -> Vec<String> {
         let kinds = self.kinds.lock();
-        let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.withheld);
+        let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.skips_busiest_tenant);
         room.map(|(kind, _)| kind.clone()).collect()
     }
 
@@ -149,30 +157,30 @@ impl Slots {
     pub(super) fn take(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used += 1;
-            slot.hungry = true;
+            slot.may_have_jobs = true;
             let last = Instant::now();
             slot.tenants.entry(tenant).or_insert(Tenant { used: 0, last }).used += 1;
         }
     }
 
     /// Records that a claim for other tenants returned no job of this kind.
-    pub(super) fn none_beside(&self, kind: &str) {
+    pub(super) fn no_job_of_other_tenants(&self, kind: &str) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
-            slot.alone = Some(Instant::now());
+            slot.no_other_tenants_at = Some(Instant::now());
         }
     }
 
     /// Releases the slot of a run that ended.
-    pub(super) fn give_back(&self, kind: &str, tenant: Uuid) {
+    pub(super) fn release(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used -= 1;
-            slot.hungry |= slot.withheld;
+            slot.may_have_jobs |= slot.skips_busiest_tenant;
             if let Some(tenant) = slot.tenants.get_mut(&tenant) {
                 tenant.used -= 1;
                 tenant.last = Instant::now();
             }
         }
-        self.given_back.notify_waiters();
+        self.released.notify_waiters();
         self.changed.notify_one();
     }
 
@@ -190,20 +198,20 @@ impl Slots {
     /// Waits until at most one job is running.
     pub(super) async fn only_one(&self) {
         loop {
-            let given_back = self.given_back.notified();
+            let released = self.released.notified();
             if self.kinds.lock().values().map(|slot| slot.used).sum::<usize>() <= 1 {
                 return;
             }
-            given_back.await;
+            released.await;
         }
     }
 
     /// Marks the kinds of a failed claim, so that the claim is repeated.
-    pub(super) fn failed(&self, wanted: &[Wanted]) {
+    pub(super) fn failed(&self, requests: &[ClaimRequest]) {
         let mut kinds = self.kinds.lock();
-        for ask in wanted {
-            if let Some(slot) = kinds.get_mut(&ask.kind) {
-                slot.hungry = true;
+        for request in requests {
+            if let Some(slot) = kinds.get_mut(&request.kind) {
+                slot.may_have_jobs = true;
             }
         }
     }
@@ -225,7 +233,7 @@ impl Slots {
     pub(super) fn set_limit(&self, kind: &str, limit: usize) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.limit = limit;
-            slot.hungry = true;
+            slot.may_have_jobs = true;
         }
         self.changed.notify_one();
     }

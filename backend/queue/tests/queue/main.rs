@@ -4,13 +4,13 @@
 mod contention;
 mod crashes;
 mod enqueue;
-mod forget;
+mod failures;
 mod groups;
 mod inspect;
 mod partitions;
 mod purge;
+mod redact;
 mod runner;
 mod settling;
 mod support;
 mod tenants;
-mod trouble;

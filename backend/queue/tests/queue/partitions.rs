@@ -103,8 +103,8 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     assert_eq!(bench.queue.cancel_group(&mut tx, group, i64::MAX).await.unwrap(), 6);
     tx.commit().await.unwrap();
     assert_eq!(parked(&bench).await, 0);
-    let told = bench.queue.list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();
-    assert_eq!(told.len(), 4, "parked jobs leave no record");
+    let listed = bench.queue.list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();
+    assert_eq!(listed.len(), 4, "parked jobs leave no record");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Tests the purge of ended jobs.
+use crate::failures::Admin;
 use crate::support::{Bench, page, until};
-use crate::trouble::Admin;
 use queue::{Config, JobState, NewJob, Queue};
 use std::time::Duration;
 use time::OffsetDateTime;

@@ -1,7 +1,7 @@
 //! Defines types that several resources share.
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
-use store::sources::{MOST_BYTES, SourceList};
+use store::sources::{MAX_SOURCES_BYTES, SourceList};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -210,7 +210,7 @@ impl ImageSources {
     /// Returns the first places, at least one. A response with `lists` such lists divides its byte
     /// limit for places equally among them.
     pub(crate) fn first(&self, lists: usize) -> FirstSources {
-        let share = MOST_BYTES / lists.max(1);
+        let share = MAX_SOURCES_BYTES / lists.max(1);
         let mut bytes = 0;
         let fits = |source: &&Source| {
             bytes += SOURCE_OVERHEAD + source.image_url.len();

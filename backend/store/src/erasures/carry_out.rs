@@ -1,6 +1,6 @@
 //! Carries out a planned erasure.
 use super::chip::chip_shows;
-use super::{DoomedFace, Plan};
+use super::{Plan, PlannedFace};
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::traces::{LedgerJobs, Traces};
@@ -27,15 +27,15 @@ impl Store {
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         for images in plan.images.chunks(IMAGES) {
-            traces.forget_images(conn, images).await?;
+            traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
         if !plan.addresses.is_empty() {
-            traces.forget_pages(conn, &plan.addresses).await?;
+            traces.erase_page_traces(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;
         let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
-        let mut single: BTreeMap<Uuid, Vec<&DoomedFace>> = BTreeMap::new();
+        let mut single: BTreeMap<Uuid, Vec<&PlannedFace>> = BTreeMap::new();
         for face in plan.faces.iter().filter(|face| !whole.contains(&face.image_id)) {
             single.entry(face.image_id).or_default().push(face);
         }
@@ -63,7 +63,7 @@ pub struct CarriedOut {
 async fn erase_faces(
     conn: &mut PgConnection,
     image: Uuid,
-    faces: &[&DoomedFace],
+    faces: &[&PlannedFace],
 ) -> Result<Vec<String>, StoreError> {
     let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     let gone: Vec<(Option<String>, Option<String>)> =
@@ -94,7 +94,7 @@ async fn erase_faces(
 async fn erase_in_neighbours(
     conn: &mut PgConnection,
     image: Uuid,
-    faces: &[&DoomedFace],
+    faces: &[&PlannedFace],
 ) -> Result<Vec<Option<String>>, StoreError> {
     let others: Vec<Neighbour> =
         sqlx::query_as("select id, bbox, landmarks, crop_key, chip_key from faces where image_id = $1")

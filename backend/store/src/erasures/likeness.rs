@@ -1,5 +1,5 @@
 //! Finds the faces that are similar to an embedding.
-use super::plan::{DoomedFace, FaceRow};
+use super::plan::{FaceRow, PlannedFace};
 use crate::StoreError;
 use crate::faces::halfvec;
 use crate::models::EmbeddingModel;
@@ -14,13 +14,13 @@ const BATCH: i64 = 50_000;
 ///
 /// Compares with every face instead of using the approximate index, because an erasure must not
 /// miss one. Reads the faces in id order in batches, so no statement takes long.
-pub(super) async fn alike(
+pub(super) async fn similar_faces(
     conn: &mut PgConnection,
     collection: Uuid,
     embedding: &[f32],
     model: &EmbeddingModel,
     threshold: f32,
-) -> Result<Vec<DoomedFace>, StoreError> {
+) -> Result<Vec<PlannedFace>, StoreError> {
     // The range matches the index on (collection_id, id), so the end of a batch is found without
     // reading rows.
     let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
@@ -34,7 +34,7 @@ pub(super) async fn alike(
     let probe = halfvec(embedding);
     let (mut found, mut after) = (Vec::new(), Uuid::nil());
     loop {
-        let border: Option<Uuid> = sqlx::query_scalar(last)
+        let batch_end: Option<Uuid> = sqlx::query_scalar(last)
             .bind(collection)
             .bind(after)
             .bind(BATCH - 1)
@@ -47,11 +47,11 @@ pub(super) async fn alike(
             .bind(&probe)
             .bind(f64::from(threshold) - crate::search::ROUNDING)
             .bind(after)
-            .bind(border.unwrap_or(Uuid::max()))
+            .bind(batch_end.unwrap_or(Uuid::max()))
             .fetch_all(&mut *conn)
             .await?;
-        found.extend(rows.into_iter().map(DoomedFace::from));
-        match border {
+        found.extend(rows.into_iter().map(PlannedFace::from));
+        match batch_end {
             Some(last) => after = last,
             None => return Ok(found),
         }

@@ -1,5 +1,5 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
-use super::likeness::alike;
+use super::likeness::similar_faces;
 use super::{Target, subjects};
 use crate::faces::check_embedding;
 use crate::models::EmbeddingModel;
@@ -15,7 +15,7 @@ const IMAGES: usize = 1_000;
 
 /// Describes a face to be erased. It has no embedding, because a plan can have a million faces.
 #[derive(Clone, Debug)]
-pub struct DoomedFace {
+pub struct PlannedFace {
     /// Its id.
     pub id: Uuid,
     /// Its image.
@@ -32,7 +32,7 @@ pub struct DoomedFace {
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Faces, including those of completely erased images.
-    pub faces: Vec<DoomedFace>,
+    pub faces: Vec<PlannedFace>,
     /// Images that are erased completely.
     pub images: Vec<Uuid>,
     /// Number of faces of other embedding models, which could not be compared with the likeness.
@@ -56,7 +56,7 @@ pub(super) struct FaceRow {
     similarity: Option<f64>,
 }
 
-impl From<FaceRow> for DoomedFace {
+impl From<FaceRow> for PlannedFace {
     fn from(row: FaceRow) -> Self {
         Self {
             id: row.id,
@@ -91,7 +91,7 @@ impl Store {
         collection: Uuid,
         target: &Target,
     ) -> Result<Plan, StoreError> {
-        if self.reach.is_some_and(|reach| reach != collection) {
+        if self.collection_scope.is_some_and(|scope| scope != collection) {
             return Err(StoreError::not_found("collection", collection));
         }
         // Uses the transaction's own connection: all other connections may be waiting for the lock.
@@ -120,7 +120,7 @@ impl Store {
             Target::Likeness { embedding, model_id, threshold } => {
                 plan.not_compared = not_of_model(conn, collection, *model_id).await?;
                 match &model {
-                    Some(model) => alike(conn, collection, embedding, model, *threshold).await?,
+                    Some(model) => similar_faces(conn, collection, embedding, model, *threshold).await?,
                     None => Vec::new(),
                 }
             }
@@ -140,7 +140,7 @@ impl Store {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
-        let shown = subjects::held_by(conn, collection, &named, &faces).await?;
+        let shown = subjects::lock_subjects_of(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
         plan.add_emptied(conn, &shown).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
@@ -173,14 +173,14 @@ impl Plan {
         conn: &mut PgConnection,
         collection: Uuid,
         named: &[Uuid],
-        faces: Vec<DoomedFace>,
+        faces: Vec<PlannedFace>,
     ) -> Result<(), StoreError> {
         let mut touched: Vec<Uuid> =
             named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
         // All transactions lock images in this order, which prevents deadlocks.
         touched.sort_unstable();
         touched.dedup();
-        let asked = Asked {
+        let requested = Requested {
             images: named.iter().copied().collect(),
             faces: faces.into_iter().map(|face| (face.id, face.similarity)).collect(),
         };
@@ -195,22 +195,22 @@ impl Plan {
             .await?;
             let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
             let all = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
-            self.gather(&asked, images, all);
+            self.gather(&requested, images, all);
         }
         Ok(())
     }
 
     /// Adds the images to be erased completely, the faces to be erased, and the suppressions of
     /// images. `all` are the faces of these images.
-    fn gather(&mut self, asked: &Asked, images: Vec<ImageRow>, all: Vec<DoomedFace>) {
-        let mut of_image: HashMap<Uuid, Vec<DoomedFace>> = HashMap::new();
+    fn gather(&mut self, requested: &Requested, images: Vec<ImageRow>, all: Vec<PlannedFace>) {
+        let mut of_image: HashMap<Uuid, Vec<PlannedFace>> = HashMap::new();
         for face in all {
             of_image.entry(face.image_id).or_default().push(face);
         }
         for image in images {
             let here = of_image.remove(&image.id).unwrap_or_default();
-            let is_named = asked.images.contains(&image.id);
-            let whole = is_named || here.iter().all(|face| asked.faces.contains_key(&face.id));
+            let is_named = requested.images.contains(&image.id);
+            let whole = is_named || here.iter().all(|face| requested.faces.contains_key(&face.id));
             let picture = |region| Suppression::Picture {
                 sha256: image.sha256.clone(),
                 phash: image.phash,
@@ -223,7 +223,7 @@ impl Plan {
                 self.pictures.push(picture(None));
             }
             for face in here {
-                let similarity = asked.faces.get(&face.id).copied();
+                let similarity = requested.faces.get(&face.id).copied();
                 if !whole && similarity.is_some() {
                     let (width, height) = (image.width.max(1) as f32, image.height.max(1) as f32);
                     let [x, y, w, h] = face.bbox;
@@ -231,7 +231,7 @@ impl Plan {
                 }
                 if whole || similarity.is_some() {
                     let named = is_named || similarity.is_some();
-                    self.faces.push(DoomedFace { similarity: similarity.flatten(), named, ..face });
+                    self.faces.push(PlannedFace { similarity: similarity.flatten(), named, ..face });
                 }
             }
         }
@@ -239,7 +239,7 @@ impl Plan {
 }
 
 /// Contains the requested faces and images, before the other faces of whole images are added.
-struct Asked {
+struct Requested {
     images: HashSet<Uuid>,
     /// Face ids with their similarity to a likeness, if the request contains one.
     faces: HashMap<Uuid, Option<f32>>,
@@ -250,7 +250,7 @@ async fn faces_where(
     collection: Uuid,
     condition: &'static str,
     ids: &[Uuid],
-) -> Result<Vec<DoomedFace>, StoreError> {
+) -> Result<Vec<PlannedFace>, StoreError> {
     // Built at run time: the condition is a constant of the caller.
     let sql = format!(
         "select f.id, f.image_id, f.bbox, null::float8 as similarity
@@ -287,7 +287,7 @@ async fn found_at(
     .bind(&hashes)
     .fetch_all(&mut *conn)
     .await?;
-    let asked = hashes.clone();
+    let requested = hashes.clone();
     hashes.extend(pages.iter().map(|url| url_hash(Some(url))));
     Ok(sqlx::query_scalar(
         "select i.id from images i join (
@@ -303,7 +303,7 @@ async fn found_at(
     .bind(collection)
     .bind(addresses)
     .bind(&hashes)
-    .bind(&asked)
+    .bind(&requested)
     .fetch_all(conn)
     .await?)
 }

@@ -10,7 +10,7 @@ const BATCH: i64 = 500;
 
 /// What one call deleted again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Again {
+pub struct ErasedAgain {
     /// Number of faces, including those of whole images.
     pub faces: u64,
     /// Number of whole images.
@@ -23,7 +23,7 @@ pub struct Again {
     pub jobs: LedgerJobs,
 }
 
-impl Again {
+impl ErasedAgain {
     /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.faces + self.images + self.subjects == 0
@@ -38,22 +38,26 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the errors of the database.
-    pub async fn erase_again(&self, conn: &mut PgConnection, collection: Uuid) -> Result<Again, StoreError> {
+    pub async fn erase_again(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<ErasedAgain, StoreError> {
         sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
         self.lock_suppressions(conn, collection, true).await?;
-        let images = named(conn, "images", collection).await?;
-        let faces = named(conn, "faces", collection).await?;
-        let subjects = named(conn, "subjects", collection).await?;
+        let images = with_tombstones(conn, "images", collection).await?;
+        let faces = with_tombstones(conn, "faces", collection).await?;
+        let subjects = with_tombstones(conn, "subjects", collection).await?;
         let plan = Plan::of(conn, collection, &images, &faces, subjects).await?;
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
         let subjects = plan.subjects.len() as u64;
         let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
-        Ok(Again { faces, images, subjects, blobs, jobs })
+        Ok(ErasedAgain { faces, images, subjects, blobs, jobs })
     }
 }
 
 /// Returns the rows of the collection in a table that have tombstones.
-async fn named(
+async fn with_tombstones(
     conn: &mut PgConnection,
     table: &'static str,
     collection: Uuid,

@@ -3,18 +3,18 @@
 //!
 //! Only an erasure deletes them. The deletion of a face or an image keeps people. After a backup is
 //! restored, only the people in the deletion log are deleted.
-use super::{DoomedFace, Plan};
+use super::{Plan, PlannedFace};
 use crate::StoreError;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 /// Locks and returns the subjects of these faces and of the faces of these images. Call it before
 /// images are locked, because all transactions lock subjects first.
-pub(super) async fn held_by(
+pub(super) async fn lock_subjects_of(
     conn: &mut PgConnection,
     collection: Uuid,
     images: &[Uuid],
-    faces: &[DoomedFace],
+    faces: &[PlannedFace],
 ) -> Result<Vec<Uuid>, StoreError> {
     let faces: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     Ok(sqlx::query_scalar(

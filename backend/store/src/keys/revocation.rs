@@ -42,7 +42,7 @@ impl Store {
              where id = $1 and ($2::uuid is null or collection_id = $2)",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .execute(&mut *conn)
         .await?;
         if revoked.rows_affected() == 0 {
@@ -58,7 +58,7 @@ impl Store {
                and ($2::uuid is null or k.collection_id = $2)",
         )
         .bind(id)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
         let doomed: &[Uuid] = if with_descendants { &working } else { &[] };

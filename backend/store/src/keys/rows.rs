@@ -1,6 +1,6 @@
 //! Reads and writes keys in the database.
 use super::revocation::lock_descent;
-use super::{ApiKey, BYTES, KeyHash, MARK, NewKey, random};
+use super::{ApiKey, KEY_BYTES, KEY_PREFIX, KeyHash, NewKey, random};
 use crate::{Store, StoreError};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// Number of characters of a key that are stored and shown: the prefix `fc_` and 36 of the 256
 /// bits.
-const SHOWN: usize = 9;
+const SHOWN_PREFIX_LENGTH: usize = 9;
 
 macro_rules! select_keys {
     ($tail:literal) => {
@@ -37,8 +37,8 @@ impl Store {
         conn: &mut PgConnection,
         new: &NewKey,
     ) -> Result<(ApiKey, String), StoreError> {
-        new.check().map_err(|unfit| StoreError::Invalid(unfit.sentence))?;
-        let key = format!("{MARK}{}", URL_SAFE_NO_PAD.encode(random::<BYTES>()?));
+        new.check().map_err(|invalid| StoreError::Invalid(invalid.sentence))?;
+        let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()?));
         let id = Uuid::now_v7();
         if let Some(maker) = new.made_by {
             lock_descent(conn, false).await?;
@@ -61,12 +61,12 @@ impl Store {
         .bind(id)
         .bind(new.collection_id)
         .bind(&new.name)
-        .bind(&key[..SHOWN])
+        .bind(&key[..SHOWN_PREFIX_LENGTH])
         .bind(Sha256::digest(&key).as_slice())
         .bind(new.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>())
         .bind(new.requests_per_minute)
         .bind(new.expires_at)
-        .bind(self.reach)
+        .bind(self.collection_scope)
         .bind(new.made_by)
         .execute(&mut *conn)
         .await?;
@@ -84,7 +84,7 @@ impl Store {
             "where ($1::uuid is null or k.collection_id = $1) and ($2::uuid is null or k.id < $2) order by k.id desc limit $3"
         );
         Ok(sqlx::query_as(keys)
-            .bind(self.reach)
+            .bind(self.collection_scope)
             .bind(before)
             .bind(limit.max(0))
             .fetch_all(&self.pool)

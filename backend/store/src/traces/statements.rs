@@ -7,14 +7,14 @@ use uuid::Uuid;
 
 /// Clears the columns of a page's row that contain its URLs and content. The hash is kept, so that
 /// the crawl does not fetch the page again.
-pub(super) const FORGET_PAGES: &str =
+pub(super) const ERASE_PAGES: &str =
     "update pages set url = 'erased:' || id, final_url = null, title = null, detail = null, etag = null,
         last_modified = null
      where id = any($1) and state <> 'queued'";
 
 /// A row of one of the ledgers.
 #[derive(FromRow)]
-pub(super) struct Found {
+pub(super) struct LedgerRow {
     pub(super) id: Uuid,
     pub(super) crawl_id: Uuid,
     pub(super) url: String,
@@ -38,24 +38,24 @@ impl Pages {
     }
 }
 
-/// Returns the rows of pages that turned out to be one of these images. `which` selects rows `u` of
-/// the image ledger by `$1`.
-pub(super) async fn pages_that_were(
+/// Returns the rows of pages that turned out to be one of these images. `condition` selects rows
+/// `u` of the image ledger by `$1`.
+pub(super) async fn pages_that_are_images(
     conn: &mut PgConnection,
-    which: &'static str,
+    condition: &'static str,
     ids: &[Uuid],
-) -> Result<Vec<Found>, StoreError> {
+) -> Result<Vec<LedgerRow>, StoreError> {
     // Built at run time: the condition is a constant of the caller.
     let sql = format!(
         "select p.id, p.crawl_id, p.url, p.url_hash from image_urls u join pages p on p.crawl_id = u.crawl_id
-         where {which} and p.state = 'skipped' and p.reason = 'is_an_image' and p.final_url = u.url"
+         where {condition} and p.state = 'skipped' and p.reason = 'is_an_image' and p.final_url = u.url"
     );
     Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(ids).fetch_all(conn).await?)
 }
 
 /// Deletes cached pages that mention one of the URLs or are cached under one of them, and adds
 /// these pages to `pages`.
-pub(super) async fn forget_memories(
+pub(super) async fn erase_cached_pages(
     conn: &mut PgConnection,
     collection: Uuid,
     hashes: &[Uuid],
@@ -77,7 +77,7 @@ pub(super) async fn forget_memories(
 
 /// Removes the titles of these pages, matched by requested URL or URL after redirects, in one crawl
 /// or in all crawls of the collection.
-pub(super) async fn forget_titles(
+pub(super) async fn erase_titles(
     conn: &mut PgConnection,
     collection: Uuid,
     crawl: Option<Uuid>,

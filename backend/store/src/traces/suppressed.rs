@@ -1,5 +1,5 @@
 //! Removes the data that a crawl records when it finds suppressed images again.
-use super::statements::{Found, forget_memories, forget_titles, pages_that_were};
+use super::statements::{LedgerRow, erase_cached_pages, erase_titles, pages_that_are_images};
 use super::{LedgerJobs, Traces};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -12,7 +12,7 @@ impl Store {
     ///
     /// The ledger row keeps its hash, so that the crawl does not fetch the image again. Returns the
     /// jobs of pages that turned out to be the image; their records contain its URL.
-    pub async fn forget_suppressed(
+    pub async fn erase_suppressed_image(
         &self,
         conn: &mut PgConnection,
         row: Uuid,
@@ -25,9 +25,9 @@ impl Store {
         .await?;
         let Some((collection, crawl, hash)) = known else { return Ok(LedgerJobs::default()) };
         let mut traces = Traces::new(collection);
-        let turned_out = pages_that_were(conn, "u.id = any($1)", &[row]).await?;
-        traces.hashes.extend(turned_out.iter().map(|row| row.url_hash));
-        traces.forget_page_rows(conn, turned_out).await?;
+        let image_pages = pages_that_are_images(conn, "u.id = any($1)", &[row]).await?;
+        traces.hashes.extend(image_pages.iter().map(|row| row.url_hash));
+        traces.erase_page_rows(conn, image_pages).await?;
         traces.hashes.insert(hash);
         let sightings: Vec<(Uuid, Option<String>)> = sqlx::query_as(
             "delete from image_sources where image_url_id = $1 and image_id is null returning page_hash, page_url",
@@ -41,8 +41,8 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         let hashes = traces.hashes();
-        forget_memories(conn, collection, &hashes, &mut traces.pages).await?;
-        forget_titles(conn, collection, Some(crawl), &traces.pages).await?;
+        erase_cached_pages(conn, collection, &hashes, &mut traces.pages).await?;
+        erase_titles(conn, collection, Some(crawl), &traces.pages).await?;
         Ok(traces.jobs)
     }
 
@@ -54,7 +54,7 @@ impl Store {
     ///
     /// Call it after the image was inserted into the ledger: that statement waits for the
     /// transaction that settles the image.
-    pub async fn forget_page_that_was_suppressed(
+    pub async fn erase_page_of_suppressed_image(
         &self,
         conn: &mut PgConnection,
         page: Uuid,
@@ -72,10 +72,10 @@ impl Store {
         .await?;
         let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
         let mut traces = Traces::new(collection);
-        let found = Found { id: page, crawl_id: crawl, url, url_hash: hash };
-        traces.forget_page_rows(conn, vec![found]).await?;
-        forget_memories(conn, collection, &[hash], &mut traces.pages).await?;
-        forget_titles(conn, collection, Some(crawl), &traces.pages).await?;
+        let found = LedgerRow { id: page, crawl_id: crawl, url, url_hash: hash };
+        traces.erase_page_rows(conn, vec![found]).await?;
+        erase_cached_pages(conn, collection, &[hash], &mut traces.pages).await?;
+        erase_titles(conn, collection, Some(crawl), &traces.pages).await?;
         Ok(traces.jobs)
     }
 
@@ -85,7 +85,7 @@ impl Store {
     ///
     /// Call it after the page's images were inserted into the ledger: that statement waits for
     /// transactions that settle one of them.
-    pub async fn forget_page_of_suppressed(
+    pub async fn clear_page_with_suppressed(
         &self,
         conn: &mut PgConnection,
         page: Uuid,

@@ -157,9 +157,9 @@ fn a_bucket_works_like_a_folder() {
             .env("AWS_ALLOW_HTTP", "true")
             .output()
             .unwrap();
-        let said =
+        let output_text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        assert!(output.status.success(), "{output_text}");
         let left: Vec<String> = objects.lock().unwrap().keys().cloned().collect();
         let kept = "/bucket/some/prefix/thumb/ba/78/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.jpg";
         assert_eq!(left, [kept]);

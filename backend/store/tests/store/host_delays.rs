@@ -3,7 +3,7 @@ use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
 use store::host_delays::OwnDelay;
-use store::hosts::Turn;
+use store::hosts::PermitOutcome;
 use testing::TestDatabase;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -31,9 +31,9 @@ async fn clock(store: &Store) -> OffsetDateTime {
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
 async fn granted(store: &Store, own: OwnDelay) -> i64 {
     loop {
-        match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
-            Turn::Granted { token } => return token,
-            Turn::Wait { until } => {
+        match store.acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
+            PermitOutcome::Granted { token } => return token,
+            PermitOutcome::Wait { until } => {
                 let wait = until - clock(store).await;
                 assert!(
                     wait < time::Duration::seconds(30),
@@ -46,8 +46,8 @@ async fn granted(store: &Store, own: OwnDelay) -> i64 {
 }
 
 async fn waits(store: &Store, own: OwnDelay) -> OffsetDateTime {
-    match store.take_own_turn(HOST, own, SHARED_MS).await.unwrap() {
-        Turn::Wait { until } => until,
+    match store.acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
+        PermitOutcome::Wait { until } => until,
         granted => panic!("{granted:?}"),
     }
 }
@@ -75,8 +75,10 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     // Other collections wait only for the delay that applies to every collection.
     let token = granted(&store, theirs).await;
     finish(&store, theirs, token).await;
-    let turn = async || matches!(store.take_turn(HOST, SHARED_MS).await.unwrap(), Turn::Granted { .. });
-    while !turn().await {
+    let is_granted = async || {
+        matches!(store.acquire_host_permit(HOST, SHARED_MS).await.unwrap(), PermitOutcome::Granted { .. })
+    };
+    while !is_granted().await {
         tokio::task::yield_now().await;
     }
 }
@@ -86,9 +88,14 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let [ours, _] = collections(&store).await;
-    let Turn::Granted { token } = store.take_turn(HOST, SHARED_MS).await.unwrap() else { panic!() };
-    let told = waits(&store, ours).await;
-    assert!(told < clock(&store).await + time::Duration::seconds(30), "the collection's own delay applies");
+    let PermitOutcome::Granted { token } = store.acquire_host_permit(HOST, SHARED_MS).await.unwrap() else {
+        panic!()
+    };
+    let wait_until = waits(&store, ours).await;
+    assert!(
+        wait_until < clock(&store).await + time::Duration::seconds(30),
+        "the collection's own delay applies"
+    );
     store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     granted(&store, ours).await;
 }

@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::hosts::{RobotsRecord, Turn};
+use store::hosts::{PermitOutcome, RobotsRecord};
 use testing::TestDatabase;
 use time::OffsetDateTime;
 
@@ -11,16 +11,16 @@ async fn clock(store: &Store) -> OffsetDateTime {
     sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
 }
 
-fn waits(turn: Turn) -> OffsetDateTime {
-    match turn {
-        Turn::Wait { until } => until,
+fn waits(outcome: PermitOutcome) -> OffsetDateTime {
+    match outcome {
+        PermitOutcome::Wait { until } => until,
         granted => panic!("{granted:?}"),
     }
 }
 
-fn granted(turn: Turn) -> i64 {
-    match turn {
-        Turn::Granted { token } => token,
+fn granted(outcome: PermitOutcome) -> i64 {
+    match outcome {
+        PermitOutcome::Granted { token } => token,
         wait => panic!("{wait:?}"),
     }
 }
@@ -47,8 +47,8 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                 if log.lock().await.len() >= REQUESTS {
                     return;
                 }
-                match store.take_turn("busy.test", DELAY_MS).await.unwrap() {
-                    Turn::Granted { token } => {
+                match store.acquire_host_permit("busy.test", DELAY_MS).await.unwrap() {
+                    PermitOutcome::Granted { token } => {
                         // Both readings are inside the permit: after it was granted and before it
                         // ends.
                         let begin = clock(&store).await;
@@ -56,7 +56,7 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                         store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
-                    Turn::Wait { until: moment } => until(&store, moment).await,
+                    PermitOutcome::Wait { until: moment } => until(&store, moment).await,
                 }
             }
         })
@@ -76,10 +76,10 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
 async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     let db = TestDatabase::create().await;
     let store = db.store();
-    let token = granted(store.take_turn("a.test", 60_000).await.unwrap());
-    waits(store.take_turn("a.test", 60_000).await.unwrap());
+    let token = granted(store.acquire_host_permit("a.test", 60_000).await.unwrap());
+    waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
     // Other hosts are not delayed.
-    granted(store.take_turn("b.test", 60_000).await.unwrap());
+    granted(store.acquire_host_permit("b.test", 60_000).await.unwrap());
     let before = clock(&store).await;
     store.finish_request("a.test", token, 60_000, None, None).await.unwrap();
     let after = clock(&store).await;
@@ -91,39 +91,39 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     .unwrap();
     assert!(exact, "the end of a request is one point in time");
     // The first caller that requests a permit now gets the exact time of the next permit.
-    let next = waits(store.take_turn("a.test", 60_000).await.unwrap());
+    let next = waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
     let delay = time::Duration::seconds(60);
     assert!(next >= before + delay && next <= after + delay);
     // A shorter delay in a later call does not shorten the delay of the previous request.
-    assert!(waits(store.take_turn("a.test", 1).await.unwrap()) >= next);
+    assert!(waits(store.acquire_host_permit("a.test", 1).await.unwrap()) >= next);
 }
 
 #[tokio::test]
 async fn waiting_callers_are_spread_over_at_most_a_minute() {
     let db = TestDatabase::create().await;
     let store = db.store();
-    granted(store.take_turn("a.test", 1_000).await.unwrap());
-    let mut told = Vec::new();
+    granted(store.acquire_host_permit("a.test", 1_000).await.unwrap());
+    let mut assigned = Vec::new();
     let begin = clock(&store).await;
     for _ in 0..150 {
-        told.push(waits(store.take_turn("a.test", 1_000).await.unwrap()));
+        assigned.push(waits(store.acquire_host_permit("a.test", 1_000).await.unwrap()));
     }
     let end = clock(&store).await;
     // Within the first minute, each caller gets a different time, one delay apart.
-    for pair in told[..50].windows(2) {
+    for pair in assigned[..50].windows(2) {
         assert_eq!(pair[1] - pair[0], time::Duration::seconds(1));
     }
-    assert!(told.iter().all(|moment| *moment > begin && *moment <= end + time::Duration::seconds(62)));
+    assert!(assigned.iter().all(|moment| *moment > begin && *moment <= end + time::Duration::seconds(62)));
     // At most three of 150 callers are assigned almost the same time.
-    told.sort();
-    assert!(told.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
+    assigned.sort();
+    assert!(assigned.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
 }
 
 #[tokio::test]
 async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses() {
     let db = TestDatabase::create().await;
     let store = db.store();
-    let dead = granted(store.take_turn("a.test", 10_000).await.unwrap());
+    let dead = granted(store.acquire_host_permit("a.test", 10_000).await.unwrap());
     let age = |seconds: i32| {
         let pool = db.pool().clone();
         async move {
@@ -135,15 +135,15 @@ async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses(
         }
     };
     age(55).await;
-    waits(store.take_turn("a.test", 10_000).await.unwrap());
+    waits(store.acquire_host_permit("a.test", 10_000).await.unwrap());
     age(61).await;
-    let alive = granted(store.take_turn("a.test", 10_000).await.unwrap());
+    let alive = granted(store.acquire_host_permit("a.test", 10_000).await.unwrap());
     assert_ne!(dead, alive);
     store.finish_request("a.test", dead, 10_000, None, None).await.unwrap();
     let holder: Option<i64> =
         sqlx::query_scalar("select grant_token from hosts").fetch_one(db.pool()).await.unwrap();
     assert_eq!(holder, Some(alive));
-    waits(store.take_turn("a.test", 10_000).await.unwrap());
+    waits(store.acquire_host_permit("a.test", 10_000).await.unwrap());
 }
 
 #[tokio::test]
@@ -152,21 +152,21 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
     let store = db.store();
     let mut token = 0;
     for _ in 0..3 {
-        token = granted(store.take_turn("a.test", 0).await.unwrap());
+        token = granted(store.acquire_host_permit("a.test", 0).await.unwrap());
     }
     store.finish_request("a.test", token, 0, None, None).await.unwrap();
-    granted(store.take_turn("a.test", 0).await.unwrap());
+    granted(store.acquire_host_permit("a.test", 0).await.unwrap());
     let pause = clock(&store).await + time::Duration::hours(1);
     store.finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
     for delay in [0, 500] {
-        let told = waits(store.take_turn("a.test", delay).await.unwrap());
-        assert!((told - pause).abs() < time::Duration::milliseconds(1), "{told} {pause}");
+        let assigned = waits(store.acquire_host_permit("a.test", delay).await.unwrap());
+        assert!((assigned - pause).abs() < time::Duration::milliseconds(1), "{assigned} {pause}");
     }
     // A shorter pause of a slower response does not replace the longer one.
     let sooner = clock(&store).await + time::Duration::minutes(1);
     store.finish_request("a.test", token, 0, Some(sooner), None).await.unwrap();
-    assert!(waits(store.take_turn("a.test", 0).await.unwrap()) > sooner);
-    granted(store.take_turn("b.test", 0).await.unwrap());
+    assert!(waits(store.acquire_host_permit("a.test", 0).await.unwrap()) > sooner);
+    granted(store.acquire_host_permit("b.test", 0).await.unwrap());
 }
 
 #[tokio::test]
@@ -174,13 +174,13 @@ async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one(
     let db = TestDatabase::create().await;
     let store = db.store();
     assert_eq!(store.robots("a.test").await.unwrap(), None);
-    granted(store.take_turn("a.test", 1_000).await.unwrap());
+    granted(store.acquire_host_permit("a.test", 1_000).await.unwrap());
     assert_eq!(store.robots("a.test").await.unwrap(), None);
     let fetched_at = OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
     let record = RobotsRecord { status: 200, body: Some(b"User-agent: *\nDisallow:\0".to_vec()), fetched_at };
     store.put_robots("a.test", &record).await.unwrap();
     assert_eq!(store.robots("a.test").await.unwrap(), Some(record.clone()));
-    waits(store.take_turn("a.test", 1_000).await.unwrap());
+    waits(store.acquire_host_permit("a.test", 1_000).await.unwrap());
     let older = RobotsRecord { fetched_at: fetched_at - time::Duration::hours(1), ..record.clone() };
     store.put_robots("a.test", &RobotsRecord { status: 0, body: None, ..older }).await.unwrap();
     assert_eq!(store.robots("a.test").await.unwrap(), Some(record));

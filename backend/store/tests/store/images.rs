@@ -3,7 +3,7 @@ use crate::fixture::{self, admit_images, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
 use store::StoreError;
-use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MOST_SOURCES, NEAR_BITS};
+use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES, NEAR_BITS};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -182,12 +182,12 @@ async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let crawl = fixture::crawl(&store).await;
-    let pages: Vec<_> = (0..MOST_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();
+    let pages: Vec<_> = (0..MAX_SOURCES + 20).map(|n| image_url("logo.png", &n.to_string())).collect();
     let rows = admit_images(&store, crawl.id, 9, &pages).await;
     let image = fixture::store_image(&store, crawl.collection_id, &fixture::image(1), &[]).await.unwrap();
     settle(&store, rows[0].id, "processed", None, Some(image)).await;
     let sources = store.sources(&[image]).await.unwrap();
-    assert_eq!(sources.len() as i64, MOST_SOURCES);
+    assert_eq!(sources.len() as i64, MAX_SOURCES);
     assert_eq!(sources[0].1.page_url.as_deref(), Some("http://site.test/0"));
     assert!(store.sources(&[]).await.unwrap().is_empty());
 }

@@ -35,9 +35,9 @@ async fn an_erasure_compares_with_every_face_of_a_large_collection() {
     let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
     let mut found: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
     found.sort();
-    let wanted = [1_u32, 49_999, 50_000, 50_001, 99_999, 100_000, 100_001, 120_000]
+    let expected = [1_u32, 49_999, 50_000, 50_001, 99_999, 100_000, 100_001, 120_000]
         .map(|n| Uuid::parse_str(&format!("{n:08x}-0000-7000-8000-100000000000")).unwrap());
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
     assert!(plan.images.is_empty(), "the image has other faces");
     store.carry_out(tx.conn(), &plan).await.unwrap();
     tx.commit().await.unwrap();

@@ -310,14 +310,14 @@ async fn grouping_gives_the_best_face_of_each_subject() {
         subjects.push((subject, faces));
     }
     let probe = gallery[130].1.clone();
-    let mut wanted: Vec<(Uuid, f64)> =
+    let mut expected: Vec<(Uuid, f64)> =
         subjects.iter().map(|(_, faces)| brute_force(faces, &probe, -1.0, 1)[0]).collect();
-    wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
+    expected.sort_by(|a, b| b.1.total_cmp(&a.1));
     for limit in [1, 2, 3, 10] {
         let query = SearchQuery { limit, ..query(collection, model.id, probe.clone()) };
         let (best, _) = store.search_subjects(&query).await.unwrap();
         let found: Vec<Uuid> = best.iter().map(|(hit, _)| hit.face.id).collect();
-        let first: Vec<Uuid> = wanted.iter().take(limit as usize).map(|(id, _)| *id).collect();
+        let first: Vec<Uuid> = expected.iter().take(limit as usize).map(|(id, _)| *id).collect();
         assert_eq!(found, first);
         assert!(best.iter().all(|(_, shown)| shown.name.as_deref().is_some_and(|n| n.starts_with("person"))));
     }

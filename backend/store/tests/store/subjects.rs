@@ -43,7 +43,7 @@ async fn enrol(
     moved: bool,
 ) -> Result<u64, StoreError> {
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), collection, &[subject]).await?;
+    store.lock_subjects(tx.conn(), collection, &[subject]).await?;
     let enrolled = store.enrol_faces(tx.conn(), collection, subject, faces, moved).await?;
     tx.commit().await?;
     Ok(enrolled)
@@ -60,7 +60,7 @@ async fn merge(store: &Store, collection: Uuid, into: Uuid, others: &[Uuid]) -> 
     let mut tx = store.begin().await?;
     let mut all = others.to_vec();
     all.push(into);
-    store.hold_subjects(tx.conn(), collection, &all).await?;
+    store.lock_subjects(tx.conn(), collection, &all).await?;
     store.merge_subjects(tx.conn(), into, others).await?;
     tx.commit().await?;
     store.subject(into).await
@@ -91,7 +91,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     );
     let refused = enrol(&store, ours, bob, &found[1..], false).await;
     assert!(
-        matches!(&refused, Err(StoreError::Conflict(said)) if said.contains(&found[1].to_string())),
+        matches!(&refused, Err(StoreError::Conflict(message)) if message.contains(&found[1].to_string())),
         "{refused:?}"
     );
     assert_eq!(shown(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
@@ -113,7 +113,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     let again = NewSubject { external_id: Some("a".into()), metadata: serde_json::json!({}), name: None };
     assert!(matches!(
         store.insert_subject(tx.conn(), ours, &again).await,
-        Err(StoreError::Conflict(said)) if said.contains("\"a\"")
+        Err(StoreError::Conflict(message)) if message.contains("\"a\"")
     ));
 }
 
@@ -147,7 +147,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
     assert_eq!((merged.face_count, merged.best_face_id), (3, Some(found[0])));
     assert!(matches!(store.subject(bob).await, Err(StoreError::NotFound { .. })));
     let both = merge(&store, ours, ada, &[eve]).await;
-    assert!(matches!(&both, Err(StoreError::Conflict(said)) if said.contains("a, e")), "{both:?}");
+    assert!(matches!(&both, Err(StoreError::Conflict(message)) if message.contains("a, e")), "{both:?}");
 
     let mut tx = store.begin().await.unwrap();
     let patch = SubjectPatch { external_id: Some(None), ..SubjectPatch::default() };
@@ -222,12 +222,12 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
 
     let mut tx = store.begin().await.unwrap();
     let everything = [&found[..], &foreign].concat();
-    let parties = store.parties(tx.conn(), &scope, &everything).await.unwrap();
-    assert_eq!(parties.len(), 5);
-    assert_eq!((parties[0].subject, parties[0].enrolled, parties[0].weight), (Some(ada), true, 1));
-    assert_eq!(parties[0].refused, [found[1]]);
-    assert_eq!(parties[0].mean.len(), 16);
-    assert_eq!(parties[1].faces, [found[1]]);
+    let units = store.cluster_units(tx.conn(), &scope, &everything).await.unwrap();
+    assert_eq!(units.len(), 5);
+    assert_eq!((units[0].subject, units[0].enrolled, units[0].weight), (Some(ada), true, 1));
+    assert_eq!(units[0].refused, [found[1]]);
+    assert_eq!(units[0].mean.len(), 16);
+    assert_eq!(units[1].faces, [found[1]]);
     let groups = [
         Group { subject: Some(ada), joined: vec![], faces: vec![found[2]] },
         Group { subject: None, joined: vec![], faces: vec![found[3], found[4], found[2]] },
@@ -245,13 +245,13 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
     let cluster = store.subjects(&filter, None, 9).await.unwrap()[0].id;
     unlink(&store, cluster, found[4], false).await.unwrap();
     let mut tx = store.begin().await.unwrap();
-    store.parties(tx.conn(), &scope, &found).await.unwrap();
+    store.cluster_units(tx.conn(), &scope, &found).await.unwrap();
     let join = Group { subject: Some(ada), joined: vec![cluster], faces: vec![] };
     assert_eq!(store.apply_groups(tx.conn(), ours, &[join]).await.unwrap().joined, 1);
-    let parties = store.parties(tx.conn(), &scope, &found).await.unwrap();
+    let units = store.cluster_units(tx.conn(), &scope, &found).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(parties[0].faces, [found[0], found[2], found[3]]);
-    assert_eq!(parties[0].refused.iter().filter(|id| [found[1], found[4]].contains(id)).count(), 2);
+    assert_eq!(units[0].faces, [found[0], found[2], found[3]]);
+    assert_eq!(units[0].refused.iter().filter(|id| [found[1], found[4]].contains(id)).count(), 2);
     assert_eq!(store.subjects(&filter, None, 9).await.unwrap(), []);
 }
 
@@ -268,7 +268,7 @@ async fn a_collection_has_one_clustering_under_way() {
     tx.commit().await.unwrap();
     assert!(store.resume_clustering(first, 10).await.unwrap());
     let mut tx = store.begin().await.unwrap();
-    assert!(store.hold_clustering(tx.conn(), first).await.unwrap());
+    assert!(store.lock_clustering(tx.conn(), first).await.unwrap());
     store.count_step(tx.conn(), first, 4, Default::default()).await.unwrap();
     tx.commit().await.unwrap();
     assert!(store.resume_clustering(first, 6).await.unwrap());

@@ -137,9 +137,9 @@ async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
     loop {
         tokio::select! {
             read = client.read(&mut asked) => {
-                let said = &asked[..read.unwrap()];
-                server.write_all(said).await.unwrap();
-                if said.windows(6).any(|word| word == b"COMMIT") {
+                let request = &asked[..read.unwrap()];
+                server.write_all(request).await.unwrap();
+                if request.windows(6).any(|word| word == b"COMMIT") {
                     assert!(server.read(&mut answered).await.unwrap() > 0, "the commit was answered");
                     return;
                 }

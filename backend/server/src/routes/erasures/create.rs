@@ -153,7 +153,7 @@ pub(super) async fn create_erasure(
         suppressions.extend(plan.pictures.iter().cloned());
         if let Target::Url(spellings) = &target {
             let is_normal =
-                |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
+                |url: &str| crawler::urls::parse_address(url).is_ok_and(|normal| normal.as_str() == url);
             // The first spelling is the normal form of the address. Earlier versions stored the
             // others.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));

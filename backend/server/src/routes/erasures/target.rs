@@ -164,7 +164,7 @@ impl TargetInput {
 /// # Errors
 /// Fails with 422 if `text` is not an absolute http, https or file URL.
 pub(super) fn address(text: &str) -> Result<Url, ApiError> {
-    crawler::urls::address(text).map_err(|reason| {
+    crawler::urls::parse_address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
             .field("url")
             .value(text)
@@ -191,7 +191,7 @@ async fn spellings(
             spellings.push(format!("{address}?"));
         }
         let enrolled = caller.store().enrolled_addresses(collection).await?;
-        let same = |other: &String| crawler::urls::address(other).is_ok_and(|other| other == address);
+        let same = |other: &String| crawler::urls::parse_address(other).is_ok_and(|other| other == address);
         spellings.extend(enrolled.into_iter().filter(same));
     }
     let mut seen = std::collections::HashSet::new();

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::audit::Action;
 use store::search::{Hit, SearchQuery};
-use store::subject_faces::Shown;
+use store::subject_faces::FaceSubject;
 use store::{Store, retried};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
@@ -113,7 +113,7 @@ struct Match {
 }
 
 impl Match {
-    fn new(hit: Hit, shown: Option<Shown>, sources: FirstSources) -> Self {
+    fn new(hit: Hit, shown: Option<FaceSubject>, sources: FirstSources) -> Self {
         let face = StoredFace::new(hit.face, sources);
         let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
         Self {
@@ -255,14 +255,14 @@ async fn hits(
     store: &Store,
     query: &SearchQuery,
     by: GroupBy,
-) -> Result<(Vec<(Hit, Option<Shown>)>, bool), ApiError> {
+) -> Result<(Vec<(Hit, Option<FaceSubject>)>, bool), ApiError> {
     if by == GroupBy::Subject {
         let (best, exact) = store.search_subjects(query).await?;
         return Ok((best.into_iter().map(|(hit, shown)| (hit, Some(shown))).collect(), exact));
     }
     let (hits, exact) = store.search(query).await?;
     let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
-    let mut shown = store.shown_by(&ids).await?;
+    let mut shown = store.face_subjects(&ids).await?;
     let hits = hits.into_iter().map(|hit| {
         let shown = shown.remove(&hit.face.id);
         (hit, shown)

@@ -29,7 +29,7 @@ pub(super) async fn delete_subject(
     let store = caller.store();
     let subject = store.subject(id).await?;
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
     let images = store.images_of_subject(tx.conn(), id).await?;
     store.delete_subject(tx.conn(), id).await?;
     let blobs = match params.enrolled_images.unwrap_or_default() {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::StoreError;
 use store::audit::Action;
-use store::subjects::LONGEST_METADATA;
+use store::subjects::MAX_METADATA_BYTES;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -60,11 +60,11 @@ pub(super) async fn merge_subject(
     let mut all = others.clone();
     all.push(id);
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), subject.collection_id, &all).await?;
+    store.lock_subjects(tx.conn(), subject.collection_id, &all).await?;
     store.merge_subjects(tx.conn(), id, &others).await.map_err(|error| match error {
         StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
             .field("subjects")
-            .allowed([format!("subjects whose merged metadata has at most {LONGEST_METADATA} bytes")]),
+            .allowed([format!("subjects whose merged metadata has at most {MAX_METADATA_BYTES} bytes")]),
         error => error.into(),
     })?;
     let detail = json!({"subject_id": id, "merged": others});

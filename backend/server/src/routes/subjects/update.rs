@@ -54,7 +54,7 @@ pub(super) async fn update_subject(
     let store = caller.store();
     let subject = store.subject(id).await?;
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
     store.update_subject(tx.conn(), id, &patch).await?;
     tx.commit().await?;
     Ok(Json(store.subject(id).await?.into()))

@@ -2,7 +2,7 @@
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
-use store::subjects::{LONGEST_METADATA, Subject};
+use store::subjects::{MAX_METADATA_BYTES, Subject};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -76,15 +76,15 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
 /// A JSON object that the caller sets.
 pub(super) fn check_metadata(metadata: Value) -> Result<Value, ApiError> {
     let refuse = |detail: String| {
-        let allowed = format!("a JSON object of at most {LONGEST_METADATA} bytes");
+        let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");
         ApiError::new(Code::InvalidField, format!("metadata: {detail}")).field("metadata").allowed([allowed])
     };
     if !metadata.is_object() {
         return Err(refuse("the value must be a JSON object".into()));
     }
     let text = metadata.to_string();
-    if text.len() > LONGEST_METADATA {
-        return Err(refuse(format!("it has {} bytes; at most {LONGEST_METADATA} are allowed", text.len())));
+    if text.len() > MAX_METADATA_BYTES {
+        return Err(refuse(format!("it has {} bytes; at most {MAX_METADATA_BYTES} are allowed", text.len())));
     }
     Ok(metadata)
 }

@@ -140,7 +140,7 @@ async fn enrol_stored(
         enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
     }
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
+    store.lock_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
     let moved = params.r#move.unwrap_or(false);
     store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
     tx.commit().await?;

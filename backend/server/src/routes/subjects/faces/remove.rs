@@ -39,7 +39,7 @@ pub(in super::super) async fn remove_subject_face(
     let store = caller.store();
     let subject = store.subject(id).await?;
     let mut tx = store.begin().await?;
-    store.hold_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
     let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
     let detail = json!({"subject_id": id, "face_id": face_id});
     caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;

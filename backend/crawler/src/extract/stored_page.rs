@@ -17,12 +17,12 @@ use url::Url;
 /// older code is not reused.
 const VERSION: u32 = 3;
 /// Maximum compressed bytes stored per page. A page with more content is downloaded on every visit.
-pub const LONGEST_MEMORY: usize = 256 << 10;
+pub const MAX_STORED_BYTES: usize = 256 << 10;
 /// Maximum bytes that are decompressed from a stored page.
-const LONGEST_UNPACKED: u64 = 32 << 20;
+const MAX_UNPACKED_BYTES: u64 = 32 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct Memory {
+struct StoredPage {
     title: Option<String>,
     links: Vec<(Url, bool)>,
     images: Vec<(Url, Option<String>)>,
@@ -34,15 +34,15 @@ struct Memory {
 
 /// Returns a string that identifies the extraction settings. With equal strings, equal bytes give
 /// equal results.
-pub fn reader(agent: &str, recipe: Option<&SiteRecipe>) -> String {
+pub fn extractor_id(agent: &str, recipe: Option<&SiteRecipe>) -> String {
     format!("{VERSION} {agent} {recipe:?}")
 }
 
 impl Page {
     /// Packs the page and its `X-Robots-Tag` values. Returns `None` if the result is longer than
-    /// [`LONGEST_MEMORY`].
-    pub fn to_memory(&self, robots_tags: &[String]) -> Option<Vec<u8>> {
-        let memory = Memory {
+    /// [`MAX_STORED_BYTES`].
+    pub fn to_stored_bytes(&self, robots_tags: &[String]) -> Option<Vec<u8>> {
+        let stored = StoredPage {
             title: self.title.clone(),
             links: self.links.iter().map(|link| (link.url.clone(), link.nofollow)).collect(),
             images: self.images.iter().map(|image| (image.url.clone(), image.alt.clone())).collect(),
@@ -52,33 +52,33 @@ impl Page {
             robots_tags: robots_tags.to_vec(),
         };
         let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-        packed.write_all(&serde_json::to_vec(&memory).ok()?).ok()?;
-        packed.finish().ok().filter(|packed| packed.len() <= LONGEST_MEMORY)
+        packed.write_all(&serde_json::to_vec(&stored).ok()?).ok()?;
+        packed.finish().ok().filter(|packed| packed.len() <= MAX_STORED_BYTES)
     }
 
-    /// Returns every address that [`Self::to_memory`] packs.
+    /// Returns every address that [`Self::to_stored_bytes`] packs.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let links = self.links.iter().map(|link| &link.url);
         let images = self.images.iter().map(|image| &image.url);
         links.chain(images).chain(&self.canonical).chain(&self.feeds).map(Url::as_str)
     }
 
-    /// Unpacks the output of [`Self::to_memory`]. Returns `None` for any other bytes.
-    pub fn from_memory(packed: &[u8]) -> Option<(Self, Vec<String>)> {
+    /// Unpacks the output of [`Self::to_stored_bytes`]. Returns `None` for any other bytes.
+    pub fn from_stored_bytes(packed: &[u8]) -> Option<(Self, Vec<String>)> {
         let mut unpacked = Vec::new();
-        GzDecoder::new(packed).take(LONGEST_UNPACKED).read_to_end(&mut unpacked).ok()?;
-        let memory: Memory = serde_json::from_slice(&unpacked).ok()?;
+        GzDecoder::new(packed).take(MAX_UNPACKED_BYTES).read_to_end(&mut unpacked).ok()?;
+        let stored: StoredPage = serde_json::from_slice(&unpacked).ok()?;
         let page = Self {
-            title: memory.title,
-            links: memory.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
-            images: (memory.images.into_iter())
+            title: stored.title,
+            links: stored.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
+            images: (stored.images.into_iter())
                 .map(|(url, alt)| ImageCandidate { url, found_in: "memory", alt })
                 .collect(),
-            directives: memory.directives,
-            canonical: memory.canonical,
-            feeds: memory.feeds,
+            directives: stored.directives,
+            canonical: stored.canonical,
+            feeds: stored.feeds,
         };
-        Some((page, memory.robots_tags))
+        Some((page, stored.robots_tags))
     }
 }
 
@@ -99,8 +99,8 @@ mod tests {
             "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
              <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä'><link rel=alternate type=application/rss+xml href=f>",
         );
-        let packed = page.to_memory(&["noindex".into()]).unwrap();
-        let (again, tags) = Page::from_memory(&packed).unwrap();
+        let packed = page.to_stored_bytes(&["noindex".into()]).unwrap();
+        let (again, tags) = Page::from_stored_bytes(&packed).unwrap();
         assert_eq!(tags, ["noindex"]);
         assert_eq!((again.title.as_deref(), &again.links), (Some("t"), &page.links));
         assert_eq!((again.directives, &again.feeds), (page.directives, &page.feeds));
@@ -120,9 +120,9 @@ mod tests {
         };
         let name = |n: u64| (0..4).map(|part| format!("{:016x}", hash(4 * n + part + 1))).collect::<String>();
         let links: String = (0..9_999).map(|n| format!("<a href={}>", name(n))).collect();
-        assert!(read(&links).to_memory(&[]).is_none());
-        assert!(Page::from_memory(b"no gzip").is_none());
-        assert!(Page::from_memory(&[]).is_none());
+        assert!(read(&links).to_stored_bytes(&[]).is_none());
+        assert!(Page::from_stored_bytes(b"no gzip").is_none());
+        assert!(Page::from_stored_bytes(&[]).is_none());
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
             crate::Recipe { hosts: vec!["a.test".into()], drop: vec!["footer".into()], ..Default::default() };
         let recipes = crate::Recipes::new(&[recipe]).unwrap();
         let url = Url::parse("http://a.test/").unwrap();
-        assert_ne!(reader("facecrawl", None), reader("facecrawl", recipes.of(&url)));
-        assert_ne!(reader("facecrawl", None), reader("other", None));
+        assert_ne!(extractor_id("facecrawl", None), extractor_id("facecrawl", recipes.of(&url)));
+        assert_ne!(extractor_id("facecrawl", None), extractor_id("other", None));
     }
 }

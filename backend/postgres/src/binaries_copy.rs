@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies the installation that contains `bin_dir` (its parent folder), and returns the `bin`
 /// folder of the copy.
-pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn copy_binaries(bin_dir: &Path) -> Result<PathBuf, Error> {
     let (Some(source), Some(bin)) = (bin_dir.parent(), bin_dir.file_name()) else {
         return Err(Error::NoBinaries(bin_dir.to_path_buf()));
     };
     let place = Path::new("/var/tmp");
-    let name = format!("facecrawl-postgres-{}", key(bin_dir)?);
+    let name = format!("facecrawl-postgres-{}", content_name(bin_dir)?);
     let target = place.join(&name);
     match fs::symlink_metadata(&target) {
         // A folder owned by root is complete, because a finished copy is renamed to this path.
@@ -31,14 +31,14 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
         "copying Postgres to a folder that its unprivileged user can access"
     );
     static COPIES: AtomicU32 = AtomicU32::new(0);
-    let fresh =
+    let temporary =
         place.join(format!("{name}.{}.{}", std::process::id(), COPIES.fetch_add(1, Ordering::Relaxed)));
-    copy(source, &fresh)?;
-    match fs::rename(&fresh, &target) {
+    copy(source, &temporary)?;
+    match fs::rename(&temporary, &target) {
         Ok(()) => Ok(target.join(bin)),
         // Another process created an equal copy in the meantime.
         Err(_) if target.is_dir() => {
-            let _ = fs::remove_dir_all(&fresh);
+            let _ = fs::remove_dir_all(&temporary);
             Ok(target.join(bin))
         }
         Err(source) => Err(Error::Io { path: target, source }),
@@ -47,7 +47,7 @@ pub(crate) fn copy_of(bin_dir: &Path) -> Result<PathBuf, Error> {
 
 /// Returns a name derived from the content of the server binary, so that checkouts with the same
 /// server share a copy.
-fn key(bin_dir: &Path) -> Result<String, Error> {
+fn content_name(bin_dir: &Path) -> Result<String, Error> {
     let server = bin_dir.join("postgres");
     let content = fs::read(&server).map_err(Error::io(&server))?;
     Ok(hex::encode(&Sha256::digest(content)[..8]))

@@ -21,7 +21,7 @@ async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
 
     let mut conn = bench.db.pool().acquire().await.unwrap();
     let keys = ["completed", "discarded", "elsewhere", "live"].map(String::from);
-    assert_eq!(bench.queue.forget_keyed(&mut conn, &[group], &keys).await.unwrap(), 2);
+    assert_eq!(bench.queue.redact_keyed(&mut conn, &[group], &keys).await.unwrap(), 2);
     for id in [completed, discarded] {
         let row = bench.get(id).await;
         assert_eq!((row.payload, row.last_error), (json!({}), None));
@@ -29,7 +29,7 @@ async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
     for id in [elsewhere, live] {
         assert_eq!(bench.get(id).await.payload, page().payload);
     }
-    assert_eq!(bench.queue.forget(&mut conn, &[elsewhere, live]).await.unwrap(), 1);
+    assert_eq!(bench.queue.redact(&mut conn, &[elsewhere, live]).await.unwrap(), 1);
     assert_eq!(bench.get(elsewhere).await.payload, json!({}));
     assert_eq!(bench.get(live).await.payload, page().payload);
 }

@@ -13,20 +13,20 @@ use std::rc::Rc;
 
 /// The marks of the recipe on the current element, and on the element around the current fragment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct RecipeFilter {
     /// Whether the recipe names any selectors for images, or for links.
     images_named: bool,
     links_named: bool,
-    /// Marks of the next element. The handlers set them, and `element` moves them to `now`.
-    next: Marks,
+    /// Marks of the next element. The handlers set them, and `element` moves them to `current`.
+    next: ElementMarks,
     /// Marks of the current element.
-    now: Marks,
+    current: ElementMarks,
     /// Marks of the element around a fragment that is parsed separately (`<noscript>`).
-    around: Marks,
+    around: ElementMarks,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Marks {
+struct ElementMarks {
     images: bool,
     links: bool,
     drop: bool,
@@ -34,7 +34,7 @@ struct Marks {
     attributes: Vec<String>,
 }
 
-impl Gate {
+impl RecipeFilter {
     pub(super) fn new(recipe: Option<&SiteRecipe>) -> Self {
         Self {
             images_named: recipe.is_some_and(|r| !r.images.is_empty()),
@@ -45,47 +45,54 @@ impl Gate {
 
     /// Moves to the next element and returns the names of its attributes that contain image URLs.
     pub(super) fn element(&mut self) -> Vec<String> {
-        self.now = std::mem::take(&mut self.next);
-        if self.is_dropped() { Vec::new() } else { std::mem::take(&mut self.now.attributes) }
+        self.current = std::mem::take(&mut self.next);
+        if self.is_dropped() { Vec::new() } else { std::mem::take(&mut self.current.attributes) }
     }
 
     pub(super) fn is_dropped(&self) -> bool {
-        self.now.drop || self.around.drop
+        self.current.drop || self.around.drop
     }
 
-    pub(super) fn takes_images(&self) -> bool {
-        !self.is_dropped() && (!self.images_named || self.now.images || self.around.images)
+    pub(super) fn allows_images(&self) -> bool {
+        !self.is_dropped() && (!self.images_named || self.current.images || self.around.images)
     }
 
-    pub(super) fn takes_links(&self) -> bool {
-        !self.is_dropped() && (!self.links_named || self.now.links || self.around.links)
+    pub(super) fn allows_links(&self) -> bool {
+        !self.is_dropped() && (!self.links_named || self.current.links || self.around.links)
     }
 
-    /// Starts a fragment inside the current element that is parsed separately. Returns the gate to
-    /// restore afterwards.
-    pub(super) fn enter(&mut self) -> Self {
+    /// Starts a fragment inside the current element that is parsed separately. Returns the filter
+    /// to restore afterwards.
+    pub(super) fn enter_fragment(&mut self) -> Self {
         let outer = self.clone();
-        self.around = Marks { images: self.now.images, links: self.now.links, ..Marks::default() };
+        self.around = ElementMarks {
+            images: self.current.images,
+            links: self.current.links,
+            ..ElementMarks::default()
+        };
         outer
     }
 }
 
-/// Gives access to the gate of a state.
-pub(super) trait Marked {
-    fn gate(&mut self) -> &mut Gate;
+/// Gives access to the recipe filter of a state.
+pub(super) trait HasRecipeFilter {
+    fn recipe_filter(&mut self) -> &mut RecipeFilter;
 }
 
 type Handler<'h> = (Cow<'static, Selector>, ElementContentHandlers<'h>);
 
 /// Returns handlers that mark the elements that a recipe's selectors match.
-pub(super) fn handlers<'h, S: Marked + 'h>(recipe: &SiteRecipe, state: &Rc<RefCell<S>>) -> Vec<Handler<'h>> {
+pub(super) fn handlers<'h, S: HasRecipeFilter + 'h>(
+    recipe: &SiteRecipe,
+    state: &Rc<RefCell<S>>,
+) -> Vec<Handler<'h>> {
     let mut handlers = Vec::new();
-    let mut add = |selector: &str, mark: Box<dyn Fn(&mut Marks)>| {
+    let mut add = |selector: &str, mark: Box<dyn Fn(&mut ElementMarks)>| {
         // `Recipes::new` has already validated the selectors.
         if let Ok(selector) = selector.parse::<Selector>() {
             let state = state.clone();
             let handler = ElementContentHandlers::default().element(move |_: &mut Element<'_, '_>| {
-                mark(&mut state.borrow_mut().gate().next);
+                mark(&mut state.borrow_mut().recipe_filter().next);
                 Ok(())
             });
             handlers.push((Cow::Owned(selector), handler));
@@ -94,19 +101,19 @@ pub(super) fn handlers<'h, S: Marked + 'h>(recipe: &SiteRecipe, state: &Rc<RefCe
     for pick in &recipe.images {
         match pick.attribute.clone() {
             Some(name) => add(&pick.selector, Box::new(move |m| m.attributes.push(name.clone()))),
-            None => with_inside(&pick.selector, |s| add(s, Box::new(|m| m.images = true))),
+            None => with_descendants(&pick.selector, |s| add(s, Box::new(|m| m.images = true))),
         }
     }
     for selector in &recipe.links {
-        with_inside(selector, |s| add(s, Box::new(|m| m.links = true)));
+        with_descendants(selector, |s| add(s, Box::new(|m| m.links = true)));
     }
     for selector in &recipe.drop {
-        with_inside(selector, |s| add(s, Box::new(|m| m.drop = true)));
+        with_descendants(selector, |s| add(s, Box::new(|m| m.drop = true)));
     }
     handlers
 }
 
-fn with_inside(selector: &str, mut add: impl FnMut(&str)) {
+fn with_descendants(selector: &str, mut add: impl FnMut(&str)) {
     add(selector);
     add(&format!("{selector} *"));
 }

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 64;
 /// Maximum bytes kept of one element's text, such as the HTML of an entry.
 const MAX_TEXT: usize = 1 << 20;
 
-pub(super) struct Gather {
+pub(super) struct SitemapBuilder {
     base: Url,
     result: Sitemap,
     budget: ByteBudget,
@@ -38,7 +38,7 @@ struct Entry {
     group: Option<(u32, String)>,
 }
 
-impl Gather {
+impl SitemapBuilder {
     pub(super) fn new(base: &Url) -> Self {
         Self {
             base: base.clone(),
@@ -182,10 +182,10 @@ impl Gather {
     }
 
     fn image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
-        let shown_by = page.as_ref().unwrap_or(&self.base).as_str().len();
+        let page_bytes = page.as_ref().unwrap_or(&self.base).as_str().len();
         if self.result.images.len() < MAX_URLS
             && !self.seen_images.contains(&url)
-            && self.budget.take(url.as_str().len() + shown_by)
+            && self.budget.take(url.as_str().len() + page_bytes)
         {
             self.seen_images.insert(url.clone());
             self.result.images.push(ImageEntry { url, page, found_in });
