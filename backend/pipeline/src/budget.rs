@@ -50,7 +50,7 @@ pub struct Budget {
 pub struct Share {
     all: OwnedSemaphorePermit,
     background: Option<OwnedSemaphorePermit>,
-    held: Raised,
+    held: GaugeGuard,
 }
 
 impl Budget {
@@ -98,7 +98,7 @@ impl Budget {
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
-        let held = Raised::by(&self.held, in_bytes(all.num_permits()));
+        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
         Some(Share { all, background: None, held })
     }
 
@@ -130,7 +130,7 @@ impl Budget {
             };
             Ok::<_, AcquireError>((self.all.clone().acquire_many_owned(units).await?, background))
         };
-        let waiting = Raised::by(&self.waiting, 1.0);
+        let waiting = GaugeGuard::by(&self.waiting, 1.0);
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
@@ -141,7 +141,7 @@ impl Budget {
         };
         drop(waiting);
         let (all, background) = permits.expect("the semaphores are never closed");
-        let held = Raised::by(&self.held, in_bytes(all.num_permits()));
+        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
         Ok(Share { all, background, held })
     }
 }
@@ -194,12 +194,12 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
 }
 
 /// Increases a gauge until it is dropped.
-struct Raised {
+struct GaugeGuard {
     gauge: Gauge,
     by: f64,
 }
 
-impl Raised {
+impl GaugeGuard {
     fn by(gauge: &Gauge, by: f64) -> Self {
         gauge.increment(by);
         Self { gauge: gauge.clone(), by }
@@ -217,13 +217,13 @@ impl Raised {
     }
 }
 
-impl std::fmt::Debug for Raised {
+impl std::fmt::Debug for GaugeGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.by)
     }
 }
 
-impl Drop for Raised {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.gauge.decrement(self.by);
     }

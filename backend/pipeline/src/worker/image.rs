@@ -45,7 +45,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         dedupe: view.options.dedupe,
         options: AnalyzeOptions {
             quality_profile: view.quality_profile,
-            ..context.ingest.analyzer().config().keeping()
+            ..context.ingest.analyzer().config().storing_options()
         },
         moved_to: None,
         fetched: None,

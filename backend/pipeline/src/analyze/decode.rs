@@ -15,7 +15,7 @@ use vision::{Format, Frame, PerceptualHashes};
 /// A decoded image before the search for faces. Its share of the memory budget is returned when the
 /// last reference to its pixels is dropped.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub struct DecodedImage {
     /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
     /// The format of the file.
@@ -44,13 +44,13 @@ impl Analyzer {
     /// Decodes and hashes an image. It first waits for memory with `priority`, until the deadline
     /// of [`Self::before`] at the latest.
     ///
-    /// A caller that holds a [`Picture`] must not wait for another one, because callers could then
-    /// block each other forever; see [`crate::budget`].
+    /// A caller that holds a [`DecodedImage`] must not wait for another one, because callers could
+    /// then block each other forever; see [`crate::budget`].
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
     /// [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline.
-    pub async fn decode(&self, bytes: Bytes, priority: Priority) -> Result<Picture, AnalyzeError> {
+    pub async fn decode(&self, bytes: Bytes, priority: Priority) -> Result<DecodedImage, AnalyzeError> {
         self.decode_hashed(bytes, None, Enhance::Off, priority).await
     }
 
@@ -61,8 +61,8 @@ impl Analyzer {
     pub async fn enhance(&self, bytes: Bytes, priority: Priority) -> Result<Enhanced, AnalyzeError> {
         let limits = self.config().limits;
         let besides = |image| enhance::working_bytes(image, &limits);
-        let picture = self.decode_with(bytes, None, besides, priority).await?;
-        Ok(self.pixels().enhance(picture.frame, priority).await?.output)
+        let decoded = self.decode_with(bytes, None, besides, priority).await?;
+        Ok(self.pixels().enhance(decoded.frame, priority).await?.output)
     }
 
     /// Works like [`Self::decode`]. With [`Enhance::Auto`], it also reserves the memory for the
@@ -73,7 +73,7 @@ impl Analyzer {
         known: Option<[u8; 32]>,
         enhance: Enhance,
         priority: Priority,
-    ) -> Result<Picture, AnalyzeError> {
+    ) -> Result<DecodedImage, AnalyzeError> {
         let limits = self.config().limits;
         let besides = |image: (u32, u32)| match enhance {
             Enhance::Auto if image.0.min(image.1) < LOW_SIDE => enhance::working_bytes(image, &limits),
@@ -90,7 +90,7 @@ impl Analyzer {
         known: Option<[u8; 32]>,
         besides: impl FnOnce((u32, u32)) -> u64,
         priority: Priority,
-    ) -> Result<Picture, AnalyzeError> {
+    ) -> Result<DecodedImage, AnalyzeError> {
         let started = Instant::now();
         let limits = self.config().limits;
         let length = bytes.len();
@@ -117,7 +117,7 @@ impl Analyzer {
             .await?;
         let (frame, hashes, sha256) = ran.output?;
         let queue = probed.queued + waited + ran.queued;
-        Ok(Picture {
+        Ok(DecodedImage {
             frame: Arc::new(frame),
             format: head.format,
             sha256,
