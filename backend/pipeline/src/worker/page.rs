@@ -51,13 +51,13 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         true => context.store.page_visit(view.crawl.collection_id, job.url.as_str(), &reader).await?,
         false => None,
     };
-    let mut place = None;
+    let mut fetch_permit = None;
     // This function holds the permit for reading until it has stored the result.
     let (outcome, _reading) = loop {
-        if is_map && place.is_none() {
-            place = context.maps.fetch_large(job.page_id)?;
+        if is_map && fetch_permit.is_none() {
+            fetch_permit = context.sitemap_permits.fetch_large(job.page_id)?;
         }
-        let kind = match (is_map, &place) {
+        let kind = match (is_map, &fetch_permit) {
             (false, _) => Kind::Page,
             (true, None) => Kind::SmallSitemap,
             (true, Some(_)) => Kind::Sitemap,
@@ -71,7 +71,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
-                context.maps.remember_large(job.page_id);
+                context.sitemap_permits.remember_large(job.page_id);
                 continue;
             }
             fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
@@ -87,7 +87,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         }
         let content = content(job, &fetched);
         let reading = match content {
-            Content::Map => Some(context.maps.read().await?),
+            Content::Map => Some(context.sitemap_permits.read().await?),
             _ => None,
         };
         break (read(context, &view, job, fetched, content).await?, reading);

@@ -96,13 +96,13 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
         moved.then(|| fetched.url.clone())
     });
-    let mut border = Border::new(rules, home.as_ref());
+    let mut collector = PageCollector::new(rules, home.as_ref());
     if !directives.nofollow {
         let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
-        links.for_each(|link| border.page(&link.url));
-        page.feeds.iter().for_each(|feed| border.page(feed));
+        links.for_each(|link| collector.add(&link.url));
+        page.feeds.iter().for_each(|feed| collector.add(feed));
     }
-    let (pages, left_out) = border.close();
+    let (pages, left_out) = collector.finish();
     let home_page = fetched.url.clone();
     let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
@@ -131,7 +131,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     let directives = if view.options.respect_robots { tags } else { Directives::default() };
     let denied = directives.images_denied();
     let own_url = fetched.url.to_string();
-    let mut border = Border::new(rules, job.home.as_ref());
+    let mut collector = PageCollector::new(rules, job.home.as_ref());
     let mut images = Vec::new();
     for entry in &map.pages {
         if extract::has_image_extension(entry.url.path()) {
@@ -142,7 +142,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
                 alt: None,
             });
         } else if !directives.nofollow {
-            border.page(&entry.url);
+            collector.add(&entry.url);
         }
     }
     images.extend(map.images.into_iter().map(|image| {
@@ -162,7 +162,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     let nested = job.sitemap.unwrap_or(0) + 1;
     let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
-    let (pages, left_out) = border.close();
+    let (pages, left_out) = collector.finish();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
     PageOutcome { pages, sitemaps, nested, images, home, ..PageOutcome::new(result) }
@@ -222,7 +222,7 @@ fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
 }
 
 /// Collects the pages that belong to the crawl, and counts the others.
-struct Border<'a> {
+struct PageCollector<'a> {
     spelling: &'a urls::Spelling,
     view: &'a CrawlView,
     depth: i32,
@@ -233,7 +233,7 @@ struct Border<'a> {
     left_out: BTreeMap<Reason, u64>,
 }
 
-impl<'a> Border<'a> {
+impl<'a> PageCollector<'a> {
     fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
         Self {
             spelling: &rules.spelling,
@@ -245,7 +245,7 @@ impl<'a> Border<'a> {
         }
     }
 
-    fn page(&mut self, url: &Url) {
+    fn add(&mut self, url: &Url) {
         if self.depth >= self.view.options.max_depth
             || !in_scope(self.view, self.home, url)
             || !extract::is_page_path(url.path())
@@ -259,7 +259,7 @@ impl<'a> Border<'a> {
         }
     }
 
-    fn close(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
+    fn finish(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
         (self.pages, self.left_out)
     }
 }
