@@ -6,7 +6,7 @@ use crate::progress;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::Args;
-use pipeline::ingest::Left;
+use pipeline::ingest::NotReembedded;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::StoreError;
@@ -32,7 +32,7 @@ struct Report {
     /// Number of faces that received an embedding of the current model.
     reembedded: u64,
     /// Faces that keep an embedding of another model.
-    left: Vec<Left>,
+    left: Vec<NotReembedded>,
     /// Number of faces that were reembedded, by collection.
     collections: BTreeMap<String, u64>,
     /// Whether the command was interrupted before the end.
