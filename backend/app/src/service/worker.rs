@@ -75,7 +75,7 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
         tokio::select! {
             // Each of its steps can be cancelled at any time.
             () = shutdown.cancelled() => return,
-            done = maintenance.turn() => if let Err(error) = done {
+            done = maintenance.run_due() => if let Err(error) = done {
                 tracing::warn!(%error, "storage maintenance failed");
             }
         }
