@@ -98,7 +98,7 @@ fn wanted(text: &str) -> Result<Wanted, String> {
 }
 
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
         database.migrate().await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
@@ -122,22 +122,22 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
             job => show(&job?, json),
         },
         JobsCommand::Retry(args) => {
-            let mut told = Told::default();
+            let mut results = JobResults::default();
             if args.all {
                 let retried = crawls.retry_discarded(args.kind.as_deref(), args.crawl).await?;
-                (told.done, told.left) = (retried.retried, retried.left);
+                (results.done, results.left) = (retried.retried, retried.left);
             }
             for id in args.ids {
-                told.add(id, crawls.retry(id).await)?;
+                results.add(id, crawls.retry(id).await)?;
             }
-            told.say("retried", json)
+            results.print("retried", json)
         }
         JobsCommand::Cancel { ids } => {
-            let mut told = Told::default();
+            let mut results = JobResults::default();
             for id in ids {
-                told.add(id, crawls.cancel_job(id).await)?;
+                results.add(id, crawls.cancel_job(id).await)?;
             }
-            told.say(JobState::Cancelled.as_str(), json)
+            results.print(JobState::Cancelled.as_str(), json)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
     }
@@ -228,12 +228,12 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
 
 /// The result for the specified jobs.
 #[derive(Default)]
-struct Told {
+struct JobResults {
     done: u64,
     left: Vec<(Uuid, String)>,
 }
 
-impl Told {
+impl JobResults {
     /// Counts a result. A job whose state does not allow the operation is reported. Any other error
     /// ends the command.
     fn add(&mut self, id: Uuid, result: Result<JobRow, CrawlError>) -> anyhow::Result<()> {
@@ -248,7 +248,7 @@ impl Told {
         Ok(())
     }
 
-    fn say(self, done: &str, json: bool) -> anyhow::Result<Exit> {
+    fn print(self, done: &str, json: bool) -> anyhow::Result<Exit> {
         if json {
             let left: Vec<Value> =
                 self.left.iter().map(|(id, why)| json!({ "id": id, "reason": why })).collect();

@@ -107,7 +107,7 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
         database.migrate().await?;
         match args.command {

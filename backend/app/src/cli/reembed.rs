@@ -41,7 +41,7 @@ struct Report {
 
 pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
-    let foundation = Foundation::start(settings, Sharing::Join).await?;
+    let foundation = Foundation::start(settings, Sharing::Shared).await?;
     let result = reembed(&foundation, args.collection.as_deref(), &signal).await;
     foundation.database.close().await;
     let report = result?;

@@ -1,5 +1,5 @@
 //! Extracts a model from a zip archive.
-use super::file::{part_path, settle};
+use super::file::{part_path, verify_and_rename};
 use inference::ModelFile;
 use std::fs::File;
 use std::io::{self, Read};
@@ -30,5 +30,5 @@ pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelF
         std::fs::remove_file(&part).map_err(|error| say(&error))?;
         return Err(format!("{member} is longer than {limit} bytes"));
     }
-    settle(&part, target, &file.sha256)
+    verify_and_rename(&part, target, &file.sha256)
 }

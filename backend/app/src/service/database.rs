@@ -23,9 +23,9 @@ pub struct Database {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Fails, because a service must be the only one on its data.
-    Alone,
+    Exclusive,
     /// Connects to that server while it runs. For commands that run alongside a service.
-    Join,
+    Shared,
 }
 
 impl Database {
@@ -38,7 +38,7 @@ impl Database {
                 let config = private(settings)?;
                 match Cluster::start(&config).await {
                     Ok(cluster) => (cluster.default_url(), Some(cluster)),
-                    Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Join => {
+                    Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Shared => {
                         (Cluster::url_of_running(&config)?, None)
                     }
                     Err(error) => return Err(error.into()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two measurements.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory assumed per image in progress: a decoded photograph of ten megapixels and space for its
 /// copies.
 const PER_IMAGE: u64 = 64 << 20;
@@ -82,7 +82,7 @@ pub(super) async fn keep_within(
     );
     let slots_gauge = metrics::gauge!("facecrawl_worker_slots", "kind" => kind);
     slots_gauge.set(slots.now as f64);
-    let mut tick = tokio::time::interval(EVERY);
+    let mut tick = tokio::time::interval(POLL_INTERVAL);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -3,7 +3,7 @@ use super::{BenchArgs, What};
 use crate::config::Settings;
 use crate::service::start_engine_with;
 use anyhow::bail;
-use bench::{Side, Subject};
+use bench::{BenchTarget, Side};
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 
@@ -37,7 +37,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
         }
     }
     let gpu = side(settings, on_gpu(settings, args), true).await?;
-    match absent(&gpu, &args.subjects()) {
+    match absent(&gpu, &args.targets()) {
         None => sides.push(gpu),
         Some(reason) if args.gpu => bail!("there is no GPU to measure: {reason}"),
         Some(reason) => notes.push(format!("no GPU was measured: {reason}")),
@@ -69,9 +69,9 @@ pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
 /// false. An operation specified on the command line always runs on the GPU. A fallback to the CPU
 /// is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
-    let named = match (args.operation, args.subjects().as_slice()) {
+    let named = match (args.operation, args.targets().as_slice()) {
         (What::All | What::Pipeline, _) => None,
-        (_, [Subject::Operation(operation)]) => Some(*operation),
+        (_, [BenchTarget::Operation(operation)]) => Some(*operation),
         _ => None,
     };
     let gpu = &settings.gpu;
@@ -89,14 +89,14 @@ pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: operations, force_gpu_only: false, ..roomy(settings, args) }
 }
 
-/// Returns why none of the operations of `subjects` runs on a GPU, or `None` if one does.
-pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
+/// Returns why none of the operations of `targets` runs on a GPU, or `None` if one does.
+pub(super) fn absent(side: &Side, targets: &[BenchTarget]) -> Option<String> {
     let operations = side.analyzer.engine().operations();
     let mut reasons: Vec<String> = Vec::new();
-    for subject in subjects {
-        let about = match subject {
-            Subject::Operation(operation) => std::slice::from_ref(operation),
-            Subject::Pipeline => subject.uses(),
+    for target in targets {
+        let about = match target {
+            BenchTarget::Operation(operation) => std::slice::from_ref(operation),
+            BenchTarget::Pipeline => target.uses(),
         };
         for operation in about {
             let Some(report) = operations.iter().find(|report| report.operation == operation.name()) else {
