@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::{Service, get};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
 
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
     let start = |name: &str| {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
