@@ -33,7 +33,7 @@ const KILLS: usize = 8;
 /// Seed of the times and the targets of the failures.
 const SEED: u64 = 0x5eed_c4a0;
 /// Time limit, far more than the slowest machine needs.
-const PATIENCE: Duration = Duration::from_secs(1200);
+const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 struct Random(u64);
@@ -115,7 +115,7 @@ async fn image(
 
 /// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask().await {
             return answer;

@@ -142,7 +142,7 @@ async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     } else {
         print_tests(&report)?;
     }
-    Ok(verdict(&report.tests, settings.gpu.backend))
+    Ok(exit_of_tests(&report.tests, settings.gpu.backend))
 }
 
 fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
@@ -200,7 +200,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
 }
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
-fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
+fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
     let asked = match backend {
         GpuBackend::Auto | GpuBackend::Cpu => None,
         GpuBackend::Cuda => Some("cuda"),
@@ -245,10 +245,10 @@ mod tests {
     fn what_was_asked_for_must_pass_and_what_fails_is_told() {
         use Outcome::{Absent, Failed, Passed};
         let none = [of("cpu", Passed), of("cuda", Absent)];
-        assert_eq!(verdict(&none, GpuBackend::Auto), Exit::Success);
-        assert_eq!(verdict(&none, GpuBackend::Cuda), Exit::Failure);
+        assert_eq!(exit_of_tests(&none, GpuBackend::Auto), Exit::Success);
+        assert_eq!(exit_of_tests(&none, GpuBackend::Cuda), Exit::Failure);
         let some = [of("cpu", Passed), of("cuda", Passed), of("cuda", Failed)];
-        assert_eq!(verdict(&some, GpuBackend::Cuda), Exit::Partial);
-        assert_eq!(verdict(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
+        assert_eq!(exit_of_tests(&some, GpuBackend::Cuda), Exit::Partial);
+        assert_eq!(exit_of_tests(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
     }
 }

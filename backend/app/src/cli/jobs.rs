@@ -51,8 +51,8 @@ enum JobsCommand {
 #[derive(Args, Debug)]
 struct ListArgs {
     /// State: available, running, retryable, completed, discarded, cancelled, or any
-    #[arg(long, default_value = "discarded", value_parser = wanted)]
-    state: Wanted,
+    #[arg(long, default_value = "discarded", value_parser = state_filter)]
+    state: StateFilter,
     /// Only jobs of this kind, such as scan_image
     #[arg(long)]
     kind: Option<String>,
@@ -85,14 +85,14 @@ struct RetryArgs {
 
 /// A state, or `None` for any.
 #[derive(Clone, Copy, Debug)]
-struct Wanted(Option<JobState>);
+struct StateFilter(Option<JobState>);
 
-fn wanted(text: &str) -> Result<Wanted, String> {
+fn state_filter(text: &str) -> Result<StateFilter, String> {
     match text {
-        "any" => Ok(Wanted(None)),
+        "any" => Ok(StateFilter(None)),
         state => state
             .parse()
-            .map(|state| Wanted(Some(state)))
+            .map(|state| StateFilter(Some(state)))
             .map_err(|error: QueueError| format!("{error}, any")),
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 
 /// Maximum time to wait for connections in use when the database closes.
-const CLOSING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A database connection, with the private server if there is one.
 pub struct Database {
@@ -75,9 +75,9 @@ impl Database {
     }
 
     /// Closes the connections and stops the private server. Waits for connections in use, at most
-    /// `CLOSING`.
+    /// `CLOSE_TIMEOUT`.
     pub async fn close(self) {
-        if tokio::time::timeout(CLOSING, self.store.pool().close()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.store.pool().close()).await.is_err() {
             tracing::warn!("closed database connections that were still in use");
         }
         if let Some(cluster) = self.cluster {

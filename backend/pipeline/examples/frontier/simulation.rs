@@ -34,7 +34,7 @@ const SEEDS: usize = 5_000;
 /// The `Retry-After` value of busy hosts.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Maximum delay that the response time of a slow host adds, as in `pipeline::worker`.
-const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 
 /// A request that has started and not ended.
 struct Request {
@@ -217,7 +217,7 @@ impl Simulation {
             refusals: known.refusals.unsigned_abs(),
         };
         let (after, pause) =
-            before.after(answer, Bounds { least: self.sizes.delay, longest: LONGEST_ADAPTIVE });
+            before.after(answer, Bounds { least: self.sizes.delay, longest: MAX_ADAPTIVE_DELAY });
         let pace = HostPace {
             pace_ms: i32::try_from(after.delay.as_millis()).unwrap_or(i32::MAX),
             refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),

@@ -60,8 +60,8 @@ impl Analyzer {
     /// Fails with the errors of [`Self::decode`] and of [`super::Pixels::enhance`].
     pub async fn enhance(&self, bytes: Bytes, priority: Priority) -> Result<Enhanced, AnalyzeError> {
         let limits = self.config().limits;
-        let besides = |image| enhance::working_bytes(image, &limits);
-        let decoded = self.decode_with(bytes, None, besides, priority).await?;
+        let extra_bytes = |image| enhance::working_bytes(image, &limits);
+        let decoded = self.decode_with(bytes, None, extra_bytes, priority).await?;
         Ok(self.pixels().enhance(decoded.frame, priority).await?.output)
     }
 
@@ -75,20 +75,20 @@ impl Analyzer {
         priority: Priority,
     ) -> Result<DecodedImage, AnalyzeError> {
         let limits = self.config().limits;
-        let besides = |image: (u32, u32)| match enhance {
+        let extra_bytes = |image: (u32, u32)| match enhance {
             Enhance::Auto if image.0.min(image.1) < LOW_SIDE => enhance::working_bytes(image, &limits),
             _ => 0,
         };
-        self.decode_with(bytes, known, besides, priority).await
+        self.decode_with(bytes, known, extra_bytes, priority).await
     }
 
-    /// Decodes and hashes an image. `besides` returns the number of bytes that the caller will use
-    /// in addition to an image of the given size (width, height).
+    /// Decodes and hashes an image. `extra_bytes` returns the number of bytes that the caller will
+    /// use in addition to an image of the given size (width, height).
     async fn decode_with(
         &self,
         bytes: Bytes,
         known: Option<[u8; 32]>,
-        besides: impl FnOnce((u32, u32)) -> u64,
+        extra_bytes: impl FnOnce((u32, u32)) -> u64,
         priority: Priority,
     ) -> Result<DecodedImage, AnalyzeError> {
         let started = Instant::now();
@@ -97,18 +97,18 @@ impl Analyzer {
         let read = bytes.clone();
         let probed = self.inner.heads.run(move || vision::probe(&read, &limits)).await?;
         let head = probed.output?;
-        let kept = head.decoded_bytes() + besides((head.width, head.height));
-        let asked = Instant::now();
+        let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
+        let requested = Instant::now();
         let budget = &self.inner.memory;
         let mut share =
-            budget.take(head.decoding_bytes().max(kept), priority, self.engine().deadline()).await?;
-        let waited = asked.elapsed();
+            budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
+        let waited = requested.elapsed();
         let ran = self
             .cpu()
             .run(move || {
                 let _span = tracing::trace_span!(target: trace::RUN, "decode and hash").entered();
                 let decoded = vision::decode(&bytes, &limits)?;
-                share.shrink(kept);
+                share.shrink(held_bytes);
                 let frame = decoded.frame.holding(share);
                 let hashes = PerceptualHashes::of(&frame);
                 Ok::<_, AnalyzeError>((frame, hashes, known.unwrap_or_else(|| sha256(&bytes))))

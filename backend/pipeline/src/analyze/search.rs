@@ -275,10 +275,10 @@ impl Search<'_> {
         if faces.len() <= MAX_FACES_INLINE {
             return Ok(nms(faces, iou));
         }
-        let kept = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
-        timings.queue += kept.queued;
-        timings.detect += kept.ran;
-        Ok(kept.output)
+        let best = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
+        timings.queue += best.queued;
+        timings.detect += best.ran;
+        Ok(best.output)
     }
 
     fn image(&self) -> (u32, u32) {

@@ -78,9 +78,9 @@ impl Drop for Lease {
 
 async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
     let mut tx = store.begin().await?;
-    let lives = store.renew_scan(tx.conn(), scan, LEASE).await?;
+    let is_held = store.renew_scan(tx.conn(), scan, LEASE).await?;
     tx.commit().await?;
-    Ok(lives)
+    Ok(is_held)
 }
 
 /// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows

@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
-const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
@@ -154,7 +154,7 @@ impl HostThrottle {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
                 refusals: known.refusals.max(0).unsigned_abs(),
             };
-            let longest = if adaptive { LONGEST_ADAPTIVE } else { least };
+            let longest = if adaptive { MAX_ADAPTIVE_DELAY } else { least };
             let (after, asked) = before.after(outcome, Bounds { least, longest });
             pause = asked;
             // A crawl with its own delay does not change the pace of the host.

@@ -79,7 +79,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
-            match take_over(context, &view, job, fetched, known).await? {
+            match reuse_stored(context, &view, job, fetched, known).await? {
                 Some(outcome) => break (outcome, None),
                 // The stored visit cannot be read, so fetch the complete page.
                 None => continue,
@@ -195,7 +195,7 @@ async fn read_page(
 }
 
 /// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
-async fn take_over(
+async fn reuse_stored(
     context: &Context,
     view: &Arc<CrawlView>,
     job: &PageJob,

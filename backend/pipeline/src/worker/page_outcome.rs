@@ -292,8 +292,8 @@ pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
         return;
     }
     metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code()).increment(count);
-    let said = format!("{count} links were not followed: {reason}");
-    result.detail = Some(result.detail.take().map_or(said.clone(), |detail| format!("{detail}; {said}")));
+    let text = format!("{count} links were not followed: {reason}");
+    result.detail = Some(result.detail.take().map_or(text.clone(), |detail| format!("{detail}; {text}")));
 }
 
 /// Returns each page with the directory in which it counts.

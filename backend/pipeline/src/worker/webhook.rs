@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait between two deliveries.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// HTTP status of a receiver that accepts no further messages.
 const GONE: u16 = 410;
 
@@ -89,7 +89,7 @@ impl DeliverWebhook {
 
     fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
-        let wait = self.retry.saturating_mul(tripled).min(LONGEST_WAIT);
+        let wait = self.retry.saturating_mul(tripled).min(MAX_WAIT);
         Outcome::Retry(why, Some(OffsetDateTime::now_utc() + wait))
     }
 }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct BenchArgs {
     /// Operation to measure
     #[arg(long, value_enum, default_value = "all", value_name = "OPERATION", rename_all = "snake_case")]
-    operation: What,
+    operation: OperationArg,
     /// Size of the images: small (320x240), medium (1280x720), large (3840x2160) or all [default:
     /// all; with --images, their original size]
     #[arg(long, value_enum, value_name = "SIZE")]
@@ -60,7 +60,7 @@ pub struct BenchArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum What {
+enum OperationArg {
     FaceDetection,
     FaceEmbedding,
     ImageProcessing,
@@ -86,13 +86,13 @@ impl BenchArgs {
 
     fn targets(&self) -> Vec<BenchTarget> {
         let one = match self.operation {
-            What::All => return BenchTarget::ALL.to_vec(),
-            What::FaceDetection => BenchTarget::Operation(Operation::FaceDetection),
-            What::FaceEmbedding => BenchTarget::Operation(Operation::FaceEmbedding),
-            What::ImageProcessing => BenchTarget::Operation(Operation::ImageProcessing),
-            What::ImageEnhancement => BenchTarget::Operation(Operation::ImageEnhancement),
-            What::QualityChecks => BenchTarget::Operation(Operation::QualityChecks),
-            What::Pipeline => BenchTarget::Pipeline,
+            OperationArg::All => return BenchTarget::ALL.to_vec(),
+            OperationArg::FaceDetection => BenchTarget::Operation(Operation::FaceDetection),
+            OperationArg::FaceEmbedding => BenchTarget::Operation(Operation::FaceEmbedding),
+            OperationArg::ImageProcessing => BenchTarget::Operation(Operation::ImageProcessing),
+            OperationArg::ImageEnhancement => BenchTarget::Operation(Operation::ImageEnhancement),
+            OperationArg::QualityChecks => BenchTarget::Operation(Operation::QualityChecks),
+            OperationArg::Pipeline => BenchTarget::Pipeline,
         };
         vec![one]
     }
