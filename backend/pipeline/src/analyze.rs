@@ -50,7 +50,7 @@ struct Inner {
     cpu: Cpu,
     /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
-    heads: Cpu,
+    header_cpu: Cpu,
     /// The memory budget for pixels.
     memory: DecodedImageBudget,
 }
@@ -58,10 +58,10 @@ struct Inner {
 impl Analyzer {
     /// Creates an analyzer that runs its models on `engine`.
     pub fn new(engine: Engine, config: Config) -> Self {
-        let (cpu, heads) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
+        let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
         let memory = DecodedImageBudget::new(config.decoded_bytes, largest);
-        Self { engine, inner: Arc::new(Inner { config, cpu, heads, memory }) }
+        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory }) }
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// Budgets count in KiB, so that the size of every share fits into 32 bits.
-const UNIT: u64 = 1 << 10;
+const UNIT_BYTES: u64 = 1 << 10;
 /// Time before a caller's deadline at which the wait ends, so that the error still reaches the
 /// caller. Work that started later could not finish in time.
-const MARGIN: Duration = Duration::from_millis(250);
+const DEADLINE_MARGIN: Duration = Duration::from_millis(250);
 /// Time after which a rejected caller should try again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The budget had no free memory before the caller's deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +91,7 @@ impl Budget {
 
     /// Returns the size of the budget in bytes.
     pub fn limit(&self) -> u64 {
-        u64::from(self.units) * UNIT
+        u64::from(self.units) * UNIT_BYTES
     }
 
     /// Returns a share of `bytes` for an interactive caller, or `None` if they are not free now.
@@ -104,7 +104,7 @@ impl Budget {
 
     /// Returns the error for a caller that found no free memory and cannot wait.
     pub fn exhausted(&self) -> Exhausted {
-        Exhausted { what: self.what, retry_after: PAUSE }
+        Exhausted { what: self.what, retry_after: RETRY_AFTER }
     }
 
     /// Waits until `bytes` are free and all earlier callers have received their shares, then
@@ -134,7 +134,7 @@ impl Budget {
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
-                let until = deadline.checked_sub(MARGIN).unwrap_or(deadline);
+                let until = deadline.checked_sub(DEADLINE_MARGIN).unwrap_or(deadline);
                 let exhausted = |_| self.exhausted();
                 tokio::time::timeout_at(until.into(), permits).await.map_err(exhausted)?
             }
@@ -182,11 +182,11 @@ impl Share {
 }
 
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
 fn in_bytes(units: usize) -> f64 {
-    units as f64 * UNIT as f64
+    units as f64 * UNIT_BYTES as f64
 }
 
 fn semaphore(units: u32) -> Arc<Semaphore> {

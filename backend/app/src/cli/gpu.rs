@@ -69,7 +69,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     }
     output::line(operations)?;
     reasons.print()?;
-    let mut models = output::whole(
+    let mut models = output::table_with_unbroken(
         &[0],
         ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
     );
@@ -148,7 +148,7 @@ async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
 fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     print_devices(&report.devices)?;
-    let mut table: Table = output::whole(
+    let mut table: Table = output::table_with_unbroken(
         &[1],
         [
             "device",
@@ -201,7 +201,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
 fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
-    let asked = match backend {
+    let requested = match backend {
         GpuBackend::Auto | GpuBackend::Cpu => None,
         GpuBackend::Cuda => Some("cuda"),
         GpuBackend::Tensorrt => Some("tensorrt"),
@@ -213,7 +213,7 @@ fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
             .iter()
             .any(|test| test.outcome == Outcome::Passed && provider.is_none_or(|p| p == test.provider))
     };
-    if !passed(None) || asked.is_some() && !passed(asked) {
+    if !passed(None) || requested.is_some() && !passed(requested) {
         Exit::Failure
     } else if tests.iter().any(|test| test.outcome == Outcome::Failed) {
         Exit::Partial

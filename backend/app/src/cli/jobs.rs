@@ -149,8 +149,10 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
         output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
     }
-    let mut table =
-        output::whole(&[0], ["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"]);
+    let mut table = output::table_with_unbroken(
+        &[0],
+        ["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"],
+    );
     for job in &jobs {
         table.add_row([
             job.id.to_string(),

@@ -184,7 +184,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
         output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
     }
-    let mut table = output::whole(
+    let mut table = output::table_with_unbroken(
         &[0, 7],
         ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"],
     );

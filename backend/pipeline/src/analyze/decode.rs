@@ -95,7 +95,7 @@ impl Analyzer {
         let limits = self.config().limits;
         let length = bytes.len();
         let read = bytes.clone();
-        let probed = self.inner.heads.run(move || vision::probe(&read, &limits)).await?;
+        let probed = self.inner.header_cpu.run(move || vision::probe(&read, &limits)).await?;
         let head = probed.output?;
         let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
         let requested = Instant::now();

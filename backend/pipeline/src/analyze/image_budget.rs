@@ -5,9 +5,9 @@ use inference::Priority;
 use std::time::Instant;
 
 /// The additional budget for small images is the common budget divided by this.
-const PARTS: u64 = 8;
+const SMALL_BUDGET_DIVISOR: u64 = 8;
 /// Minimum number of small images that fit into the additional budget together.
-const SMALL_AT_ONCE: u64 = 2;
+const MIN_SMALL_IMAGES: u64 = 2;
 
 /// Limits the memory of decoded images. A small image of an interactive caller does not wait for a
 /// large image that waits for memory.
@@ -22,7 +22,7 @@ impl DecodedImageBudget {
     pub(super) fn new(bytes: u64, largest: u64) -> Self {
         Self {
             all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
-            small: Budget::new("small_decoded_pictures", bytes / PARTS),
+            small: Budget::new("small_decoded_pictures", bytes / SMALL_BUDGET_DIVISOR),
         }
     }
 
@@ -36,7 +36,7 @@ impl DecodedImageBudget {
         priority: Priority,
         deadline: Option<Instant>,
     ) -> Result<Share, Exhausted> {
-        if priority == Priority::Background || bytes > self.small.limit() / SMALL_AT_ONCE {
+        if priority == Priority::Background || bytes > self.small.limit() / MIN_SMALL_IMAGES {
             return self.all.take(bytes, priority, deadline).await;
         }
         tokio::select! {

@@ -109,7 +109,7 @@ impl Pixels<'_> {
         if !view.is_whole() {
             let whole = input.output.frame.clone();
             let cut = move || DetectorInput { frame: Arc::new(view.cut(&whole)), letterbox: view.letterbox };
-            input = after(input, cpu.run(cut).await?);
+            input = add_times(input, cpu.run(cut).await?);
         }
         if rotation == 0 && engine.detects_frames() {
             return Ok(input);
@@ -119,11 +119,11 @@ impl Pixels<'_> {
         if rotation != 0 {
             let drawn = canvas.output.clone();
             let rotated = cpu.run(move || rotate_canvas(&drawn)).await?;
-            return Ok(after(input, after(canvas, rotated)));
+            return Ok(add_times(input, add_times(canvas, rotated)));
         }
         let letterbox = Letterbox::identity(view.letterbox.canvas);
         let Timed { output: frame, queued, ran } = canvas;
-        Ok(after(input, Timed { output: DetectorInput { frame, letterbox }, queued, ran }))
+        Ok(add_times(input, Timed { output: DetectorInput { frame, letterbox }, queued, ran }))
     }
 
     /// Runs the operation on its device, or `code` on the CPU if it has none. Also runs `code` if
@@ -159,6 +159,6 @@ impl DetectorInput {
 }
 
 /// Returns `second` with the times of `first` added.
-fn after<A, B>(first: Timed<A>, second: Timed<B>) -> Timed<B> {
+fn add_times<A, B>(first: Timed<A>, second: Timed<B>) -> Timed<B> {
     Timed { queued: first.queued + second.queued, ran: first.ran + second.ran, ..second }
 }

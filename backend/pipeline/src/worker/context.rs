@@ -78,7 +78,7 @@ impl Context {
     }
 
     /// Runs the work of a job and ends the job, so that the row and the job always end together.
-    pub(super) async fn drive(
+    pub(super) async fn run_and_end(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,
@@ -97,14 +97,14 @@ impl Context {
             // snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
-        match self.conclude(job, crawl, row, error).await {
+        match self.handle_error(job, crawl, row, error).await {
             Ok(outcome) => outcome,
             Err(QueueError::Stale(_)) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
         }
     }
 
-    async fn conclude(
+    async fn handle_error(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,

@@ -31,7 +31,7 @@ pub(super) struct PageOutcome {
     /// The addresses of everything that the page links to or contains.
     pub(super) mentions: Vec<String>,
     /// The change of the stored visit.
-    pub(super) memory: Memory,
+    pub(super) visit_change: VisitChange,
 }
 
 impl PageOutcome {
@@ -44,15 +44,15 @@ impl PageOutcome {
             home: None,
             result,
             mentions: Vec::new(),
-            memory: Memory::Untouched,
+            visit_change: VisitChange::Unchanged,
         }
     }
 }
 
 /// How the stored visit of a page changes.
-pub(super) enum Memory {
+pub(super) enum VisitChange {
     /// No change, because the content is not an HTML page.
-    Untouched,
+    Unchanged,
     /// This visit replaces the last one. `None` only deletes the last one, because this visit has
     /// no validators.
     Replaced(Option<PageVisit>),
@@ -85,8 +85,8 @@ impl Rules {
 /// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
 /// seed.
 ///
-/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or [`of_map`] on
-/// a thread of the async runtime.
+/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
+/// [`of_sitemap`] on a thread of the async runtime.
 pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
@@ -120,12 +120,21 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
-    PageOutcome { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
+    PageOutcome {
+        pages,
+        sitemaps,
+        nested: 1,
+        images,
+        home,
+        result,
+        mentions,
+        visit_change: VisitChange::Unchanged,
+    }
 }
 
 /// Computes the outcome of a sitemap or a feed. A `noindex` directive applies to the file itself,
 /// not to its entries, and is ignored.
-pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
+pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let tags = Directives { noindex: false, ..rules.tags(&fetched) };
     let directives = if view.options.respect_robots { tags } else { Directives::default() };
