@@ -270,8 +270,8 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     assert!(missing.stdout.contains("\ncuda, tensorrt: the loaded ONNX Runtime"), "{}", missing.stdout);
     missing.fits();
     let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
-    let told = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
-    assert_eq!(told, 1, "each reason is reported once: {}", listed.stdout);
+    let reasons = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
+    assert_eq!(reasons, 1, "each reason is reported once: {}", listed.stdout);
     listed.fits();
     run(&["config", "check"], "auto").expect(0).fits();
     run(&["models", "list"], "auto").expect(0).fits();

@@ -119,8 +119,8 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     };
     Finished::of(&mut on("fixture", &["scan", "album"])).expect(0);
     let mut changed = Service::start(&mut on("second", &["up"]));
-    let told = changed.wait_for("2 stored faces", "another model");
-    assert!(told.contains("fixture_embedder"), "{told}");
+    let warning = changed.wait_for("2 stored faces", "another model");
+    assert!(warning.contains("fixture_embedder"), "{warning}");
     changed.wait_for("Run `facecrawl reembed`", "second_embedder");
     changed.signal(Signal::TERM);
     assert_eq!(changed.ended().0, Some(0));

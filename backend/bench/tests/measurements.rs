@@ -50,14 +50,14 @@ async fn every_operation_is_measured_by_the_guides_names() {
     let side = side();
     let files = [picture(2), picture(1)];
     let pictures = pictures(&[&files[0], &files[1]]);
-    let mut told = Vec::new();
+    let mut measured = Vec::new();
     let results =
         measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
-            told.push(what.to_owned())
+            measured.push(what.to_owned())
         })
         .await
         .unwrap();
-    assert_eq!(told.len(), 6);
+    assert_eq!(measured.len(), 6);
     let json = serde_json::to_value(&results).unwrap();
     for target in BenchTarget::ALL {
         let result = &json[target.name()]["original"]["gpu_false"];

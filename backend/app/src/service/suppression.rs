@@ -42,21 +42,21 @@ pub(super) async fn with_secret(
 /// Returns the secret in the data folder. Creates it if it does not exist.
 fn load_or_create(folder: &Path) -> anyhow::Result<String> {
     let path = folder.join(FILE);
-    let place = || format!("the suppression secret {}", path.display());
+    let describe = || format!("the suppression secret {}", path.display());
     match std::fs::read_to_string(&path) {
         Ok(secret) => {
             let secret = secret.trim().to_owned();
             ensure!(
                 secret.chars().count() >= MIN_CHARACTERS,
                 "{} is shorter than {MIN_CHARACTERS} characters; restore your copy of the file",
-                place()
+                describe()
             );
             return Ok(secret);
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(place),
+        Err(error) => return Err(error).with_context(describe),
     }
-    std::fs::create_dir_all(folder).with_context(place)?;
+    std::fs::create_dir_all(folder).with_context(describe)?;
     let secret = hex::encode(store::keys::random::<32>()?);
     // The hard link makes the file appear complete, and it fails if another process has just
     // created one.
@@ -73,7 +73,7 @@ fn load_or_create(folder: &Path) -> anyhow::Result<String> {
     match written {
         Ok(()) => Ok(secret),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => load_or_create(folder),
-        Err(error) => Err(error).with_context(place),
+        Err(error) => Err(error).with_context(describe),
     }
 }
 

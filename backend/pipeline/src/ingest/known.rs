@@ -152,8 +152,8 @@ impl Ingest {
 fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;
-    let byte = |place: u64| (hashes.p >> (place * 8)) & 0xFF;
-    (0..8_u64).map(|place| (base | (place << 8) | byte(place)).cast_signed()).collect()
+    let byte = |index: u64| (hashes.p >> (index * 8)) & 0xFF;
+    (0..8_u64).map(|index| (base | (index << 8) | byte(index)).cast_signed()).collect()
 }
 
 #[cfg(test)]

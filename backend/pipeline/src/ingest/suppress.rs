@@ -216,7 +216,7 @@ impl Ingest {
     ) -> Result<Vec<bool>, StoreError> {
         let mut known = vec![false; analysis.faces.len()];
         let Some(sketcher) = &self.inner.sketcher else { return Ok(known) };
-        let (places, sketches): (Vec<usize>, Vec<Sketch>) = analysis
+        let (indices, sketches): (Vec<usize>, Vec<Sketch>) = analysis
             .faces
             .iter()
             .enumerate()
@@ -227,7 +227,7 @@ impl Ingest {
             .unzip();
         let max_bits = super::max_differing_bits(self.inner.analyzer.engine().embedder());
         let found = self.inner.store.suppressed_sketches(tx.conn(), collection, &sketches, max_bits).await?;
-        for (at, is_known) in places.into_iter().zip(found) {
+        for (at, is_known) in indices.into_iter().zip(found) {
             known[at] = is_known;
         }
         Ok(known)

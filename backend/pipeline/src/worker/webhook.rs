@@ -49,8 +49,8 @@ impl DeliverWebhook {
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
         let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
         let host = crawler::urls::host_key(&url);
-        let _place = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
-            Ok(place) => place,
+        let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
+            Ok(permit) => permit,
             Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
         };
         let Some(secret) = &self.secret else {

@@ -117,19 +117,19 @@ async fn a_webhook_that_never_answers_holds_up_no_other() {
     let (slow, quick) = (Site::start().await, Site::start().await);
     slow.set("/slow", Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
     quick.set("/", Answer::html("nothing")).set("/quick", Answer::status(204));
-    let told = |site: &Site, path: &str| CrawlOptions {
+    let with_webhook = |site: &Site, path: &str| CrawlOptions {
         webhook: site.url(path).parse().ok(),
         max_depth: 0,
         ..fast()
     };
     let worker = world.worker("one");
     for _ in 0..5 {
-        let crawl = world.create(&[quick.url("/")], told(&slow, "/slow")).await;
+        let crawl = world.create(&[quick.url("/")], with_webhook(&slow, "/slow")).await;
         world.ended(crawl.id).await;
     }
     let asked = async || (slow.asked("/slow") > 0).then_some(());
     wait_for(asked).await.expect("the slow receiver has a request");
-    world.create(&[quick.url("/")], told(&quick, "/quick")).await;
+    world.create(&[quick.url("/")], with_webhook(&quick, "/quick")).await;
     let asked = async || (quick.asked("/quick") > 0).then_some(slow.asked("/slow"));
     let of_slow = wait_for(asked).await.expect("the quick receiver has a request");
     assert!(of_slow < 4, "{of_slow} messages were sent to the slow receiver");

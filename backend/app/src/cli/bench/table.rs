@@ -36,7 +36,7 @@ pub(super) fn text(report: &Report) -> String {
         let what = format!("{operation}\n{size}, {name}");
         speeds.add_row([
             what.clone(),
-            places(result),
+            devices(result),
             number(result.mean_time_ms),
             both(result.median_time_ms, result.p95_time_ms),
             both(Some(result.mean_throughput), Some(result.faces_per_second)),
@@ -92,9 +92,9 @@ fn number(value: Option<f64>) -> String {
 
 /// Returns `cpu`, `cuda:0`, or both if the operation uses several devices. Marks sides that fell
 /// back to the CPU.
-fn places(result: &SideReport) -> String {
-    let mut places: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
-    places.sort_unstable();
-    places.dedup();
-    format!("{}{}", places.join("+"), if result.fell_back { " (fell back)" } else { "" })
+fn devices(result: &SideReport) -> String {
+    let mut devices: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    format!("{}{}", devices.join("+"), if result.fell_back { " (fell back)" } else { "" })
 }
