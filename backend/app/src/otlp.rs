@@ -49,12 +49,12 @@ impl Traces {
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
     {
-        let wanted = Targets::new().with_default(LevelFilter::INFO).with_target(STAGE, LevelFilter::TRACE);
+        let targets = Targets::new().with_default(LevelFilter::INFO).with_target(STAGE, LevelFilter::TRACE);
         tracing_opentelemetry::layer()
             .with_tracer(self.provider.tracer(SERVICE))
             .with_location(false)
             .with_threads(false)
-            .with_filter(wanted.and(filter_fn(|metadata| metadata.is_span())))
+            .with_filter(targets.and(filter_fn(|metadata| metadata.is_span())))
             .boxed()
     }
 

@@ -23,7 +23,7 @@ pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
 
 /// Returns a table in which the given columns never break words. The other columns share the rest
 /// of the width.
-pub(super) fn whole<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
+pub(super) fn table_with_unbroken<const N: usize>(columns: &[usize], header: [&str; N]) -> Table {
     let mut table = table(header);
     for column in columns {
         if let Some(column) = table.column_mut(*column) {

@@ -11,20 +11,20 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 /// Returns the log filter for `LOG_LEVEL` and `DEBUG`.
 pub fn filter(log: &Log) -> String {
-    let wanted = log.level.clone();
-    let quiet = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&wanted));
+    let configured = log.level.clone();
+    let quiet = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&configured));
     match (log.debug, quiet) {
         // The DEBUG messages of these libraries (every packet, every query) are rarely useful.
         (true, true) => {
             "debug,hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info".into()
         }
-        (true, false) if !wanted.contains(['=', ',']) => wanted,
-        (true, false) => format!("debug,{wanted}"),
+        (true, false) if !configured.contains(['=', ',']) => configured,
+        (true, false) => format!("debug,{configured}"),
         // The INFO messages of these libraries about connections are rarely useful.
-        (false, _) if !wanted.contains(['=', ',']) => {
-            format!("{wanted},sqlx::postgres::notice=warn,ort=warn")
+        (false, _) if !configured.contains(['=', ',']) => {
+            format!("{configured},sqlx::postgres::notice=warn,ort=warn")
         }
-        (false, _) => wanted,
+        (false, _) => configured,
     }
 }
 

@@ -11,7 +11,7 @@ const HEAD: [&str; 2] = ["| Behaviour | File | Item |", "|---|---|---|"];
 /// The keywords before the name of an item in its definition.
 const KEYWORDS: [&str; 6] = ["fn", "struct", "enum", "const", "macro_rules!", "trait"];
 /// Minimum number of rows. Fewer rows mean that the section is missing or that its form changed.
-const LEAST_ROWS: usize = 40;
+const MIN_ROWS: usize = 40;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -59,7 +59,7 @@ fn fault(row: &str) -> Option<String> {
 fn every_row_names_a_file_and_an_item_that_it_defines() {
     let document = std::fs::read_to_string(root().join(DOCUMENT)).unwrap();
     let rows = rows(&document);
-    assert!(rows.len() >= LEAST_ROWS, "{DOCUMENT} has {} rows, at least {LEAST_ROWS} are needed", rows.len());
+    assert!(rows.len() >= MIN_ROWS, "{DOCUMENT} has {} rows, at least {MIN_ROWS} are needed", rows.len());
     let wrong: Vec<String> =
         rows.iter().filter_map(|row| Some(format!("{row}\n  {}", fault(row)?))).collect();
     assert!(wrong.is_empty(), "wrong rows in {DOCUMENT}:\n{}", wrong.join("\n"));

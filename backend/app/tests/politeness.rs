@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::{Service, get};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
 
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
     let start = |name: &str| {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
@@ -97,8 +97,8 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     };
     assert_eq!((&crawl["state"], &crawl["counts"]["pages"]["fetched"]), (&json!("completed"), &json!(PAGES)));
     let arrivals = site.borrow().clone();
-    let told: Vec<String> =
+    let log: Vec<String> =
         (arrivals.iter()).map(|a| format!("{:?} {} {}", a.at - arrivals[0].at, a.agent, a.path)).collect();
-    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= DELAY), "{told:#?}");
-    assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/robots.txt").count(), 1, "{told:#?}");
+    assert!(arrivals.windows(2).all(|pair| pair[1].at - pair[0].at >= DELAY), "{log:#?}");
+    assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/robots.txt").count(), 1, "{log:#?}");
 }

@@ -11,7 +11,7 @@ use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use common::process::{Finished, Workplace, postgres_programs};
+use common::process::{Finished, TestFolder, postgres_programs};
 use common::service::{Caller, Service};
 use embedded_postgres::Cluster;
 use reqwest::Method;
@@ -146,7 +146,7 @@ async fn site() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let data = place.path().join("postgres");
     let cluster = Cluster::start(&embedded_postgres::Config::new(postgres_programs(), &data)).await.unwrap();
     let url = cluster.default_url();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::Workplace;
+use common::process::TestFolder;
 use common::service::Service;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
@@ -82,7 +82,7 @@ async fn a_stop_under_load_answers_every_accepted_request() {
     let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=120"]);
     let mut service = Service::start(command.env("DATABASE_URL", database.url()));
     let seen = Arc::new(Seen::default());
@@ -103,7 +103,7 @@ async fn a_stop_under_load_answers_every_accepted_request() {
 }
 
 /// Starts the service on a socket that stays open after the service exits, as systemd passes it.
-fn start_on(place: &Workplace, socket: &std::net::TcpListener, database: &TestDatabase) -> Service {
+fn start_on(place: &TestFolder, socket: &std::net::TcpListener, database: &TestDatabase) -> Service {
     let facecrawl = place.facecrawl(&["serve", "-s", "DRAIN_SECONDS=120"]);
     let mut shell = Command::new("sh");
     shell
@@ -127,7 +127,7 @@ async fn a_restart_on_an_inherited_socket_fails_no_request() {
     let picture = testing::picture("ada.jpg");
     let _already = rustls::crypto::ring::default_provider().install_default();
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let mut service = start_on(&place, &socket, &database);
@@ -155,7 +155,7 @@ async fn a_restart_on_an_inherited_socket_fails_no_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inherited_socket_that_others_can_reach_needs_auth_too() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let socket = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let facecrawl = place.facecrawl(&["serve"]);
     let output = Command::new("sh")

@@ -9,7 +9,7 @@ use axum::routing::get as route;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use common::bucket::{Bucket, URL};
-use common::process::{Finished, Workplace, postgres_programs};
+use common::process::{Finished, TestFolder, postgres_programs};
 use common::service::{Caller, Service};
 use futures::TryStreamExt;
 use pipeline::Maintenance;
@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::Duration;
 use testing::{TestDatabase, files_below};
 
-fn on(place: &Workplace, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
+fn on(place: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env("DATABASE_URL", database.url()).env("POSTGRES_BIN_DIR", postgres_programs());
     command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0").envs(bucket.variables());
@@ -39,7 +39,7 @@ async fn objects(bucket: &Bucket) -> Vec<String> {
 async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     let ada = testing::picture("ada.jpg");
     let bucket = Bucket::start().await;
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.put("album/ada.jpg", &ada);
     place.put("album/ben.jpg", testing::picture("ben.jpg"));
     Finished::of(&mut on(&place, &database, &bucket, &["scan", "album"])).expect(0);
@@ -97,7 +97,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_does_not_do_is_said_at_the_start() {
     let mut bucket = Bucket::start().await;
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
         let mut command = on(&place, &database, bucket, &["serve", "--port", "0"]);
         let refused = Finished::of(command.env(name, value)).expect(1);
@@ -129,7 +129,7 @@ async fn a_bucket_that_does_not_do_is_said_at_the_start() {
 async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
     let ada = testing::picture("ada.jpg");
     let mut bucket = Bucket::start().await;
-    let (place, database) = (Workplace::new(), TestDatabase::create().await);
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
     let caller = caller(&service);
     let router = Router::new()

@@ -3,12 +3,12 @@
 mod common;
 
 use common::files::FileServer;
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use domain::ImageState;
 use serde_json::Value;
 use testing::TestDatabase;
 
-fn scan(place: &Workplace, database: &TestDatabase, args: &[&str]) -> Finished {
+fn scan(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Finished {
     let mut all = vec!["scan", "--json"];
     all.extend(args);
     Finished::of(
@@ -32,7 +32,7 @@ fn outcome<'a>(document: &'a Value, name: &str) -> &'a Value {
 async fn every_file_of_a_folder_is_accounted_for() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("photos/ada.jpg", &ada);
     place.put("photos/again/copy.jpg", &ada);
     place.put("photos/two", testing::picture("two_people.jpg"));
@@ -75,7 +75,7 @@ async fn every_file_of_a_folder_is_accounted_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scan_in_which_nothing_can_be_used_fails() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let notes = place.put("notes.txt", "text");
     let failed = scan(&place, &database, &[notes.to_str().unwrap()]).expect(1).json();
     assert_eq!(outcome(&failed, "notes.txt")["reason"], "not_an_image");
@@ -88,7 +88,7 @@ async fn a_scan_in_which_nothing_can_be_used_fails() {
 async fn the_table_is_for_people_and_alone_on_stdout() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.put("ada.jpg", ada);
     let finished =
         Finished::of(place.facecrawl(&["scan", "ada.jpg"]).env("DATABASE_URL", database.url())).expect(0);
@@ -100,7 +100,7 @@ async fn the_table_is_for_people_and_alone_on_stdout() {
 async fn a_url_is_crawled_to_its_end() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let page = r#"<html><img src="/ada.jpg"><img src="/gone.jpg"><a href="/next">next</a></html>"#;
     let server = FileServer::start([
         ("/", page.into()),
@@ -126,7 +126,7 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     use rustix::process::{Pid, Signal, kill_process};
     let crowd = testing::picture("crowd.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     for i in 0..400u32 {
         // Trailing bytes make each file different without changing its image.
         place.put(&format!("photos/{i:03}.jpg"), [crowd.as_slice(), i.to_le_bytes().as_slice()].concat());

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::{Service, get};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use testing::TestDatabase;
 async fn up_is_ready_answers_and_stops_when_asked() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
     let (status, body) = get(&format!("{}/health/ready", service.base)).await;
     assert_eq!(status, 200, "{body}");
@@ -39,9 +39,9 @@ async fn up_is_ready_answers_and_stops_when_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn up_brings_a_database_of_its_own_and_takes_it_along() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let bin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
-    let up = |place: &Workplace| {
+    let up = |place: &TestFolder| {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("POSTGRES_BIN_DIR", &bin);
         command
@@ -77,7 +77,7 @@ async fn up_brings_a_database_of_its_own_and_takes_it_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_and_worker_share_a_database() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
     let start = |args: &[&str]| Service::start(place.facecrawl(args).env("DATABASE_URL", database.url()));
     let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
@@ -94,7 +94,7 @@ async fn serve_and_worker_share_a_database() {
 async fn a_port_in_use_is_said_before_anything_slow_starts() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let failed = place.run(&["up", "--port", &port]).expect(1);
     assert!(failed.stderr.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", failed.stderr);
     assert!(!place.path().join("data").exists());
@@ -102,7 +102,7 @@ async fn a_port_in_use_is_said_before_anything_slow_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_not_there_is_named_without_its_password() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let url = "postgres://u:s3cret@127.0.0.1:1/faces";
     let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
     assert!(failed.stderr.contains("postgres://u:***@127.0.0.1:1/faces"), "{}", failed.stderr);
@@ -112,7 +112,7 @@ async fn a_database_that_is_not_there_is_named_without_its_password() {
 #[tokio::test]
 async fn migrate_says_what_it_did() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let migrate = Finished::of(place.facecrawl(&["migrate", "--json"]).env("DATABASE_URL", database.url()));
     assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
 }
@@ -140,7 +140,7 @@ fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
 async fn an_accepted_request_is_answered_after_the_signal() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut service = Service::start(
         place
             .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"])
@@ -161,7 +161,7 @@ async fn an_accepted_request_is_answered_after_the_signal() {
 async fn a_second_signal_ends_it_at_once() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut service = Service::start(
         place
             .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"])

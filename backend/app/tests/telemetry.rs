@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Html;
 use axum::routing::get as route;
-use common::process::{Finished, Workplace};
+use common::process::{Finished, TestFolder};
 use common::service::Service;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn spans(line: &Value) -> Vec<&Value> {
 async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["up", "--port", "0", "--log-format", "json"]);
     command
         .env("DATABASE_URL", database.url())
@@ -138,7 +138,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
     let ada = testing::picture("ada.jpg");
     let database = TestDatabase::create().await;
     let (endpoint, sent) = collector().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["up", "--port", "0"]);
     command
         .env("DATABASE_URL", database.url())
@@ -182,7 +182,7 @@ async fn a_collector_gets_the_spans_of_requests_and_jobs_and_none_of_the_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["serve", "--port", "0"]);
     command.env("DATABASE_URL", database.url()).env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
     let mut service = Service::start(&mut command);
@@ -194,7 +194,7 @@ async fn a_collector_that_is_not_there_changes_nothing_but_a_warning() {
 
 #[test]
 fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let mut command = place.facecrawl(&["serve"]);
     command
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
@@ -206,7 +206,7 @@ fn a_protocol_that_is_not_built_in_is_wrong_configuration() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
     let database = TestDatabase::create().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     // The port was free when it was selected. If it is now in use, the worker reports that
     // immediately.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();

@@ -1,5 +1,5 @@
 //! Compares the GPU with the CPU, and selects the summary.
-use crate::{Bottleneck, Results, SideReport, Subject};
+use crate::{BenchTarget, Bottleneck, Results, SideReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ pub(crate) fn analysis(results: &Results) -> Analysis {
 
 /// Selects the result for the summary.
 pub(crate) fn summary(results: &Results) -> Option<Summary> {
-    let pipeline = results.get_key_value(Subject::Pipeline.name());
+    let pipeline = results.get_key_value(BenchTarget::Pipeline.name());
     let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;
     let (size, sides) = sizes.get_key_value("medium").or_else(|| sizes.first_key_value())?;
     let on_gpu = sides.get_key_value("gpu_true").filter(|(_, report)| report.on_gpu != "none");

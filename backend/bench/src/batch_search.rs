@@ -1,5 +1,5 @@
 //! Searches for the best batch size by measuring several.
-use crate::{AutoBatch, Pictures, Plan, Process, Side, Step, Subject, auto_batch, measure, recommend};
+use crate::{AutoBatch, BenchTarget, Pictures, Plan, Process, Side, Step, auto_batch, measure, recommend};
 use serde::Serialize;
 
 /// The limits of a search, and what each of its steps measures.
@@ -34,11 +34,11 @@ pub struct SearchReport {
 }
 
 impl BatchSearch<'_> {
-    /// Returns what is measured: the only subject of the plan, or the pipeline if it has several.
-    pub fn subject(&self) -> Subject {
-        match self.plan.subjects.as_slice() {
+    /// Returns what is measured: the only target of the plan, or the pipeline if it has several.
+    pub fn target(&self) -> BenchTarget {
+        match self.plan.targets.as_slice() {
             [one] => *one,
-            _ => Subject::Pipeline,
+            _ => BenchTarget::Pipeline,
         }
     }
 
@@ -72,7 +72,7 @@ impl BatchSearch<'_> {
             }
         }
         Ok(SearchReport {
-            operation: self.subject().name(),
+            operation: self.target().name(),
             image_size: self.pictures.size.clone(),
             side: if self.gpu { "gpu_true" } else { "gpu_false" },
             found: recommend(steps, self.gpu, self.memory_limit),
@@ -84,7 +84,7 @@ impl BatchSearch<'_> {
         let in_flight = if self.gpu { 2 * batch } else { batch };
         let images = self.plan.batch_size * self.plan.iterations;
         let plan = Plan {
-            subjects: vec![self.subject()],
+            targets: vec![self.target()],
             batch_size: in_flight,
             // The same number of images in every step, and several batches in the largest step.
             iterations: images.div_ceil(in_flight).max(3),

@@ -1,5 +1,5 @@
 //! Reports the devices of the operations that a measurement uses.
-use crate::{Side, Subject};
+use crate::{BenchTarget, Side};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ pub struct Device {
     pub fell_back: bool,
 }
 
-/// Returns the devices of the operations that `subject` uses.
-pub(crate) fn devices(side: &Side, subject: Subject) -> BTreeMap<&'static str, Device> {
+/// Returns the devices of the operations that `target` uses.
+pub(crate) fn devices(side: &Side, target: BenchTarget) -> BTreeMap<&'static str, Device> {
     let all = side.analyzer.engine().operations();
-    let used = subject.uses().iter().filter_map(|operation| {
+    let used = target.uses().iter().filter_map(|operation| {
         let found = all.iter().find(|report| report.operation == operation.name())?;
         let device = Device {
             asked: found.requested.clone(),

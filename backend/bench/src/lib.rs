@@ -19,7 +19,7 @@ mod rounds;
 mod side;
 mod side_report;
 mod spread;
-mod subject;
+mod target;
 mod work;
 
 pub use analysis::{Analysis, Gain, Summary, gain};
@@ -37,4 +37,4 @@ pub use results::{Results, ordered};
 pub use side::Side;
 pub use side_report::SideReport;
 pub use spread::Spread;
-pub use subject::Subject;
+pub use target::BenchTarget;

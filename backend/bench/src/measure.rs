@@ -1,7 +1,7 @@
-//! Measures each subject on each size, on the sides in turn.
+//! Measures each target on each size, on the sides in turn.
 use crate::rounds::{Tally, round};
 use crate::work::Work;
-use crate::{Pictures, Process, Results, Side, Subject};
+use crate::{BenchTarget, Pictures, Process, Results, Side};
 
 /// Number of rounds in which CPU and GPU alternate, so that other load on the machine affects both.
 const ROUNDS: usize = 5;
@@ -10,7 +10,7 @@ const ROUNDS: usize = 5;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The operations, in the order of the report.
-    pub subjects: Vec<Subject>,
+    pub targets: Vec<BenchTarget>,
     /// Number of images (or faces) in flight; also their number per iteration.
     pub batch_size: usize,
     /// Number of iterations that are measured.
@@ -34,17 +34,17 @@ pub async fn measure(
 ) -> anyhow::Result<Results> {
     let mut results = Results::new();
     for pictures in pictures {
-        for subject in &plan.subjects {
-            progress(&format!("{} {}", subject.name(), pictures.size));
+        for target in &plan.targets {
+            progress(&format!("{} {}", target.name(), pictures.size));
             let Some(first) = sides.first() else { continue };
-            let work = Work::prepare(*subject, pictures, &first.analyzer).await?;
+            let work = Work::prepare(*target, pictures, &first.analyzer).await?;
             let tallies = alternate(plan, sides, &work, process).await;
-            let of_size = results.entry(subject.name().to_owned()).or_default();
+            let of_size = results.entry(target.name().to_owned()).or_default();
             let of_side = of_size.entry(pictures.size.clone()).or_default();
             for (side, tally) in sides.iter().zip(tallies) {
                 of_side.insert(
                     side.key().to_owned(),
-                    tally.report(side, *subject, plan.batch_size, process.cores),
+                    tally.report(side, *target, plan.batch_size, process.cores),
                 );
             }
         }

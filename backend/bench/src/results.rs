@@ -1,5 +1,5 @@
 //! Holds the results of all measurements.
-use crate::{ImageSize, SideReport, Subject};
+use crate::{BenchTarget, ImageSize, SideReport};
 use std::collections::BTreeMap;
 
 /// The results by operation, size and side.
@@ -9,7 +9,7 @@ pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport
 /// the alphabet.
 pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
-    let operations = Subject::ALL.map(Subject::name);
+    let operations = BenchTarget::ALL.map(BenchTarget::name);
     let sizes = ImageSize::ALL.map(ImageSize::name);
     let mut all = Vec::new();
     for (operation, of_size) in results {

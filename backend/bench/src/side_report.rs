@@ -1,7 +1,7 @@
 //! Computes the figures of one operation and size on the CPU or the GPU.
 use crate::device::devices;
 use crate::rounds::{Tally, milliseconds};
-use crate::{Bottleneck, Device, Facts, Side, Spread, Subject, bottleneck};
+use crate::{BenchTarget, Bottleneck, Device, Facts, Side, Spread, bottleneck};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -63,7 +63,13 @@ pub struct SideReport {
 impl Tally {
     /// Computes the report. `in_flight` is the number of concurrent images, and `cores` that of the
     /// cores that the process may use.
-    pub(crate) fn report(self, side: &Side, subject: Subject, in_flight: usize, cores: usize) -> SideReport {
+    pub(crate) fn report(
+        self,
+        side: &Side,
+        target: BenchTarget,
+        in_flight: usize,
+        cores: usize,
+    ) -> SideReport {
         let succeeded = self.latencies.len();
         let asked = succeeded + self.failed;
         let wall = self.wall.as_secs_f64();
@@ -77,7 +83,7 @@ impl Tally {
             .collect();
         let cores_used = self.cpu.filter(|_| wall > 0.0).map(|seconds| seconds / wall);
 
-        let device = devices(side, subject);
+        let device = devices(side, target);
         let placed = device.values().filter(|device| device.effective != "cpu").count();
         let on_gpu = match placed {
             0 => "none",
@@ -96,7 +102,7 @@ impl Tally {
             max_time_ms: times.map(|t| t.max),
             stdev_time_ms: times.map(|t| t.stdev),
             latency_ms: Spread::of(&self.latencies),
-            unit: subject.unit(),
+            unit: target.unit(),
             images: succeeded,
             failed: self.failed,
             errors: self.errors,

@@ -1,6 +1,6 @@
 //! Runs one operation on one image.
 use crate::rounds::Sample;
-use crate::{Pictures, Subject};
+use crate::{BenchTarget, Pictures};
 use anyhow::bail;
 use bytes::Bytes;
 use inference::{Operation, Priority, drawing};
@@ -23,7 +23,7 @@ impl Work {
     /// Prepares the inputs. All work that must not be measured happens here: decoding images for
     /// single operations, and finding chips.
     pub(crate) async fn prepare(
-        subject: Subject,
+        target: BenchTarget,
         pictures: &Pictures,
         analyzer: &Analyzer,
     ) -> anyhow::Result<Self> {
@@ -31,13 +31,13 @@ impl Work {
             let reason = pictures.frames.iter().find_map(|frame| frame.as_ref().err());
             bail!("none of the images can be used: {}", reason.map_or("there are none", String::as_str));
         }
-        let operation = match subject {
-            Subject::Pipeline => return Ok(Self::Pipeline(pictures.files.clone())),
-            Subject::Operation(Operation::FaceEmbedding) => {
+        let operation = match target {
+            BenchTarget::Pipeline => return Ok(Self::Pipeline(pictures.files.clone())),
+            BenchTarget::Operation(Operation::FaceEmbedding) => {
                 let chips = chips(&pictures.files, analyzer).await?;
                 return Ok(Self::Operation(Operation::FaceEmbedding, chips));
             }
-            Subject::Operation(operation) => operation,
+            BenchTarget::Operation(operation) => operation,
         };
         Ok(Self::Operation(operation, pictures.frames.clone()))
     }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use bench::{
-    BatchSearch, Counters, Device, Pictures, Plan, Process, Side, SideReport, Spread, Subject, gain, measure,
-    svg,
+    BatchSearch, BenchTarget, Counters, Device, Pictures, Plan, Process, Side, SideReport, Spread, gain,
+    measure, svg,
 };
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
@@ -37,8 +37,8 @@ fn picture(faces: u32) -> Vec<u8> {
     vision::encode::png(&frame)
 }
 
-fn plan(subjects: &[Subject]) -> Plan {
-    Plan { subjects: subjects.to_vec(), batch_size: 4, iterations: 3, warmup: 1 }
+fn plan(targets: &[BenchTarget]) -> Plan {
+    Plan { targets: targets.to_vec(), batch_size: 4, iterations: 3, warmup: 1 }
 }
 
 fn pictures(files: &[&[u8]]) -> Pictures {
@@ -50,17 +50,17 @@ async fn every_operation_is_measured_by_the_guides_names() {
     let side = side();
     let files = [picture(2), picture(1)];
     let pictures = pictures(&[&files[0], &files[1]]);
-    let mut told = Vec::new();
+    let mut measured = Vec::new();
     let results =
-        measure(&plan(&Subject::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
-            told.push(what.to_owned())
+        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
+            measured.push(what.to_owned())
         })
         .await
         .unwrap();
-    assert_eq!(told.len(), 6);
+    assert_eq!(measured.len(), 6);
     let json = serde_json::to_value(&results).unwrap();
-    for subject in Subject::ALL {
-        let result = &json[subject.name()]["original"]["gpu_false"];
+    for target in BenchTarget::ALL {
+        let result = &json[target.name()]["original"]["gpu_false"];
         assert_eq!((&result["success_rate"], &result["images"]), (&1.0.into(), &12.into()), "{result}");
         let (time, throughput) =
             (result["mean_time_ms"].as_f64().unwrap(), result["mean_throughput"].as_f64().unwrap());
@@ -68,7 +68,7 @@ async fn every_operation_is_measured_by_the_guides_names() {
         for figure in ["median_time_ms", "p95_time_ms", "min_time_ms", "max_time_ms", "stdev_time_ms"] {
             assert!(result[figure].is_number(), "{figure}: {result}");
         }
-        for operation in subject.uses() {
+        for operation in target.uses() {
             assert_eq!(result["device"][operation.name()]["effective"], "cpu", "{result}");
         }
         assert_eq!((&result["on_gpu"], &result["fell_back"]), (&"none".into(), &false.into()));
@@ -87,7 +87,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     let side = side();
     let good = picture(1);
     let mixed = pictures(&[&good, b"no picture", &good, &good]);
-    let operations = [Subject::Pipeline, Subject::Operation(Operation::QualityChecks)];
+    let operations = [BenchTarget::Pipeline, BenchTarget::Operation(Operation::QualityChecks)];
     let sides = std::slice::from_ref(&side);
     let results = measure(&plan(&operations), sides, &[mixed], &process(), |_| ()).await.unwrap();
     for operation in operations {
@@ -106,7 +106,7 @@ async fn a_search_ends_with_the_first_batch_that_cannot_be_measured() {
     let side = side();
     let file = picture(1);
     let (plan, pictures, process) =
-        (plan(&[Subject::Operation(Operation::QualityChecks)]), pictures(&[&file]), process());
+        (plan(&[BenchTarget::Operation(Operation::QualityChecks)]), pictures(&[&file]), process());
     let search = BatchSearch {
         plan: &plan,
         pictures: &pictures,

@@ -50,7 +50,7 @@ async fn main() {
     };
     let planes: Vec<Planes> = (0..SECRETS).map(Planes::new).collect();
     let analyzer = common::analyzer(&common::pack(pack, models));
-    let most = pipeline::ingest::most_differing_bits(analyzer.engine().embedder()) as usize;
+    let most = pipeline::ingest::max_differing_bits(analyzer.engine().embedder()) as usize;
     drawn(&planes, most);
     let faces = photographs::faces(&analyzer, folder, people).await;
     type Chosen = fn(&&Face) -> bool;

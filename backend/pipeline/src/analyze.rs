@@ -9,30 +9,30 @@
 
 mod aligned;
 mod cpu;
+mod decode;
 mod enhanced;
 mod error;
 mod faces;
 mod fair_semaphore;
-mod memory;
+mod image_budget;
 mod options;
-mod picture;
 mod pixels;
 mod result;
+mod rotation;
 mod search;
-mod turn;
 
+pub use decode::DecodedImage;
 pub use error::AnalyzeError;
 pub use options::{
     AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, Rotate, StoredFaces, profile_of,
 };
-pub use picture::Picture;
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
 use bytes::Bytes;
-use cpu::{Cpu, CpuFor};
+use cpu::{CallerCpu, Cpu};
+use image_budget::DecodedImageBudget;
 use inference::{Engine, Priority, Requester, trace};
-use memory::PictureMemory;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
@@ -50,18 +50,18 @@ struct Inner {
     cpu: Cpu,
     /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
-    heads: Cpu,
+    header_cpu: Cpu,
     /// The memory budget for pixels.
-    memory: PictureMemory,
+    memory: DecodedImageBudget,
 }
 
 impl Analyzer {
     /// Creates an analyzer that runs its models on `engine`.
     pub fn new(engine: Engine, config: Config) -> Self {
-        let (cpu, heads) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
+        let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
-        let memory = PictureMemory::new(config.decoded_bytes, largest);
-        Self { engine, inner: Arc::new(Inner { config, cpu, heads, memory }) }
+        let memory = DecodedImageBudget::new(config.decoded_bytes, largest);
+        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory }) }
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see
@@ -87,8 +87,8 @@ impl Analyzer {
     ) -> Result<Analysis, AnalyzeError> {
         self.settings(options)?;
         let analysis = async {
-            let picture = self.decode_hashed(bytes, None, options.enhance, priority).await?;
-            self.find_faces(picture, options, priority).await
+            let decoded = self.decode_hashed(bytes, None, options.enhance, priority).await?;
+            self.find_faces(decoded, options, priority).await
         };
         analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await
     }
@@ -117,7 +117,11 @@ impl Analyzer {
 
     /// Returns the threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the
     /// deadline of [`Self::before`].
-    pub(crate) fn cpu(&self) -> CpuFor<'_> {
-        CpuFor { cpu: &self.inner.cpu, requester: self.engine.requester(), deadline: self.engine.deadline() }
+    pub(crate) fn cpu(&self) -> CallerCpu<'_> {
+        CallerCpu {
+            cpu: &self.inner.cpu,
+            requester: self.engine.requester(),
+            deadline: self.engine.deadline(),
+        }
     }
 }

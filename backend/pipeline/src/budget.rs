@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// Budgets count in KiB, so that the size of every share fits into 32 bits.
-const UNIT: u64 = 1 << 10;
+const UNIT_BYTES: u64 = 1 << 10;
 /// Time before a caller's deadline at which the wait ends, so that the error still reaches the
 /// caller. Work that started later could not finish in time.
-const MARGIN: Duration = Duration::from_millis(250);
+const DEADLINE_MARGIN: Duration = Duration::from_millis(250);
 /// Time after which a rejected caller should try again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The budget had no free memory before the caller's deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ pub struct Budget {
 pub struct Share {
     all: OwnedSemaphorePermit,
     background: Option<OwnedSemaphorePermit>,
-    held: Raised,
+    held: GaugeGuard,
 }
 
 impl Budget {
@@ -91,20 +91,20 @@ impl Budget {
 
     /// Returns the size of the budget in bytes.
     pub fn limit(&self) -> u64 {
-        u64::from(self.units) * UNIT
+        u64::from(self.units) * UNIT_BYTES
     }
 
     /// Returns a share of `bytes` for an interactive caller, or `None` if they are not free now.
     pub fn try_take(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
-        let held = Raised::by(&self.held, in_bytes(all.num_permits()));
+        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
         Some(Share { all, background: None, held })
     }
 
     /// Returns the error for a caller that found no free memory and cannot wait.
     pub fn exhausted(&self) -> Exhausted {
-        Exhausted { what: self.what, retry_after: PAUSE }
+        Exhausted { what: self.what, retry_after: RETRY_AFTER }
     }
 
     /// Waits until `bytes` are free and all earlier callers have received their shares, then
@@ -130,18 +130,18 @@ impl Budget {
             };
             Ok::<_, AcquireError>((self.all.clone().acquire_many_owned(units).await?, background))
         };
-        let waiting = Raised::by(&self.waiting, 1.0);
+        let waiting = GaugeGuard::by(&self.waiting, 1.0);
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
-                let until = deadline.checked_sub(MARGIN).unwrap_or(deadline);
+                let until = deadline.checked_sub(DEADLINE_MARGIN).unwrap_or(deadline);
                 let exhausted = |_| self.exhausted();
                 tokio::time::timeout_at(until.into(), permits).await.map_err(exhausted)?
             }
         };
         drop(waiting);
         let (all, background) = permits.expect("the semaphores are never closed");
-        let held = Raised::by(&self.held, in_bytes(all.num_permits()));
+        let held = GaugeGuard::by(&self.held, in_bytes(all.num_permits()));
         Ok(Share { all, background, held })
     }
 }
@@ -182,11 +182,11 @@ impl Share {
 }
 
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
 fn in_bytes(units: usize) -> f64 {
-    units as f64 * UNIT as f64
+    units as f64 * UNIT_BYTES as f64
 }
 
 fn semaphore(units: u32) -> Arc<Semaphore> {
@@ -194,12 +194,12 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
 }
 
 /// Increases a gauge until it is dropped.
-struct Raised {
+struct GaugeGuard {
     gauge: Gauge,
     by: f64,
 }
 
-impl Raised {
+impl GaugeGuard {
     fn by(gauge: &Gauge, by: f64) -> Self {
         gauge.increment(by);
         Self { gauge: gauge.clone(), by }
@@ -217,13 +217,13 @@ impl Raised {
     }
 }
 
-impl std::fmt::Debug for Raised {
+impl std::fmt::Debug for GaugeGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.by)
     }
 }
 
-impl Drop for Raised {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.gauge.decrement(self.by);
     }

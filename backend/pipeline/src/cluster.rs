@@ -71,11 +71,11 @@ impl Clusters {
         threshold: f32,
     ) -> Result<(Clustering, bool), ClusterError> {
         let mut tx = self.store.begin().await?;
-        let entered = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
-        let (Ok(id) | Err(id)) = entered;
+        let begun = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
+        let (Ok(id) | Err(id)) = begun;
         self.queue.enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job()]).await?;
         tx.commit().await?;
-        Ok((self.store.clustering(id).await?, entered.is_ok()))
+        Ok((self.store.clustering(id).await?, begun.is_ok()))
     }
 }
 
@@ -117,8 +117,8 @@ pub(crate) async fn step(store: &Store, run: &Clustering, after: Uuid) -> Result
         .collect();
     let groups = linkage::group(&units, &pairs, run.threshold);
     let changes = store.apply_groups(tx.conn(), run.collection_id, &groups).await?;
-    let looked = store.mark_clustered(tx.conn(), run.collection_id, &batch).await?;
-    store.count_step(tx.conn(), run.id, looked, changes).await?;
+    let processed = store.mark_clustered(tx.conn(), run.collection_id, &batch).await?;
+    store.count_step(tx.conn(), run.id, processed, changes).await?;
     tx.commit().await?;
     Ok(Step::Done(last))
 }

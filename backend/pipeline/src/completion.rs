@@ -81,7 +81,7 @@ pub(crate) async fn finish_if_done(
     if store.queued_up_to(tx.conn(), crawl, 1).await? > 0 {
         return Ok(false);
     }
-    let (state, error) = match verdict(&store.outcomes(tx.conn(), crawl).await?) {
+    let (state, error) = match failure_reason(&store.outcomes(tx.conn(), crawl).await?) {
         None => (CrawlState::Completed, None),
         Some(error) => (CrawlState::Failed, Some(error)),
     };
@@ -97,7 +97,7 @@ pub(crate) async fn finish_if_done(
 }
 
 /// Returns `None` if the crawl fetched something, and otherwise a sentence with the reasons.
-fn verdict(outcomes: &[Outcomes]) -> Option<String> {
+fn failure_reason(outcomes: &[Outcomes]) -> Option<String> {
     if outcomes.iter().any(|outcome| outcome.fetched) {
         return None;
     }
@@ -128,16 +128,19 @@ mod tests {
     fn a_crawl_that_got_nothing_says_why_and_what_can_be_done() {
         let outcomes = |reason| Outcomes { fetched: false, reason: Some(reason), count: 2 };
         let missing = outcomes(Reason::Http(404));
-        assert_eq!(verdict(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
-        let guarded = verdict(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
+        assert_eq!(failure_reason(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
+        let guarded = failure_reason(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
         assert!(
             guarded.contains("forbidden_address (2); ") && guarded.contains("CRAWL_ALLOW_PRIVATE"),
             "{guarded}"
         );
-        let twice = verdict(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
+        let twice = failure_reason(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
         assert_eq!(twice.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
         assert_eq!(
-            verdict(&[outcomes(Reason::OutOfScope), Outcomes { fetched: true, reason: None, count: 1 }]),
+            failure_reason(&[
+                outcomes(Reason::OutOfScope),
+                Outcomes { fetched: true, reason: None, count: 1 }
+            ]),
             None
         );
     }

@@ -136,7 +136,7 @@ impl Crawls {
         if options.every.is_some() {
             crawl = self.store.begin_schedule(tx.conn(), crawl.id).await?;
         }
-        self.sow(&mut tx, &crawl, options).await?;
+        self.enqueue_seeds(&mut tx, &crawl, options).await?;
         tx.commit().await?;
         Ok(crawl)
     }

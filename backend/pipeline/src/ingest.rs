@@ -17,10 +17,10 @@ mod sketch;
 pub(crate) mod suppress;
 mod versions;
 
-pub use enrol::{EnrolError, Enrolled, Enrolment, lacks};
-pub use reembed::{Left, Reembedded};
+pub use enrol::{EnrolError, Enrolled, Enrolment, unmet_requirements};
+pub use reembed::{NotReembedded, Reembedded};
 pub use scan::Scan;
-pub use sketch::{Sketcher, most_differing_bits};
+pub use sketch::{Sketcher, max_differing_bits};
 
 use crate::domain::NotificationError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
@@ -32,7 +32,7 @@ use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use store::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
-use suppress::Place;
+use suppress::ImageAddress;
 use uuid::Uuid;
 
 /// The result of ingesting an image.
@@ -133,7 +133,7 @@ struct Inner {
 }
 
 /// Maximum number of attempts to find a stored image that other transactions replace.
-const LOOKS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 impl Ingest {
     /// Creates an ingest and registers the engine's embedding model in the store.
@@ -183,8 +183,8 @@ impl Ingest {
         let sha256 = self.inner.analyzer.digest(incoming.bytes.clone()).await?;
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
-        for _ in 0..LOOKS {
-            if let Some(reason) = self.refusal(&incoming, &sha256, None).await? {
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(reason) = self.suppression_reason(&incoming, &sha256, None).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
@@ -196,12 +196,12 @@ impl Ingest {
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let picture =
                 self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
-            if let Some(reason) = self.refusal(&incoming, &sha256, Some(&picture.hashes)).await? {
+            if let Some(reason) = self.suppression_reason(&incoming, &sha256, Some(&picture.hashes)).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             if incoming.dedupe == Dedupe::Near
                 && let Relation::Duplicate(image) =
-                    self.near(incoming.collection, &picture.hashes, &picture.frame).await?
+                    self.find_relation(incoming.collection, &picture.hashes, &picture.frame).await?
             {
                 match self.settle_near(&incoming, claim, image).await? {
                     Some(done) => return Ok(done),
@@ -211,15 +211,16 @@ impl Ingest {
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
             let analysis = self.inner.analyzer.find_faces(picture, &options, Priority::Background).await?;
             let mut tx = self.inner.store.begin().await?;
-            let verdict =
-                self.judge(&mut tx, incoming.collection, Some(Place::of(&incoming)), &analysis).await?;
+            let suppressed = self
+                .suppressed_parts(&mut tx, incoming.collection, Some(ImageAddress::of(&incoming)), &analysis)
+                .await?;
             drop(tx);
-            if let Some(reason) = verdict.whole {
+            if let Some(reason) = suppressed.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            let analysis = self.without(analysis, &verdict.faces).await?;
+            let analysis = self.without_faces(analysis, &suppressed.faces).await?;
             let stored = self.write_blobs(&analysis).await?;
-            let partly = !verdict.faces.is_empty();
+            let partly = !suppressed.faces.is_empty();
             // Only the transaction is repeated after a conflict, not the download and the analysis.
             let recorded =
                 retried("store_image", || self.record(&incoming, claim, &analysis, &stored, partly)).await?;

@@ -10,7 +10,7 @@ use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
 /// Interval between two maintenance runs, over all processes.
-const EVERY: Duration = Duration::from_secs(3600);
+const INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum age of a blob that the sweep deletes. A younger blob may belong to an image that is
 /// being stored.
 pub const GRACE: Duration = Duration::from_secs(3600);
@@ -18,11 +18,11 @@ pub const GRACE: Duration = Duration::from_secs(3600);
 const CHUNK: usize = 500;
 /// Hosts without a request for this time are deleted. Their data is out of date by then: a
 /// robots.txt is valid for a day, and so is the learned pace.
-const HOSTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+const HOST_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
-const HOSTS_EVERY: Duration = Duration::from_secs(24 * 3600);
+const HOSTS_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of keys of missing blobs in a report.
-const TOLD: usize = 20;
+const MAX_REPORTED_KEYS: usize = 20;
 
 /// Maintains the store and the blobs. Cloning it is cheap.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub struct Expiry {
 
 /// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Swept {
+pub struct SweepReport {
     /// Number of blobs in the blob store.
     pub blobs: u64,
     /// Number of blobs without a row that are older than the grace period.
@@ -67,12 +67,12 @@ impl Maintenance {
     ///
     /// # Errors
     /// Fails if the store fails. The next run continues where this one ended.
-    pub async fn turn(&self) -> Result<(), StoreError> {
-        if !self.store.claim_maintenance("upkeep", EVERY).await? {
+    pub async fn run_due(&self) -> Result<(), StoreError> {
+        if !self.store.claim_maintenance("upkeep", INTERVAL).await? {
             return Ok(());
         }
         let expiry = self.expire().await?;
-        if self.store.claim_maintenance("hosts", HOSTS_EVERY).await? {
+        if self.store.claim_maintenance("hosts", HOSTS_INTERVAL).await? {
             let forgotten = self.forget_hosts().await?;
             tracing::info!(forgotten, "deleted unused hosts");
         }
@@ -129,7 +129,7 @@ impl Maintenance {
         self.store.prune_host_delays().await?;
         let (mut after, mut forgotten) = (None, 0);
         loop {
-            let (last, pruned) = self.store.prune_hosts(after.as_deref(), HOSTS_KEPT).await?;
+            let (last, pruned) = self.store.prune_hosts(after.as_deref(), HOST_RETENTION).await?;
             forgotten += pruned;
             after = last;
             if after.is_none() {
@@ -144,8 +144,13 @@ impl Maintenance {
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
-    pub async fn sweep(&self, grace: Duration, missing: bool, dry_run: bool) -> Result<Swept, StoreError> {
-        let mut swept = Swept::default();
+    pub async fn sweep(
+        &self,
+        grace: Duration,
+        missing: bool,
+        dry_run: bool,
+    ) -> Result<SweepReport, StoreError> {
+        let mut swept = SweepReport::default();
         if !dry_run {
             swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }
@@ -173,20 +178,20 @@ impl Maintenance {
         Ok(swept)
     }
 
-    async fn count_missing(&self, swept: &mut Swept) -> Result<(), StoreError> {
+    async fn count_missing(&self, swept: &mut SweepReport) -> Result<(), StoreError> {
         let (mut count, mut after) = (0, String::new());
         loop {
             let keys = self.store.blob_keys(&after, CHUNK as i64).await?;
             let Some(last) = keys.last() else { break };
             after.clone_from(last);
-            let looked = futures::stream::iter(keys)
+            let checked = futures::stream::iter(keys)
                 .map(async |key| Ok::<_, StoreError>((self.blobs.exists(&key).await?, key)))
                 .buffered(16)
                 .try_collect::<Vec<_>>()
                 .await?;
-            for (_, key) in looked.into_iter().filter(|(there, _)| !there) {
+            for (_, key) in checked.into_iter().filter(|(exists, _)| !exists) {
                 count += 1;
-                if swept.missing_keys.len() < TOLD {
+                if swept.missing_keys.len() < MAX_REPORTED_KEYS {
                     swept.missing_keys.push(key);
                 }
             }

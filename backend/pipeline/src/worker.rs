@@ -10,11 +10,11 @@ mod host_throttle;
 mod http_cache;
 mod image;
 mod job_error;
-mod maps;
 mod next_run;
 mod page;
 mod page_outcome;
 mod robots;
+mod sitemap_permits;
 mod webhook;
 mod yields;
 

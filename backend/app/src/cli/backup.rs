@@ -51,7 +51,7 @@ struct Report {
 
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let written = write(settings, &database, &args).await;
     database.close().await;
     let report = written?;

@@ -35,7 +35,7 @@ pub(super) fn run(loaded: &Loaded, args: ConfigArgs) -> anyhow::Result<Exit> {
     if json {
         output::json(&json!({ "variables": loaded.resolved }))?;
     } else {
-        let mut table = output::whole(&[0], ["variable", "value", "source"]);
+        let mut table = output::table_with_unbroken(&[0], ["variable", "value", "source"]);
         for resolved in &loaded.resolved {
             table.add_row([resolved.name, resolved.value.as_deref().unwrap_or("(unset)"), &resolved.source]);
         }

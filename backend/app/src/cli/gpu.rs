@@ -69,7 +69,7 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
     }
     output::line(operations)?;
     reasons.print()?;
-    let mut models = output::whole(
+    let mut models = output::table_with_unbroken(
         &[0],
         ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
     );
@@ -142,13 +142,13 @@ async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     } else {
         print_tests(&report)?;
     }
-    Ok(verdict(&report.tests, settings.gpu.backend))
+    Ok(exit_of_tests(&report.tests, settings.gpu.backend))
 }
 
 fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     output::line(format!("ONNX Runtime {}", report.runtime_version))?;
     print_devices(&report.devices)?;
-    let mut table: Table = output::whole(
+    let mut table: Table = output::table_with_unbroken(
         &[1],
         [
             "device",
@@ -200,8 +200,8 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
 }
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
-fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
-    let asked = match backend {
+fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
+    let requested = match backend {
         GpuBackend::Auto | GpuBackend::Cpu => None,
         GpuBackend::Cuda => Some("cuda"),
         GpuBackend::Tensorrt => Some("tensorrt"),
@@ -213,7 +213,7 @@ fn verdict(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
             .iter()
             .any(|test| test.outcome == TestOutcome::Passed && provider.is_none_or(|p| p == test.provider))
     };
-    if !passed(None) || asked.is_some() && !passed(asked) {
+    if !passed(None) || requested.is_some() && !passed(requested) {
         Exit::Failure
     } else if tests.iter().any(|test| test.outcome == TestOutcome::Failed) {
         Exit::Partial
@@ -245,10 +245,10 @@ mod tests {
     fn what_was_asked_for_must_pass_and_what_fails_is_told() {
         use TestOutcome::{Absent, Failed, Passed};
         let none = [of("cpu", Passed), of("cuda", Absent)];
-        assert_eq!(verdict(&none, GpuBackend::Auto), Exit::Success);
-        assert_eq!(verdict(&none, GpuBackend::Cuda), Exit::Failure);
+        assert_eq!(exit_of_tests(&none, GpuBackend::Auto), Exit::Success);
+        assert_eq!(exit_of_tests(&none, GpuBackend::Cuda), Exit::Failure);
         let some = [of("cpu", Passed), of("cuda", Passed), of("cuda", Failed)];
-        assert_eq!(verdict(&some, GpuBackend::Cuda), Exit::Partial);
-        assert_eq!(verdict(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
+        assert_eq!(exit_of_tests(&some, GpuBackend::Cuda), Exit::Partial);
+        assert_eq!(exit_of_tests(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
     }
 }

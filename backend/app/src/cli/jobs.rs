@@ -51,8 +51,8 @@ enum JobsCommand {
 #[derive(Args, Debug)]
 struct ListArgs {
     /// State: available, running, retryable, completed, discarded, cancelled, or any
-    #[arg(long, default_value = "discarded", value_parser = wanted)]
-    state: Wanted,
+    #[arg(long, default_value = "discarded", value_parser = state_filter)]
+    state: StateFilter,
     /// Only jobs of this kind, such as scan_image
     #[arg(long)]
     kind: Option<String>,
@@ -85,20 +85,20 @@ struct RetryArgs {
 
 /// A state, or `None` for any.
 #[derive(Clone, Copy, Debug)]
-struct Wanted(Option<JobState>);
+struct StateFilter(Option<JobState>);
 
-fn wanted(text: &str) -> Result<Wanted, String> {
+fn state_filter(text: &str) -> Result<StateFilter, String> {
     match text {
-        "any" => Ok(Wanted(None)),
+        "any" => Ok(StateFilter(None)),
         state => state
             .parse()
-            .map(|state| Wanted(Some(state)))
+            .map(|state| StateFilter(Some(state)))
             .map_err(|error: QueueError| format!("{error}, any")),
     }
 }
 
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
         database.migrate().await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
@@ -122,22 +122,22 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
             job => show(&job?, json),
         },
         JobsCommand::Retry(args) => {
-            let mut told = Told::default();
+            let mut results = JobResults::default();
             if args.all {
                 let retried = crawls.retry_discarded(args.kind.as_deref(), args.crawl).await?;
-                (told.done, told.left) = (retried.retried, retried.left);
+                (results.done, results.left) = (retried.retried, retried.left);
             }
             for id in args.ids {
-                told.add(id, crawls.retry(id).await)?;
+                results.add(id, crawls.retry(id).await)?;
             }
-            told.say("retried", json)
+            results.print("retried", json)
         }
         JobsCommand::Cancel { ids } => {
-            let mut told = Told::default();
+            let mut results = JobResults::default();
             for id in ids {
-                told.add(id, crawls.cancel_job(id).await)?;
+                results.add(id, crawls.cancel_job(id).await)?;
             }
-            told.say(JobState::Cancelled.as_str(), json)
+            results.print(JobState::Cancelled.as_str(), json)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
     }
@@ -149,8 +149,10 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
         output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
     }
-    let mut table =
-        output::whole(&[0], ["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"]);
+    let mut table = output::table_with_unbroken(
+        &[0],
+        ["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"],
+    );
     for job in &jobs {
         table.add_row([
             job.id.to_string(),
@@ -228,12 +230,12 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
 
 /// The result for the specified jobs.
 #[derive(Default)]
-struct Told {
+struct JobResults {
     done: u64,
     left: Vec<(Uuid, String)>,
 }
 
-impl Told {
+impl JobResults {
     /// Counts a result. A job whose state does not allow the operation is reported. Any other error
     /// ends the command.
     fn add(&mut self, id: Uuid, result: Result<JobRow, CrawlError>) -> anyhow::Result<()> {
@@ -248,7 +250,7 @@ impl Told {
         Ok(())
     }
 
-    fn say(self, done: &str, json: bool) -> anyhow::Result<Exit> {
+    fn print(self, done: &str, json: bool) -> anyhow::Result<Exit> {
         if json {
             let left: Vec<Value> =
                 self.left.iter().map(|(id, why)| json!({ "id": id, "reason": why })).collect();

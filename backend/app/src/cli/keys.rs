@@ -107,7 +107,7 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
         database.migrate().await?;
         match args.command {
@@ -184,7 +184,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
         output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))?;
         return Ok(Exit::Success);
     }
-    let mut table = output::whole(
+    let mut table = output::table_with_unbroken(
         &[0, 7],
         ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"],
     );

@@ -15,7 +15,7 @@ pub struct MigrateArgs {
 }
 
 pub(super) async fn run(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let migrated = database.migrate().await;
     database.close().await;
     let ran = migrated?;

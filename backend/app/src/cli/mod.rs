@@ -107,12 +107,12 @@ pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
 
 /// Runs the command with logs, and with traces and the profile if they are requested.
 async fn start(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
-    let wanted = match &cli.command {
+    let profile_path = match &cli.command {
         Some(Command::Bench(args)) => args.profile(),
         _ => None,
     };
     let cannot = |path: &Path| format!("cannot write the profile {}", path.display());
-    let profile = wanted.map(|path| {
+    let profile = profile_path.map(|path| {
         let (layer, profile) = profile::create(path).with_context(|| cannot(path))?;
         Ok::<_, anyhow::Error>((layer, profile, path.to_owned()))
     });

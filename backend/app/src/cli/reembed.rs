@@ -6,7 +6,7 @@ use crate::progress;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::Args;
-use pipeline::ingest::Left;
+use pipeline::ingest::NotReembedded;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::StoreError;
@@ -32,7 +32,7 @@ struct Report {
     /// Number of faces that received an embedding of the current model.
     reembedded: u64,
     /// Faces that keep an embedding of another model.
-    left: Vec<Left>,
+    left: Vec<NotReembedded>,
     /// Number of faces that were reembedded, by collection.
     collections: BTreeMap<String, u64>,
     /// Whether the command was interrupted before the end.
@@ -41,7 +41,7 @@ struct Report {
 
 pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
-    let foundation = Foundation::start(settings, Sharing::Join).await?;
+    let foundation = Foundation::start(settings, Sharing::Shared).await?;
     let result = reembed(&foundation, args.collection.as_deref(), &signal).await;
     foundation.database.close().await;
     let report = result?;

@@ -45,7 +45,7 @@ struct Report {
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: RestoreArgs) -> anyhow::Result<Exit> {
     let deletion_log = deletion_logs(&args)?;
-    let database = Database::open(settings, Sharing::Alone).await?;
+    let database = Database::open(settings, Sharing::Exclusive).await?;
     let restored = restore(settings, &database, &args, deletion_log).await;
     database.close().await;
     let report = restored?;

@@ -21,7 +21,7 @@ pub struct SweepArgs {
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
     let blobs = open_blobs(settings)?;
-    let database = Database::open(settings, Sharing::Join).await?;
+    let database = Database::open(settings, Sharing::Shared).await?;
     let swept = async {
         database.migrate().await?;
         let maintenance = Maintenance::new(database.store.clone(), blobs);

@@ -39,7 +39,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     telemetry::watch_process();
 
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Alone) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Exclusive) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
     // Fires for a signal and for a failure.
@@ -63,7 +63,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     }
     // The count of faces is slow, so the service becomes ready before it completes.
     let outdated = async {
-        if let Err(error) = foundation.tell_outdated_faces(settings).await {
+        if let Err(error) = foundation.warn_about_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");
         }
     };

@@ -11,14 +11,14 @@ impl Settings {
     /// Returns the operations for which their own variable, or else `ALL_GPU`, requests the GPU.
     pub fn gpu_operations(&self) -> Vec<Operation> {
         let gpu = &self.gpu;
-        let asked = |operation| match operation {
+        let own_setting = |operation| match operation {
             Operation::FaceDetection => gpu.face_detection,
             Operation::FaceEmbedding => gpu.face_embedding,
             Operation::ImageProcessing => gpu.image_processing,
             Operation::ImageEnhancement => gpu.image_enhancement,
             Operation::QualityChecks => gpu.quality_checks,
         };
-        Operation::ALL.into_iter().filter(|operation| asked(*operation).unwrap_or(gpu.all)).collect()
+        Operation::ALL.into_iter().filter(|operation| own_setting(*operation).unwrap_or(gpu.all)).collect()
     }
 
     /// Returns the configuration of the inference engine.
@@ -26,7 +26,7 @@ impl Settings {
         let gpu = &self.gpu;
         let performance = self.performance();
         inference::Config {
-            dylib_path: self.library(self.asks_for_gpu()),
+            dylib_path: self.library(self.requests_gpu()),
             gpu_operations: self.gpu_operations(),
             backend: gpu.backend,
             device_ids: if gpu.device_ids.is_empty() { vec![gpu.device_id] } else { gpu.device_ids.clone() },

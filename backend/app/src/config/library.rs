@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 impl Settings {
     /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
-    pub(super) fn asks_for_gpu(&self) -> bool {
+    pub(super) fn requests_gpu(&self) -> bool {
         !self.gpu_operations().is_empty() && gpu_runtime(self.gpu.backend).is_some()
     }
 
@@ -41,7 +41,7 @@ impl Settings {
 
 /// Displays the path of the library in listings that would otherwise contain "unset".
 pub(super) fn show(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
-    let found = settings.library(settings.asks_for_gpu()).map(|path| path.display().to_string());
+    let found = settings.library(settings.requests_gpu()).map(|path| path.display().to_string());
     for line in resolved.iter_mut().filter(|line| line.name == "ORT_DYLIB_PATH" && line.value.is_none()) {
         line.value = found.clone();
     }

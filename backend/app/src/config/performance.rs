@@ -4,7 +4,7 @@ use inference::PerformanceMode;
 
 /// Maximum number of threads per CPU session that the mode selects. More threads hardly speed up
 /// models of this size.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 /// The delay, batch size and sessions in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +24,7 @@ impl Settings {
     pub(super) fn performance(&self) -> Performance {
         let gpu = &self.gpu;
         let (delay_ms, batch, threads) = match gpu.performance_mode {
-            PerformanceMode::Latency => (0.0, 4, cores().min(MOST_THREADS)),
+            PerformanceMode::Latency => (0.0, 4, cores().min(MAX_THREADS)),
             PerformanceMode::Throughput => (2.0, 32, 1),
         };
         let threads = gpu.cpu_session_threads.unwrap_or(threads);

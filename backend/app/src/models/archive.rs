@@ -1,5 +1,5 @@
 //! Extracts a model from a zip archive.
-use super::file::{part_path, settle};
+use super::file::{part_path, verify_and_rename};
 use inference::ModelFile;
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 use zip::ZipArchive;
 
 /// Maximum size of a model without a known length. All known models are smaller.
-const LARGEST: u64 = 2 << 30;
+const MAX_FILE_BYTES: u64 = 2 << 30;
 
 /// Extracts `member` to `target`. `member` is the path in the archive, or a file name in any of its
 /// folders.
@@ -20,7 +20,7 @@ pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelF
     let anywhere = |name: &&String| name.rsplit('/').next() == Some(member);
     let name = names.iter().find(inside).or_else(|| names.iter().find(anywhere));
     let name = name.ok_or_else(|| format!("the archive does not contain {member}"))?;
-    let limit = file.bytes.unwrap_or(LARGEST);
+    let limit = file.bytes.unwrap_or(MAX_FILE_BYTES);
     let part = part_path(target, &file.sha256);
     let entry = zip.by_name(name).map_err(|error| say(&error))?;
     let mut sink = File::create(&part).map_err(|error| say(&error))?;
@@ -30,5 +30,5 @@ pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelF
         std::fs::remove_file(&part).map_err(|error| say(&error))?;
         return Err(format!("{member} is longer than {limit} bytes"));
     }
-    settle(&part, target, &file.sha256)
+    verify_and_rename(&part, target, &file.sha256)
 }

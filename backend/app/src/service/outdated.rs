@@ -6,7 +6,7 @@ use store::StoreError;
 impl Foundation {
     /// Reports how many stored faces have embeddings of another model than the current one, and
     /// what to do. Search does not find those faces.
-    pub async fn tell_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
+    pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
         let others = self.store().faces_of_other_models(self.ingest.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
         if faces == 0 {

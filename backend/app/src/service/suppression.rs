@@ -11,7 +11,7 @@ use store::Store;
 /// File in `DATA_DIR`. `facecrawl backup` does not copy it, because without the secret a sketch
 /// reveals nothing about a face. The operator keeps a separate copy.
 const FILE: &str = "suppression.secret";
-const LEAST_CHARACTERS: usize = 32;
+const MIN_CHARACTERS: usize = 32;
 
 /// Adds the service's secret to `ingest`, so that it refuses images of suppressed people.
 pub(super) async fn with_secret(
@@ -22,7 +22,7 @@ pub(super) async fn with_secret(
     let secret = match (&settings.storage.suppression_secret, &settings.storage.database_url) {
         (Some(secret), _) => Some(secret.clone()),
         // The secret is stored with the data, so no other process can have a different one.
-        (None, None) => Some(kept(&settings.storage.data_dir)?),
+        (None, None) => Some(load_or_create(&settings.storage.data_dir)?),
         (None, Some(_)) => None,
     };
     let sketcher = secret.map(|secret| Sketcher::new(Secret::new(secret)));
@@ -40,23 +40,23 @@ pub(super) async fn with_secret(
 }
 
 /// Returns the secret in the data folder. Creates it if it does not exist.
-fn kept(folder: &Path) -> anyhow::Result<String> {
+fn load_or_create(folder: &Path) -> anyhow::Result<String> {
     let path = folder.join(FILE);
-    let place = || format!("the suppression secret {}", path.display());
+    let describe = || format!("the suppression secret {}", path.display());
     match std::fs::read_to_string(&path) {
         Ok(secret) => {
             let secret = secret.trim().to_owned();
             ensure!(
-                secret.chars().count() >= LEAST_CHARACTERS,
-                "{} is shorter than {LEAST_CHARACTERS} characters; restore your copy of the file",
-                place()
+                secret.chars().count() >= MIN_CHARACTERS,
+                "{} is shorter than {MIN_CHARACTERS} characters; restore your copy of the file",
+                describe()
             );
             return Ok(secret);
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(place),
+        Err(error) => return Err(error).with_context(describe),
     }
-    std::fs::create_dir_all(folder).with_context(place)?;
+    std::fs::create_dir_all(folder).with_context(describe)?;
     let secret = hex::encode(store::keys::random::<32>()?);
     // The hard link makes the file appear complete, and it fails if another process has just
     // created one.
@@ -72,8 +72,8 @@ fn kept(folder: &Path) -> anyhow::Result<String> {
     let _ = std::fs::remove_file(&draft);
     match written {
         Ok(()) => Ok(secret),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => kept(folder),
-        Err(error) => Err(error).with_context(place),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => load_or_create(folder),
+        Err(error) => Err(error).with_context(describe),
     }
 }
 
@@ -87,14 +87,14 @@ mod tests {
     fn the_secret_is_made_once_and_for_its_owner_alone() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let secret = kept(&data).unwrap();
+        let secret = load_or_create(&data).unwrap();
         assert_eq!(secret.len(), 64);
-        assert_eq!(kept(&data).unwrap(), secret);
-        assert_ne!(kept(folder.path()).unwrap(), secret);
+        assert_eq!(load_or_create(&data).unwrap(), secret);
+        assert_ne!(load_or_create(folder.path()).unwrap(), secret);
         let mode = std::fs::metadata(data.join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft remains");
         std::fs::write(data.join(FILE), "short").unwrap();
-        assert!(kept(&data).unwrap_err().to_string().contains("32 characters"));
+        assert!(load_or_create(&data).unwrap_err().to_string().contains("32 characters"));
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two searches for crawls whose jobs no longer exist.
-const RECONCILE: Duration = Duration::from_secs(30);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time between two attempts to run the storage maintenance.
-const MAINTENANCE_EVERY: Duration = Duration::from_secs(300);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
@@ -52,7 +52,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
 
 /// Ends crawls that wait for jobs that will never run.
 async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
-    let mut tick = tokio::time::interval(RECONCILE);
+    let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -66,7 +66,7 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
 
 /// Runs the storage maintenance whenever this process is selected for it.
 async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) {
-    let mut tick = tokio::time::interval(MAINTENANCE_EVERY);
+    let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -75,7 +75,7 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
         tokio::select! {
             // Each of its steps can be cancelled at any time.
             () = shutdown.cancelled() => return,
-            done = maintenance.turn() => if let Err(error) = done {
+            done = maintenance.run_due() => if let Err(error) = done {
                 tracing::warn!(%error, "storage maintenance failed");
             }
         }

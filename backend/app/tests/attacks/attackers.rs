@@ -27,7 +27,7 @@ struct Tally {
 pub(crate) struct Record {
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
     surprises: Mutex<Vec<String>>,
-    struck: watch::Sender<usize>,
+    ran_once: watch::Sender<usize>,
 }
 
 impl Record {
@@ -35,7 +35,7 @@ impl Record {
     pub(crate) fn note(&self, attack: &'static str, answer: Answer, allowed: &[u16], text: &str) {
         let mut tallies = self.tallies.lock().unwrap();
         let tally = tallies.entry(attack).or_insert_with(|| {
-            self.struck.send_modify(|struck| *struck += 1);
+            self.ran_once.send_modify(|ran_once| *ran_once += 1);
             Tally::default()
         });
         let name = answer.map_or("closed".to_owned(), |status| status.to_string());
@@ -70,7 +70,7 @@ pub(crate) fn start(world: &World) -> Attacks {
     let record = Arc::new(Record {
         tallies: Mutex::default(),
         surprises: Mutex::default(),
-        struck: watch::Sender::new(0),
+        ran_once: watch::Sender::new(0),
     });
     let only = std::env::var("ATTACKS").unwrap_or_default();
     let mut attacks =
@@ -83,21 +83,21 @@ pub(crate) fn start(world: &World) -> Attacks {
 
 impl Attacks {
     /// Starts an attack. `at_once` callers repeat it until all attacks are stopped.
-    fn add<Strike, Struck>(&mut self, name: &str, at_once: usize, strike: Strike)
+    fn add<Run, Running>(&mut self, name: &str, at_once: usize, run: Run)
     where
-        Strike: Fn(Arc<Record>) -> Struck + Clone + Send + Sync + 'static,
-        Struck: Future<Output = ()> + Send,
+        Run: Fn(Arc<Record>) -> Running + Clone + Send + Sync + 'static,
+        Running: Future<Output = ()> + Send,
     {
         if !name.contains(&self.only) {
             return;
         }
         self.count += 1;
         for _ in 0..at_once {
-            let (strike, record, stop) = (strike.clone(), self.record.clone(), self.stop.clone());
+            let (run, record, stop) = (run.clone(), self.record.clone(), self.stop.clone());
             self.tasks.spawn(async move {
                 let repeated = async {
                     loop {
-                        strike(record.clone()).await;
+                        run(record.clone()).await;
                         // Without a pause, callers whose requests are served immediately would use
                         // up the CPU time of the test itself.
                         tokio::time::sleep(PAUSE).await;
@@ -109,9 +109,9 @@ impl Attacks {
     }
 
     /// Waits until every attack had its first response or its connection ended.
-    pub(crate) async fn wait_until_all_have_struck(&self) {
-        let mut struck = self.record.struck.subscribe();
-        struck.wait_for(|struck| *struck >= self.count).await.unwrap();
+    pub(crate) async fn wait_until_each_has_run(&self) {
+        let mut ran_once = self.record.ran_once.subscribe();
+        ran_once.wait_for(|ran_once| *ran_once >= self.count).await.unwrap();
     }
 
     /// Stops all attacks and returns their results.

@@ -32,7 +32,7 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     let peak_alone = world.peak_memory();
     let attacks = attackers::start(&world);
     // The comparison starts when every attacker has had a response or a closed connection.
-    attacks.wait_until_all_have_struck().await;
+    attacks.wait_until_each_has_run().await;
     let beside = load.run(requests).await;
     let report = attacks.stop().await;
 

@@ -1,5 +1,5 @@
 //! Starts the attacked service with its tenants and their keys.
-use crate::common::process::{Finished, Workplace};
+use crate::common::process::{Finished, TestFolder};
 use crate::common::service::{Caller, Service};
 use crate::site;
 use reqwest::Method;
@@ -21,7 +21,7 @@ pub(crate) struct NormalData {
 pub(crate) struct World {
     service: Service,
     _database: TestDatabase,
-    _place: Workplace,
+    _place: TestFolder,
     /// URL of the hostile site.
     pub(crate) hostile_site: String,
     /// Id of a crawl of that site by the hostile tenant.
@@ -40,7 +40,7 @@ const HOSTILE_SCOPES: [&str; 8] = ["analyze", "read", "search", "crawl", "write"
 impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
-        let place = Workplace::new();
+        let place = TestFolder::new();
         place.run(&["models", "fetch"]).expect(0);
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url()).env("AUTH", "keys").env("LOG_LEVEL", "error");
@@ -51,7 +51,7 @@ impl World {
         // at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
-        let make = |place: &Workplace, of: &[&str], scopes: &str| {
+        let make = |place: &TestFolder, of: &[&str], scopes: &str| {
             let mut command = place.facecrawl(&[&["keys", "create", "--scope", scopes], of].concat());
             command.env("DATABASE_URL", database.url()).env("AUTH", "keys");
             Finished::of(&mut command).expect(0).stdout.trim().to_owned()

@@ -6,7 +6,7 @@ use store::audit::{Action, AuditEntry};
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_filtered_and_grows_as_one_scrolls() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     let store = stage.database.store();
     let default = store.collection("default").await.unwrap().id;
@@ -22,7 +22,7 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
 
     stage.open("/audit", "Audit log").await;
     browser.until_text("tbody tr", "Searched for a face").await;
-    stage.judge("audit").await;
+    stage.check_view("audit").await;
     browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
     browser.until("document.querySelectorAll('tbody tr').length === 130").await;
 
@@ -48,5 +48,5 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     // A past day has no entries. The address contains the filters.
     stage.open("/audit?until=2020-01-01", "Audit log").await;
     browser.until_text(".empty", "No record matches").await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -195,7 +195,7 @@ impl Browser {
     }
 
     /// Sets the size of the window, and light or dark colours.
-    pub async fn look(&self, width: u32, height: u32, dark: bool) {
+    pub async fn set_appearance(&self, width: u32, height: u32, dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
         let scheme = if dark { "dark" } else { "light" };

@@ -4,7 +4,7 @@ use crate::stage::Stage;
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/collections", "Collections").await;
     browser.until_text("tbody tr", "In use").await;
@@ -17,8 +17,8 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.run("document.querySelector('[name=quality_profile]').value = 'strict'").await;
     browser.click_text("Create").await;
     browser.until_text(".problem", "default").await;
-    stage.heard_only(409).await;
-    stage.judge("new-collection").await;
+    stage.expect_only_status(409).await;
+    stage.check_view("new-collection").await;
     browser.run("document.querySelector('[name=name]').value = ''").await;
     browser.type_into("[name=name]", "press-archive").await;
     browser.click_text("Create").await;
@@ -30,7 +30,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
         browser.until(&format!("{row}.textContent.includes('{word}')")).await;
     }
     browser.until("document.getElementById('collection').value === 'press-archive'").await;
-    stage.judge("collections").await;
+    stage.check_view("collections").await;
     browser.click("button[aria-label='Use default']").await;
     browser.until("document.getElementById('collection').value === 'default'").await;
 
@@ -41,7 +41,7 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.run("document.querySelector('[name=retention_days]').value = ''").await;
     browser.click_text("Save").await;
     browser.until_text(".toast", "The collection was changed").await;
-    stage.judge("collection").await;
+    stage.check_view("collection").await;
     let answer = browser.run_async("return (await fetch('/collections/press-archive')).json()").await;
     assert_eq!(
         (&answer["retention_days"], &answer["quality_profile"]),
@@ -52,10 +52,10 @@ async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     browser.click_text("Delete this collection").await;
     browser.type_into("dialog input", "press").await;
     browser.until("document.querySelector('dialog .danger').disabled").await;
-    stage.judge("delete-collection").await;
+    stage.check_view("delete-collection").await;
     browser.type_into("dialog input", "-archive").await;
     browser.click("dialog .danger").await;
     browser.until_text(".toast", "is being erased").await;
     browser.until(&format!("document.querySelector('tbody tr') && !{row}")).await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -8,13 +8,13 @@ const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]'
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/crawls", "Crawls").await;
     browser.click_text("Start the first crawl").await;
     browser.until_text("h1", "New crawl").await;
-    stage.judge("new-crawl").await;
+    stage.check_view("new-crawl").await;
 
     // An invalid field is reported and receives the focus.
     browser.type_into("textarea", "gopher://example.org/").await;
@@ -24,7 +24,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
             "document.activeElement.getAttribute('aria-invalid') && document.activeElement.name === 'seeds'",
         )
         .await;
-    stage.heard_only(422).await;
+    stage.expect_only_status(422).await;
 
     browser.run("document.querySelector('textarea').value = ''").await;
     browser.type_into("textarea", &site.url("/")).await;
@@ -42,17 +42,17 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".reasons", "The server responded with HTTP 404").await;
     browser.until(PICTURES).await;
     browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
-    stage.judge("crawl").await;
+    stage.check_view("crawl").await;
 
     stage.open("/crawls", "Crawls").await;
     browser.until_text(".crawl .numbers", "15").await;
-    stage.judge("crawls").await;
+    stage.check_view("crawls").await;
 
     // All faces of the crawl, a filter without results, one face, and back to the list.
     stage.open("/faces", "Faces").await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.until(PICTURES).await;
-    stage.judge("faces").await;
+    stage.check_view("faces").await;
     browser.run("const q = document.getElementById('min-quality'); q.value = 1; q.dispatchEvent(new Event('input')); q.dispatchEvent(new Event('change'))").await;
     browser.until_text(".empty", "No face passes these filters").await;
     browser.until("location.hash === '#/faces?min_quality=1'").await;
@@ -64,7 +64,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
         .await;
     browser.until_text("table", "Portrait").await;
     browser.until_text(".match", "127.0.0.1").await;
-    stage.judge("face").await;
+    stage.check_view("face").await;
     browser.back().await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.click(".tile").await;
@@ -81,7 +81,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     };
     browser.run(&set(-1.0)).await;
     browser.until(&format!("{shown} > 3")).await;
-    stage.judge("search").await;
+    stage.check_view("search").await;
     let scores = browser
         .run("return [...document.querySelectorAll('.match b')].map(e => Number(e.textContent))")
         .await;
@@ -102,7 +102,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
         .await;
     browser.click_text("Erase").await;
     browser.until("document.activeElement.textContent === 'Cancel'").await;
-    stage.judge("erase").await;
+    stage.check_view("erase").await;
     browser.click("dialog .danger").await;
     browser.until_text(".toast", "The face was erased").await;
     browser.until("document.querySelectorAll('.tile').length === 14").await;
@@ -114,13 +114,13 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".empty", "A crawl reads a site").await;
     stage.open("/faces", "Faces").await;
     browser.until_text(".empty", "No faces are stored yet").await;
-    stage.strike().await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;
@@ -133,7 +133,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     browser.until("document.querySelector('.plot')").await;
     browser.click_text("Pause").await;
     browser.until_text(".chip", "Paused").await;
-    stage.judge("crawl-paused").await;
+    stage.check_view("crawl-paused").await;
 
     // The state comes from the service, so it is the same after a reload.
     browser.run("location.reload()").await;
@@ -152,5 +152,5 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     browser.click("dialog .danger").await;
     browser.until_text(".chip", "Cancelled").await;
     browser.until("[...document.querySelectorAll('button')].some(e => e.textContent === 'Delete')").await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -7,16 +7,16 @@ const TAB: char = '\u{E004}';
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
-    stage.judge("detect-empty").await;
+    stage.check_view("detect-empty").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
     browser.until("document.querySelectorAll('.facerow').length === 10").await;
     browser.until("document.querySelectorAll('.mark').length === 10").await;
     browser.until_text("h2", "10 faces in").await;
     browser.until_text(".legend", "Decode").await;
-    stage.judge("detect").await;
+    stage.check_view("detect").await;
 
     // A click on a mark selects the corresponding row.
     browser.click(".mark[data-face='4'] .box").await;
@@ -39,13 +39,13 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     browser.click_text("Search this face").await;
     browser.until_text("h1", "Search").await;
     browser.until_text(".empty", "default contains no similar face").await;
-    stage.strike().await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
     let transfer = "const canvas = document.createElement('canvas'); canvas.width = canvas.height = 64; canvas.getContext('2d').fillRect(0, 0, 64, 64); \
@@ -62,13 +62,13 @@ async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
     browser.click_text("Camera").await;
     browser.click_text("Take photo").await;
     browser.until("document.querySelector('.detected') && !document.querySelector('dialog')").await;
-    stage.silent().await;
+    stage.expect_empty_console().await;
 
     // The service's error is shown with its code and the request's id.
     browser.type_into("input[type=file]", &stage.file("text.jpg", b"no picture at all")).await;
     browser.until_text(".problem", "Code not_an_image").await;
     browser.until("document.querySelector('.problem code').textContent.length === 36").await;
-    stage.heard_only(415).await;
-    stage.judge("problem").await;
-    stage.strike().await;
+    stage.expect_only_status(415).await;
+    stage.check_view("problem").await;
+    stage.stop().await;
 }

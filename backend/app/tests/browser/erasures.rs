@@ -40,7 +40,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text("h2", "whole images would be erased").await;
     // Two or three images, depending on which face was erased before.
     browser.until("document.querySelector('.tile img[src]')").await;
-    stage.judge("new-erasure").await;
+    stage.check_view("new-erasure").await;
     // Typing would append to the number in the field. At similarity 0, strangers match too, so the
     // page asks for confirmation.
     browser
@@ -48,7 +48,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         .await;
     browser.click_text("Show preview").await;
     browser.until_text(".problem", "strangers").await;
-    stage.heard_only(422).await;
+    stage.expect_only_status(422).await;
     browser.click_text("Preview anyway").await;
     browser.until_text("h2", "whole images would be erased").await;
     browser.click_text("Erase permanently").await;
@@ -74,7 +74,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.click_text("Suppress anyway").await;
     browser.click("dialog .danger").await;
     browser.until("document.querySelectorAll('tbody tr').length === 5").await;
-    stage.judge("erasures").await;
+    stage.check_view("erasures").await;
 
     // A new crawl of the same site stores none of the erased data. It also skips the two files on
     // its pages that are not images.
@@ -83,7 +83,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         .until("[...document.querySelectorAll('.legend li')].some(e => e.textContent.trim() === 'Suppressed 17')")
         .await;
     browser.until_text(".reasons", "is suppressed").await;
-    stage.judge("crawl-suppressed").await;
+    stage.check_view("crawl-suppressed").await;
 
     // A mistaken suppression is lifted.
     stage.open("/erasures", "Erasures").await;
@@ -91,5 +91,5 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.click("dialog .danger").await;
     browser.until_text(".toast", "suppressions were lifted").await;
     browser.until_text("tbody tr:first-child", "lifted").await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -27,7 +27,7 @@ async fn enter(stage: &Stage, view: &str, secret: &str) {
     stage.browser.type_into("dialog input", secret).await;
     stage.browser.click_text("Use key").await;
     stage.browser.until("!document.querySelector('dialog')").await;
-    stage.heard_only(401).await;
+    stage.expect_only_status(401).await;
 }
 
 #[testing::needs(browser)]
@@ -40,13 +40,13 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
 
     browser.load(&format!("{}/#/faces", stage.service.base)).await;
     browser.until_text("dialog", "requires an API key").await;
-    stage.heard_only(401).await;
-    stage.judge("key").await;
+    stage.expect_only_status(401).await;
+    stage.check_view("key").await;
     // After a wrong key the page asks again.
     browser.type_into("dialog input", "fc_wrong").await;
     browser.click_text("Use key").await;
     browser.until("document.querySelector('dialog input')?.value === ''").await;
-    stage.heard_only(401).await;
+    stage.expect_only_status(401).await;
     browser.type_into("dialog input", &secret).await;
     browser.click_text("Use key").await;
     browser.until_text(".empty", "No faces are stored yet").await;
@@ -63,12 +63,12 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     // The tab keeps the key. If the key lacks a scope, the page displays the missing scope.
     browser.run("location.reload()").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
-    stage.silent().await;
+    stage.expect_empty_console().await;
     browser.click_text("Delete").await;
     browser.click("dialog .danger").await;
     browser.until_text(".toast.bad", "scope erase").await;
-    stage.heard_only(403).await;
-    stage.strike().await;
+    stage.expect_only_status(403).await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
@@ -92,15 +92,15 @@ async fn people_are_found_and_named_with_a_key() {
     browser.click_text("Save").await;
     browser.until_text("h1", "Ada Example").await;
     browser.until_text(".chip", "Enrolled").await;
-    stage.judge("person-with-key").await;
+    stage.check_view("person-with-key").await;
     // Views without the necessary scope are not offered. A direct link explains why the view is not
     // available.
     browser.until("document.querySelector('nav a[href=\"#/audit\"]').hidden && !document.querySelector('nav a[href=\"#/people\"]').hidden").await;
     stage.open("/audit", "Audit log").await;
     browser.until_text(".empty", "a key with the scope admin").await;
     browser.until_text(".empty", "“picture desk”, has analyze, read").await;
-    stage.judge("lacking").await;
-    stage.strike().await;
+    stage.check_view("lacking").await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
@@ -125,14 +125,14 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
     browser.until_text("tbody tr", "intern").await;
     browser.click("button[aria-label='Revoke press desk']").await;
     browser.until_text("dialog", "Also revoke all keys").await;
-    stage.judge("revoke-key").await;
+    stage.check_view("revoke-key").await;
     browser.click("#confirm-option").await;
     browser.click("dialog .danger").await;
     browser.until_text(".toast", "“press desk” was revoked, with 1 key created with it.").await;
     browser.until("[...document.querySelectorAll('tbody .chip.bad')].length === 2").await;
     while browser.run_async(&status).await != 401 {}
-    stage.heard_only(401).await;
-    stage.strike().await;
+    stage.expect_only_status(401).await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
@@ -152,10 +152,10 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
     assert_eq!(shown, serde_json::json!(all));
     browser.until("document.getElementById('scope-erase').disabled && !document.getElementById('scope-read').disabled").await;
-    stage.judge("new-key").await;
+    stage.check_view("new-key").await;
     browser.click_text("Create key").await;
     browser.until_text(".problem", "at least one scope").await;
-    stage.heard_only(422).await;
+    stage.expect_only_status(422).await;
     for scope in ["read", "search"] {
         browser.click(&format!("#scope-{scope}")).await;
     }
@@ -163,14 +163,14 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     browser.until("document.querySelector('.secret')?.value.startsWith('fc_')").await;
     browser.click_text("Copy").await;
     browser.until_text("[role=status]", "The key").await;
-    stage.judge("key-secret").await;
+    stage.check_view("key-secret").await;
     let secret =
         browser.run("return document.querySelector('.secret').value").await.as_str().unwrap().to_owned();
     // Escape does not close the dialog with the secret.
     browser.press(&['\u{E00C}', '\u{E00C}']).await;
     browser.click_text("Done").await;
     browser.until_text("tbody tr", "press desk").await;
-    stage.judge("keys").await;
+    stage.check_view("keys").await;
     assert!(!browser.run("return document.body.innerHTML").await.as_str().unwrap().contains(&secret));
 
     // The key grants its scopes until it is revoked.
@@ -183,12 +183,12 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
     browser.until_text(".toast", "“press desk” was revoked").await;
     browser.until_text("tbody tr", "Revoked").await;
     while browser.run_async(&status).await != 401 {}
-    stage.heard_only(401).await;
+    stage.expect_only_status(401).await;
 
     // Both steps are in the log, with the holder's name.
     stage.open("/audit", "Audit log").await;
     browser.until_text("tbody tr", "Key revoked").await;
     browser.until_text("tbody tr", "operator").await;
-    stage.judge("audit-with-keys").await;
-    stage.strike().await;
+    stage.check_view("audit-with-keys").await;
+    stage.stop().await;
 }

@@ -12,7 +12,7 @@ async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_rectangles_tables_and_metrics_come_out_right() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     stage.open("/detect", "Detect").await;
     all(
         &stage,
@@ -125,5 +125,5 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
         )],
     )
     .await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -5,7 +5,7 @@ use crate::stage::Stage;
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn people_are_found_named_merged_enrolled_and_deleted() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     let site = site::start().await;
     stage.open("/people", "People").await;
@@ -27,12 +27,12 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.type_into("input[type=file]", &stage.file("ada.jpg", &site::portrait(7, 1))).await;
     browser.until("document.querySelector('.person img[src]')").await;
     browser.until_text(".facts", "1 face").await;
-    stage.judge("person").await;
+    stage.check_view("person").await;
 
     stage.open("/people", "People").await;
     browser.until_text(".person", "Ada Example").await;
     browser.until("document.querySelectorAll('.person').length >= 2").await;
-    stage.judge("people").await;
+    stage.check_view("people").await;
     // A named cluster becomes a person.
     browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Unnamed')).setAttribute('data-test', '')").await;
     browser.click("[data-test]").await;
@@ -80,5 +80,5 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.type_into("dialog input", "Cy Example").await;
     browser.click_text("Add").await;
     browser.until_text(".toast", "The face was enrolled as Cy Example").await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Starts a service and a browser, and provides the checks for every view.
 use crate::chrome::Browser;
 use crate::common::files::FileServer;
-use crate::common::process::Workplace;
+use crate::common::process::TestFolder;
 use crate::common::service::Service;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use testing::TestDatabase;
 pub struct Stage {
     pub browser: Browser,
     pub service: Service,
-    pub place: Workplace,
+    pub place: TestFolder,
     pub database: TestDatabase,
     axe: String,
 }
@@ -22,7 +22,7 @@ fn root() -> PathBuf {
 
 impl Stage {
     /// Starts a service and a browser. The test must declare `#[needs(browser)]`.
-    pub async fn set() -> Self {
+    pub async fn start() -> Self {
         Self::with(&[]).await
     }
 
@@ -32,14 +32,14 @@ impl Stage {
             .expect("./scripts/browser-tools has installed axe-core");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
-        let place = Workplace::new();
+        let place = TestFolder::new();
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url()).envs(variables.iter().copied());
         // The log is not read while the test runs, so it must stay short.
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("WORKERS", "2").env("LOG_LEVEL", "warn");
         let service = Service::start(&mut command);
         let stage = Self { browser, service, place, database, axe };
-        stage.browser.look(1280, 860, false).await;
+        stage.browser.set_appearance(1280, 860, false).await;
         stage
     }
 
@@ -67,21 +67,21 @@ impl Stage {
     /// Checks the view in a wide light window and in a narrow dark one. axe-core must find nothing
     /// serious, nothing may be wider than the window, and the console must be empty. Saves a
     /// screenshot of each.
-    pub async fn judge(&self, name: &str) {
+    pub async fn check_view(&self, name: &str) {
         for (width, height, dark) in [(1280, 860, false), (360, 740, true)] {
-            self.browser.look(width, height, dark).await;
+            self.browser.set_appearance(width, height, dark).await;
             // A phone's browser zooms out if the content is too wide, so the width of the window
             // itself is not enough.
             self.browser.until(&format!("document.documentElement.scrollWidth <= {width}")).await;
             let tone = if dark { "dark" } else { "light" };
-            self.judge_as_is(&format!("{name}-{width}-{tone}")).await;
+            self.check_window(&format!("{name}-{width}-{tone}")).await;
         }
-        self.browser.look(1280, 860, false).await;
-        self.silent().await;
+        self.browser.set_appearance(1280, 860, false).await;
+        self.expect_empty_console().await;
     }
 
     /// Checks the window in its current size and colours.
-    pub async fn judge_as_is(&self, name: &str) {
+    pub async fn check_window(&self, name: &str) {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../screenshots");
         self.browser.screenshot(&folder.join(format!("{name}.png"))).await;
         let found = self.violations().await;
@@ -100,22 +100,22 @@ impl Stage {
 
     /// Requires an empty console: no error, no warning, no violation of the content security
     /// policy.
-    pub async fn silent(&self) {
+    pub async fn expect_empty_console(&self) {
         let lines = self.browser.console().await;
         assert!(lines.is_empty(), "{lines:#?}");
     }
 
     /// Requires that the console contains only responses with this error status, which browsers
     /// report.
-    pub async fn heard_only(&self, status: u16) {
+    pub async fn expect_only_status(&self, status: u16) {
         let lines = self.browser.console().await;
-        let said = format!("status of {status} ");
-        assert!(lines.iter().all(|line| line.contains(&said)), "{lines:#?}");
+        let message = format!("status of {status} ");
+        assert!(lines.iter().all(|line| line.contains(&message)), "{lines:#?}");
     }
 
     /// Stops the browser and the service in order.
-    pub async fn strike(mut self) {
-        self.silent().await;
+    pub async fn stop(mut self) {
+        self.expect_empty_console().await;
         self.browser.close().await;
         self.service.signal(Signal::TERM);
         let (status, log) = self.service.ended();

@@ -6,7 +6,7 @@ use serde_json::json;
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     // A page job without a URL is discarded.
     let queue = Queue::new(stage.database.pool().clone(), queue::Config::default());
@@ -35,16 +35,16 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
          if (!row) [...document.querySelectorAll('button')].find(e => e.textContent === 'Refresh')?.click(); return row })()",
     )
     .await;
-    stage.judge("system").await;
+    stage.check_view("system").await;
     browser.click_text("Retry").await;
     browser.until_text(".toast", "The job is queued again").await;
-    stage.strike().await;
+    stage.stop().await;
 }
 
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
-    let stage = Stage::set().await;
+    let stage = Stage::start().await;
     let browser = &stage.browser;
     // Without a path the page shows Detect. An unknown path is reported. A missing resource is
     // reported as an error of the service.
@@ -53,7 +53,7 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     stage.open("/elsewhere", "Page not found").await;
     browser.load(&format!("{}/#/crawls/00000000-0000-7000-8000-000000000000", stage.service.base)).await;
     browser.until_text(".problem", "there is no crawl").await;
-    stage.heard_only(404).await;
+    stage.expect_only_status(404).await;
     browser.until("document.querySelector('nav [aria-current]').textContent === 'Crawls'").await;
 
     // The first keyboard stop leads to the content, not to another view.
@@ -67,22 +67,22 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     stage.open("/keys", "Keys").await;
     browser.until_text("h2", "requires no key").await;
     browser.until("![...document.querySelectorAll('a')].some(e => e.textContent === 'New key')").await;
-    stage.judge("keys-open").await;
+    stage.check_view("keys-open").await;
 
     // On a phone, less used views are in a sheet that Escape closes.
-    browser.look(360, 740, true).await;
+    browser.set_appearance(360, 740, true).await;
     let sheet = "getComputedStyle(document.getElementById('rest')).visibility";
     browser.until(&format!("{sheet} === 'hidden'")).await;
     browser.click("#more").await;
     browser.until(&format!("{sheet} === 'visible'")).await;
-    stage.judge_as_is("more").await;
+    stage.check_window("more").await;
     browser.press(&['\u{E00C}']).await;
     browser.until(&format!("{sheet} === 'hidden' && document.activeElement.id === 'more'")).await;
     browser.click("#more").await;
     browser.click("nav a[href='#/collections']").await;
     browser.until_text("h1", "Collections").await;
     browser.until(&format!("{sheet} === 'hidden'")).await;
-    browser.look(1280, 860, false).await;
+    browser.set_appearance(1280, 860, false).await;
 
     // The colours are light, dark, or those of the system. The choice is kept after a reload.
     let ground = "getComputedStyle(document.body).backgroundColor";
@@ -99,5 +99,5 @@ async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     browser.until("document.documentElement.dataset.theme === 'dark'").await;
     browser.click("#theme").await;
     browser.until(&format!("{ground} === '{}'", light.as_str().unwrap())).await;
-    stage.strike().await;
+    stage.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Follows a new user from the first command to the first search result, and prints the seconds of
 //! each step. `./scripts/tour` runs it.
 use crate::chrome::Browser;
-use crate::common::process::Workplace;
+use crate::common::process::TestFolder;
 use crate::common::service::Service;
 use crate::site;
 use rustix::process::Signal;
@@ -31,9 +31,9 @@ impl Watch {
 #[ignore = "measures, and asserts no time: ./scripts/tour"]
 async fn from_the_first_command_to_the_first_search_hit() {
     let browser = Browser::start().await;
-    browser.look(1280, 860, false).await;
+    browser.set_appearance(1280, 860, false).await;
     let site = site::start().await;
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let binary =
         std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
     // The private database, which a new user has by default.

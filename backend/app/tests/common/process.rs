@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A working folder for one test.
-pub struct Workplace {
+pub struct TestFolder {
     folder: tempfile::TempDir,
 }
 
-impl Workplace {
+impl TestFolder {
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }

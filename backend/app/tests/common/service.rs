@@ -20,11 +20,11 @@ impl Service {
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (said, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         // The log is read to the end, because a full pipe would block the service.
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                let _nobody_asks = said.send(line);
+                let _closed = sender.send(line);
             }
         });
         let mut service = Self { child, base: String::new(), lines, log: String::new() };

@@ -1,9 +1,9 @@
 //! Tests which libraries the program requests from `scripts/run`.
-use super::common::process::{Finished, Workplace};
+use super::common::process::{Finished, TestFolder};
 
 /// Returns the output for a command with these variables. `GPU_BACKEND` is `cuda` unless they set a
 /// different value.
-fn wanted(place: &Workplace, args: &[&str], variables: &[(&str, &str)]) -> String {
+fn wanted(place: &TestFolder, args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = place.facecrawl(&["--gpu-runtime"]);
     command.args(args).env_remove("ORT_DYLIB_PATH").env("GPU_BACKEND", "cuda").envs(variables.to_vec());
     Finished::of(&mut command).expect(0).stdout.trim().to_owned()
@@ -11,7 +11,7 @@ fn wanted(place: &Workplace, args: &[&str], variables: &[(&str, &str)]) -> Strin
 
 #[test]
 fn every_layer_of_the_configuration_can_ask() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     assert_eq!(wanted(&place, &[], &[]), "", "no operation asks for a GPU");
     assert_eq!(wanted(&place, &[], &[("ALL_GPU", "true")]), "cuda");
     assert_eq!(wanted(&place, &["--set", "FACE_DETECTION_GPU=1", "gpu"], &[]), "cuda");
@@ -25,7 +25,7 @@ fn every_layer_of_the_configuration_can_ask() {
 
 #[test]
 fn nothing_is_brought_where_it_would_not_be_used() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let all = |name, value| [("ALL_GPU", "true"), (name, value)];
     assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "cpu")), "");
     assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "mps")), "");
@@ -39,7 +39,7 @@ fn nothing_is_brought_where_it_would_not_be_used() {
 
 #[test]
 fn the_library_of_the_gpu_is_found_by_itself() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let root = place.path().to_str().unwrap();
     let library = |folder: &str| place.put(&format!(".runtime/{folder}/libonnxruntime.so"), "");
     let (plain, cuda) = (library("onnxruntime"), library("cuda"));

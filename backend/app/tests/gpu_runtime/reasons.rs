@@ -1,6 +1,6 @@
 //! Tests what the real CUDA build of ONNX Runtime with the real CUDA libraries reports about
 //! missing parts, without a GPU.
-use super::common::process::{Finished, Workplace};
+use super::common::process::{Finished, TestFolder};
 use super::root;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn runtime() -> PathBuf {
 }
 
 /// Returns a command with every operation on a GPU, without a variable that specifies a library.
-fn facecrawl(place: &Workplace, args: &[&str]) -> Command {
+fn facecrawl(place: &TestFolder, args: &[&str]) -> Command {
     let mut command = place.facecrawl(args);
     command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root()).env("ALL_GPU", "true");
     command.env("DATA_DIR", place.path().join("data")).env("MODELS_DIR", place.path().join("models"));
@@ -56,7 +56,7 @@ fn without_cuda() -> tempfile::TempDir {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn a_missing_library_is_named_with_its_package() {
-    let (place, folder) = (Workplace::new(), without_cuda());
+    let (place, folder) = (TestFolder::new(), without_cuda());
     let mut command = facecrawl(&place, &["gpu", "--json"]);
     command.env("ORT_DYLIB_PATH", folder.path().join("libonnxruntime.so"));
     let (kind, said, detail) = reason(&Finished::of(&mut command).expect(0).json());
@@ -72,7 +72,7 @@ fn a_missing_library_is_named_with_its_package() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let _ = runtime();
     let mut build = facecrawl(&place, &["models", "build"]);
     let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt")).expect(1).stderr;
@@ -84,7 +84,7 @@ fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let _ = runtime();
     let mut command = facecrawl(&place, &["gpu", "--json"]);
     let finished = Finished::of(command.env("LOG_LEVEL", "info")).expect(0);
@@ -112,7 +112,7 @@ fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn a_forced_gpu_is_refused_in_three_lines() {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let _ = runtime();
     let refused = Finished::of(facecrawl(&place, &["gpu"]).env("FORCE_GPU_ONLY", "true")).expect(1);
     let said: Vec<&str> = refused.stderr.lines().collect();
@@ -154,7 +154,7 @@ const DRIVER: &str = r#"
 
 /// Returns the reason with a driver of `version` that supports `cuda` and returns `code`.
 fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
-    let place = Workplace::new();
+    let place = TestFolder::new();
     let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
     let source = place.put("driver/driver.rs", text.replace("VERSION", version));

@@ -19,7 +19,7 @@ use testing::TestDatabase;
 /// Crates that contain SQL (`scripts/check-boundaries`).
 const CRATES: [&str; 2] = ["queue", "store"];
 /// Minimum number of statements. Fewer statements mean that the search no longer finds them.
-const AT_LEAST: usize = 300;
+const MIN_STATEMENTS: usize = 300;
 
 #[tokio::test]
 async fn every_constant_statement_fits_the_schema() {
@@ -28,7 +28,7 @@ async fn every_constant_statement_fits_the_schema() {
     let unknown: Vec<&String> = found.iter().flat_map(|found| &found.unknown).collect();
     assert!(unknown.is_empty(), "neither constant nor marked as built at run time: {unknown:#?}");
     let statements: Vec<&Statement> = found.iter().flat_map(|found| &found.statements).collect();
-    assert!(statements.len() >= AT_LEAST, "only {} statements were found", statements.len());
+    assert!(statements.len() >= MIN_STATEMENTS, "only {} statements were found", statements.len());
 
     let database = TestDatabase::create().await;
     let mut wrong = Vec::new();

@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     /// The page was fetched.
     Fetched,
     /// The page failed and has no attempts left.
-    Given,
+    GivenUp,
 }
 
 #[derive(Clone, Default)]
@@ -37,7 +37,7 @@ struct Host {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct SiteTimes {
     found: Duration,
     /// Number of requests that had started before that time.
     ahead_of_it: usize,
@@ -48,11 +48,11 @@ struct Seen {
 pub(crate) struct Ledger {
     sites: Vec<Site>,
     sizes: Sizes,
-    seen: Vec<Seen>,
+    site_times: Vec<SiteTimes>,
     hosts: Vec<Host>,
     waiting: usize,
     fetched: usize,
-    given: usize,
+    given_up: usize,
     requests: usize,
     waits: usize,
     too_soon: usize,
@@ -77,13 +77,13 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(sizes: &Sizes, sites: &[Site]) -> Self {
         Self {
-            seen: vec![Seen::default(); sites.len()],
+            site_times: vec![SiteTimes::default(); sites.len()],
             hosts: vec![Host::default(); sizes.hosts],
             sites: sites.to_vec(),
             sizes: sizes.clone(),
             waiting: 0,
             fetched: 0,
-            given: 0,
+            given_up: 0,
             requests: 0,
             waits: 0,
             too_soon: 0,
@@ -114,18 +114,18 @@ impl Ledger {
         host.pages += pages;
         self.waiting += pages;
         self.pages += pages;
-        if self.seen[site].first.is_none() {
-            self.seen[site] = Seen { found: now, ahead_of_it: self.requests, first: None };
+        if self.site_times[site].first.is_none() {
+            self.site_times[site] = SiteTimes { found: now, ahead_of_it: self.requests, first: None };
         }
     }
 
     /// Records the start of a request. Returns its index at this host, from 0.
     pub(crate) fn began(&mut self, site: usize, host: usize, now: Duration) -> usize {
         let nth = self.hosts[host].requests;
-        let seen = &mut self.seen[site];
-        if seen.first.is_none() {
-            seen.first = Some(now);
-            self.most_ahead = self.most_ahead.max(self.requests - seen.ahead_of_it);
+        let site_times = &mut self.site_times[site];
+        if site_times.first.is_none() {
+            site_times.first = Some(now);
+            self.most_ahead = self.most_ahead.max(self.requests - site_times.ahead_of_it);
             self.all_begun = now;
             self.used_when_all_begun = self.used.0;
             self.begun_when_all_begun = self.requests;
@@ -167,7 +167,7 @@ impl Ledger {
     pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome, now: Duration) {
         match outcome {
             Outcome::Fetched => self.fetched += 1,
-            Outcome::Given => self.given += 1,
+            Outcome::GivenUp => self.given_up += 1,
         }
         self.waiting -= 1;
         self.hosts[self.sites[site].host].pages -= 1;
@@ -205,8 +205,8 @@ impl Ledger {
         json!({
             "hosts": self.sizes.hosts, "sites": self.sites.len(), "pages": self.pages, "slots": slots,
             "processes": self.sizes.processes, "delay_ms": self.sizes.delay.as_millis() as u64,
-            "fetched": self.fetched, "given_up": self.given, "requests": self.requests,
-            "never_asked": self.seen.iter().filter(|seen| seen.first.is_none()).count(),
+            "fetched": self.fetched, "given_up": self.given_up, "requests": self.requests,
+            "never_asked": self.site_times.iter().filter(|site_times| site_times.first.is_none()).count(),
             "asked_too_soon": self.too_soon, "asked_twice_at_once": self.two_at_once,
             "waits_per_request": ratio(self.waits as f64, self.requests as f64),
             "virtual_s": seconds(now),
@@ -222,12 +222,14 @@ impl Ledger {
     }
 
     fn crawl(&self, crawl: usize) -> Value {
-        let mine = || (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl);
-        let mut waits: Vec<f64> = mine()
-            .filter_map(|site| Some((self.seen[site].first? - self.seen[site].found).as_secs_f64()))
+        let own_sites = || (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl);
+        let mut waits: Vec<f64> = own_sites()
+            .filter_map(|site| {
+                Some((self.site_times[site].first? - self.site_times[site].found).as_secs_f64())
+            })
             .collect();
         json!({
-            "sites": mine().count(), "pages": mine().map(|site| self.sites[site].pages).sum::<usize>(),
+            "sites": own_sites().count(), "pages": own_sites().map(|site| self.sites[site].pages).sum::<usize>(),
             "begins_at": CRAWLS[crawl].1.as_secs(), "ended_at": seconds(self.crawl_ends[crawl]),
             "first_wait": quantiles(&mut waits),
         })

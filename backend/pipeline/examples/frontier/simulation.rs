@@ -25,7 +25,7 @@ const BEGIN: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
 /// under load does.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two calls of `Queue::unpark` by a process if a request ended in between.
-const LOOK: Duration = Duration::from_millis(50);
+const UNPARK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time between two calls of `Queue::unpark`, and maximum step of the simulated time. It
 /// corresponds to the poll interval of a runner.
 const POLL: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const SEEDS: usize = 5_000;
 /// The `Retry-After` value of busy hosts.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Maximum delay that the response time of a slow host adds, as in `pipeline::worker`.
-const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 
 /// A request that has started and not ended.
 struct Request {
@@ -50,7 +50,7 @@ struct Request {
 struct Process {
     queue: Queue,
     free: usize,
-    look_at: Duration,
+    unparked_at: Duration,
     /// Whether a request has ended since the last call of `Queue::unpark`.
     ended: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Simulation {
     /// End times of the running requests and their numbers.
     ends: BinaryHeap<Reverse<(Duration, usize)>>,
     requests: usize,
-    turn: usize,
+    claim_rounds: usize,
     now: Duration,
     ledger: Ledger,
     claims: Vec<Duration>,
@@ -79,7 +79,8 @@ impl Simulation {
         let clock = VirtualClock::on(database, BEGIN).await;
         let config = queue::Config { group_window: sizes.line, ..queue::Config::default() };
         let queue = || Queue::new(clock.pool().clone(), config.clone());
-        let process = || Process { queue: queue(), free: sizes.slots, look_at: Duration::ZERO, ended: false };
+        let process =
+            || Process { queue: queue(), free: sizes.slots, unparked_at: Duration::ZERO, ended: false };
         let processes = (0..sizes.processes).map(|_| process()).collect();
         let sites = world::sites(&sizes);
         Self {
@@ -90,7 +91,7 @@ impl Simulation {
             under_way: HashMap::new(),
             ends: BinaryHeap::new(),
             requests: 0,
-            turn: 0,
+            claim_rounds: 0,
             now: Duration::ZERO,
             claims: Vec::new(),
             clock,
@@ -102,16 +103,16 @@ impl Simulation {
     /// Runs until the simulation is over and returns the report.
     pub(crate) async fn run(mut self) -> Value {
         let real = Instant::now();
-        let mut begun = 0;
-        while !self.ledger.is_over(begun == CRAWLS.len()) {
-            while begun < CRAWLS.len() && CRAWLS[begun].1 <= self.now {
-                self.sow(begun).await;
-                begun += 1;
+        let mut crawls_begun = 0;
+        while !self.ledger.is_over(crawls_begun == CRAWLS.len()) {
+            while crawls_begun < CRAWLS.len() && CRAWLS[crawls_begun].1 <= self.now {
+                self.enqueue_seeds(crawls_begun).await;
+                crawls_begun += 1;
             }
             self.finish().await;
-            self.look().await;
-            let due = self.take().await;
-            let begins = CRAWLS.get(begun).map(|(_, at)| *at);
+            self.unpark_due().await;
+            let due = self.claim_jobs().await;
+            let begins = CRAWLS.get(crawls_begun).map(|(_, at)| *at);
             let ends = self.ends.peek().map(|Reverse((at, _))| *at);
             let next = [ends, due, begins, Some(self.now + POLL)].into_iter().flatten().min();
             self.now = next.unwrap_or_default().max(self.now + TICK);
@@ -126,7 +127,7 @@ impl Simulation {
         report
     }
 
-    async fn sow(&mut self, crawl: usize) {
+    async fn enqueue_seeds(&mut self, crawl: usize) {
         let queue = self.processes[0].queue.clone();
         let roots: Vec<usize> =
             (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl).collect();
@@ -197,7 +198,7 @@ impl Simulation {
                     let failed = process.queue.fail(tx.conn(), request.claim, "no answer", false, at).await;
                     tx.commit().await.expect("commit");
                     if failed.expect("fail a job") == queue::JobState::Discarded {
-                        self.ledger.outcome(request.site, Outcome::Given, self.now);
+                        self.ledger.outcome(request.site, Outcome::GivenUp, self.now);
                     }
                 }
             }
@@ -217,7 +218,7 @@ impl Simulation {
             refusals: known.refusals.unsigned_abs(),
         };
         let (after, pause) =
-            before.after(answer, Bounds { least: self.sizes.delay, longest: LONGEST_ADAPTIVE });
+            before.after(answer, Bounds { least: self.sizes.delay, longest: MAX_ADAPTIVE_DELAY });
         let pace = HostPace {
             pace_ms: i32::try_from(after.delay.as_millis()).unwrap_or(i32::MAX),
             refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
@@ -226,24 +227,24 @@ impl Simulation {
     }
 
     /// Unparks jobs in each process after one of its requests has ended, and at each poll.
-    async fn look(&mut self) {
+    async fn unpark_due(&mut self) {
         for process in &mut self.processes {
-            let since = if process.ended { LOOK } else { POLL };
-            if process.look_at + since <= self.now {
+            let since = if process.ended { UNPARK_INTERVAL } else { POLL };
+            if process.unparked_at + since <= self.now {
                 process.queue.unpark().await.expect("unpark jobs");
-                (process.look_at, process.ended) = (self.now, false);
+                (process.unparked_at, process.ended) = (self.now, false);
             }
         }
     }
 
     /// Claims jobs for every process with free slots and acquires their per-host permits. Returns
     /// the time at which the next job is due.
-    async fn take(&mut self) -> Option<Duration> {
+    async fn claim_jobs(&mut self) -> Option<Duration> {
         let kinds = [KIND.to_owned()];
-        self.turn += 1;
+        self.claim_rounds += 1;
         for nth in 0..self.processes.len() {
             // Each call starts with a different process.
-            let process = (self.turn + nth) % self.processes.len();
+            let process = (self.claim_rounds + nth) % self.processes.len();
             let free = self.processes[process].free;
             if free == 0 {
                 continue;
@@ -254,7 +255,7 @@ impl Simulation {
             self.claims.push(asked.elapsed());
             let all = claimed.len() < free;
             for job in claimed {
-                self.ask(process, job).await;
+                self.start_request(process, job).await;
             }
             if all {
                 break;
@@ -272,7 +273,7 @@ impl Simulation {
         self.processes.iter().map(|process| process.free).sum()
     }
 
-    async fn ask(&mut self, process: usize, job: ClaimedJob) {
+    async fn start_request(&mut self, process: usize, job: ClaimedJob) {
         let number = |name: &str| job.payload[name].as_u64().expect("payload field") as usize;
         let (site, page) = (number("site"), number("page"));
         let host = self.sites[site].host;

@@ -1,7 +1,7 @@
 //! Analyses face crops that the caller has already aligned. No detector runs here.
 
-use super::faces::{CHIP, Cut};
-use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings};
+use super::faces::{AlignedFace, CHIP};
+use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
 use bytes::Bytes;
 use inference::Priority;
 use vision::{ARCFACE_TEMPLATE, Detection, Rect};
@@ -24,7 +24,7 @@ impl Analyzer {
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
-        let Picture { frame, format, sha256, hashes, bytes, mut timings, started } =
+        let DecodedImage { frame, format, sha256, hashes, bytes, mut timings, started } =
             self.decode(bytes, priority).await?;
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
@@ -40,13 +40,13 @@ impl Analyzer {
             landmarks: ARCFACE_TEMPLATE,
         };
         let chip = frame.clone();
-        let judged = self
+        let assessed = self
             .cpu()
             .run(move || vision::quality::assess(&chip, &detection, size, settings.profile))
             .await?;
-        timings = Timings { quality: judged.ran, queue: timings.queue + judged.queued, ..timings };
-        let face = AnalyzedFace { detection, quality: Some(judged.output), embedding: None, chip: None };
-        let mut faces = vec![Cut { chip: frame.clone(), face }];
+        timings = Timings { quality: assessed.ran, queue: timings.queue + assessed.queued, ..timings };
+        let face = AnalyzedFace { detection, quality: Some(assessed.output), embedding: None, chip: None };
+        let mut faces = vec![AlignedFace { chip: frame.clone(), face }];
         if self.engine().scorer().is_some() {
             self.score(&mut faces, priority, &mut timings).await?;
         }
@@ -61,7 +61,7 @@ impl Analyzer {
             rotation: 0,
             enhancement_scale: None,
             views: 0,
-            faces: faces.into_iter().map(|cut| cut.done(options)).collect(),
+            faces: faces.into_iter().map(|face| face.into_result(options)).collect(),
             timings,
         })
     }

@@ -88,13 +88,13 @@ fn late() -> AnalyzeError {
 
 /// [`Cpu`] for one caller.
 #[derive(Clone, Copy)]
-pub(crate) struct CpuFor<'a> {
+pub(crate) struct CallerCpu<'a> {
     pub(super) cpu: &'a Cpu,
     pub(super) requester: Requester,
     pub(super) deadline: Option<Instant>,
 }
 
-impl CpuFor<'_> {
+impl CallerCpu<'_> {
     /// Runs `work` with [`Cpu::run_for`] on behalf of the caller, with its deadline.
     pub(crate) async fn run<T: Send + 'static>(
         self,

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use vision::enhance::LOW_SIDE;
 use vision::{Detection, Enhanced, Frame, Letterbox};
 
-/// Minimum `det_score` of a face that is not weak: the usual threshold for a reliable detection.
-const WEAK: f32 = 0.8;
+/// Minimum `det_score` of a strong face: the usual threshold for a reliable detection.
+const STRONG_SCORE: f32 = 0.8;
 
 /// The result of all searches.
-pub(super) struct Looked {
+pub(super) struct SearchOutcome {
     /// The faces, in coordinates of the original image.
     pub(super) found: Found,
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
@@ -29,19 +29,19 @@ pub(super) struct Looked {
 impl Analyzer {
     /// Detects faces. If the image is small, no face is strong and `enhance` allows it, detects
     /// again on the enhanced image and returns the result with the better total score.
-    pub(super) async fn look(
+    pub(super) async fn detect_with_enhancement(
         &self,
         frame: &Arc<Frame>,
         settings: &Settings,
         (rotate, enhance): (Rotate, Enhance),
         priority: Priority,
         timings: &mut Timings,
-    ) -> Result<Looked, AnalyzeError> {
+    ) -> Result<SearchOutcome, AnalyzeError> {
         let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
-        let strong = found.detections.iter().any(|face| face.det_score >= WEAK);
+        let strong = found.detections.iter().any(|face| face.det_score >= STRONG_SCORE);
         let low = frame.width().min(frame.height()) < LOW_SIDE;
         if enhance == Enhance::Off || strong || !low {
-            return Ok(Looked { found, pixels: frame.clone(), enhancement_scale: None });
+            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let enhanced = self.pixels().enhance(frame.clone(), priority).await?;
         timings.queue += enhanced.queued;
@@ -52,14 +52,14 @@ impl Analyzer {
         found.views += second.views;
         second.views = found.views;
         if total(&second.detections) <= total(&found.detections) {
-            return Ok(Looked { found, pixels: frame.clone(), enhancement_scale: None });
+            return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let size = (frame.width(), frame.height());
         let back = Letterbox { scale, canvas: size, content: size };
         for detection in &mut second.detections {
             *detection = back.restore(detection);
         }
-        Ok(Looked { found: second, pixels, enhancement_scale: Some(scale) })
+        Ok(SearchOutcome { found: second, pixels, enhancement_scale: Some(scale) })
     }
 }
 

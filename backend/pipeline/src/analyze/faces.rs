@@ -2,9 +2,11 @@
 //!
 //! The search for faces is in [`super::search`].
 
-use super::enhanced::Looked;
+use super::enhanced::SearchOutcome;
 use super::search::Found;
-use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Picture, Timings, turn};
+use super::{
+    Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings, rotation,
+};
 use futures::StreamExt;
 use inference::{Priority, RunError, Timed, trace};
 use std::sync::Arc;
@@ -23,15 +25,15 @@ const CHIPS_IN_FLIGHT: usize = 32;
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
 /// A face and its aligned crop, between the models.
-pub(super) struct Cut {
+pub(super) struct AlignedFace {
     pub(super) chip: Arc<Frame>,
     /// The face; its `chip` is `None`.
     pub(super) face: AnalyzedFace,
 }
 
-impl Cut {
+impl AlignedFace {
     /// Returns the face for the result, with its crop if the options request it.
-    pub(super) fn done(self, options: &AnalyzeOptions) -> AnalyzedFace {
+    pub(super) fn into_result(self, options: &AnalyzeOptions) -> AnalyzedFace {
         AnalyzedFace { chip: options.chips.then_some(self.chip), ..self.face }
     }
 }
@@ -43,7 +45,7 @@ impl Analyzer {
     /// Fails with [`AnalyzeError::Option`], [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn find_faces(
         &self,
-        picture: Picture,
+        decoded: DecodedImage,
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
@@ -51,9 +53,15 @@ impl Analyzer {
         if priority == Priority::Interactive {
             self.engine().check_room(priority)?;
         }
-        let Picture { frame, format, sha256, hashes, bytes, mut timings, started } = picture;
-        let Looked { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } = self
-            .look(&frame, &settings, (options.rotate, options.enhance), priority, &mut timings)
+        let DecodedImage { frame, format, sha256, hashes, bytes, mut timings, started } = decoded;
+        let SearchOutcome { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } =
+            self.detect_with_enhancement(
+                &frame,
+                &settings,
+                (options.rotate, options.enhance),
+                priority,
+                &mut timings,
+            )
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
         detections.truncate(settings.max_faces);
@@ -66,23 +74,24 @@ impl Analyzer {
         let mut faces = Vec::with_capacity(detections.len());
         for group in detections.chunks(GROUP) {
             let profile = options.quality.then_some(settings.profile);
-            let mut cut = self
+            let mut aligned = self
                 .align(source.clone(), group.to_vec(), profile, &mut timings)
                 .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
                 .await?;
             if options.quality && self.engine().scorer().is_some() {
-                self.score(&mut cut, priority, &mut timings)
+                self.score(&mut aligned, priority, &mut timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
                     .await?;
             }
             if options.embeddings {
                 let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
-                let wanted = cut.iter_mut().filter(|cut| !options.passed_only || passes(&cut.face));
-                self.embed(wanted, priority, &mut timings)
+                let to_embed =
+                    aligned.iter_mut().filter(|aligned| !options.passed_only || passes(&aligned.face));
+                self.embed(to_embed, priority, &mut timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
                     .await?;
             }
-            faces.extend(cut.into_iter().map(|cut| cut.done(options)));
+            faces.extend(aligned.into_iter().map(|aligned| aligned.into_result(options)));
         }
         timings.total = started.elapsed();
         timings.record();
@@ -108,15 +117,15 @@ impl Analyzer {
         detections: Vec<Detection>,
         profile: Option<vision::Profile>,
         timings: &mut Timings,
-    ) -> Result<Vec<Cut>, AnalyzeError> {
+    ) -> Result<Vec<AlignedFace>, AnalyzeError> {
         let ran = self
             .cpu()
             .run(move || {
                 let span =
                     tracing::trace_span!(target: trace::RUN, "align and judge", faces = detections.len());
                 let _span = span.entered();
-                let (mut aligning, mut judging) = (Duration::ZERO, Duration::ZERO);
-                let faces: Vec<Cut> = detections
+                let (mut aligning, mut assessing) = (Duration::ZERO, Duration::ZERO);
+                let faces: Vec<AlignedFace> = detections
                     .into_iter()
                     .filter_map(|detection| {
                         let started = Instant::now();
@@ -124,19 +133,19 @@ impl Analyzer {
                         aligning += started.elapsed();
                         let chip = chip?;
                         let started = Instant::now();
-                        let quality = profile.map(|profile| source.judge(&chip, &detection, profile));
-                        judging += started.elapsed();
+                        let quality = profile.map(|profile| source.assess(&chip, &detection, profile));
+                        assessing += started.elapsed();
                         let face = AnalyzedFace { detection, quality, embedding: None, chip: None };
-                        Some(Cut { chip: Arc::new(chip), face })
+                        Some(AlignedFace { chip: Arc::new(chip), face })
                     })
                     .collect();
-                (faces, aligning, judging)
+                (faces, aligning, assessing)
             })
             .await?;
-        let (faces, aligning, judging) = ran.output;
+        let (faces, aligning, assessing) = ran.output;
         timings.queue += ran.queued;
         timings.align += aligning;
-        timings.quality += judging;
+        timings.quality += assessing;
         Ok(faces)
     }
 
@@ -144,43 +153,43 @@ impl Analyzer {
     /// is installed.
     pub(super) async fn score(
         &self,
-        faces: &mut [Cut],
+        faces: &mut [AlignedFace],
         priority: Priority,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
-        let asked = ask(chips, |chip| self.engine().score(chip, priority)).await?;
-        for (cut, score) in faces.iter_mut().zip(asked.output) {
-            if let Some(quality) = &mut cut.face.quality {
+        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let ran = run_model(chips, |chip| self.engine().score(chip, priority)).await?;
+        for (face, score) in faces.iter_mut().zip(ran.output) {
+            if let Some(quality) = &mut face.face.quality {
                 quality.learned = score.map(Measure::learned);
             }
         }
-        timings.queue += asked.queued;
-        timings.quality += asked.ran;
+        timings.queue += ran.queued;
+        timings.quality += ran.ran;
         Ok(())
     }
 
     pub(super) async fn embed<'a>(
         &self,
-        faces: impl Iterator<Item = &'a mut Cut>,
+        faces: impl Iterator<Item = &'a mut AlignedFace>,
         priority: Priority,
         timings: &mut Timings,
     ) -> Result<(), AnalyzeError> {
-        let faces: Vec<&mut Cut> = faces.collect();
-        let chips = faces.iter().map(|cut| cut.chip.clone()).collect();
-        let asked = ask(chips, |chip| self.engine().embed(chip, priority)).await?;
-        for (cut, embedding) in faces.into_iter().zip(asked.output) {
-            cut.face.embedding = embedding;
+        let faces: Vec<&mut AlignedFace> = faces.collect();
+        let chips = faces.iter().map(|face| face.chip.clone()).collect();
+        let ran = run_model(chips, |chip| self.engine().embed(chip, priority)).await?;
+        for (face, embedding) in faces.into_iter().zip(ran.output) {
+            face.face.embedding = embedding;
         }
-        timings.queue += asked.queued;
-        timings.embed += asked.ran;
+        timings.queue += ran.queued;
+        timings.embed += ran.ran;
         Ok(())
     }
 }
 
 /// Runs a model on face crops concurrently. Only the shortest wait counts as time in the queue,
 /// because the other crops wait for crops of the same image.
-async fn ask<T, F>(
+async fn run_model<T, F>(
     chips: Vec<Arc<Frame>>,
     model: impl Fn(Arc<Frame>) -> F,
 ) -> Result<Timed<Vec<Option<T>>>, RunError>
@@ -196,7 +205,7 @@ where
         if let Some((_, queued)) = &answer {
             waited = Some(waited.map_or(*queued, |least| least.min(*queued)));
         }
-        output.push(answer.map(|(said, _)| said));
+        output.push(answer.map(|(output, _)| output));
     }
     let queued = waited.unwrap_or_default().min(started.elapsed());
     Ok(Timed { output, queued, ran: started.elapsed() - queued })
@@ -239,9 +248,9 @@ impl Source {
 
     /// Assesses the face in upright orientation. Otherwise every face of a rotated image would have
     /// a bad pose.
-    fn judge(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
-        let upright = turn::forward(detection, self.size, self.rotation);
-        vision::quality::assess(chip, &upright, turn::turned_size(self.size, self.rotation), profile)
+    fn assess(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
+        let upright = rotation::rotate(detection, self.size, self.rotation);
+        vision::quality::assess(chip, &upright, rotation::rotated_size(self.size, self.rotation), profile)
     }
 }
 

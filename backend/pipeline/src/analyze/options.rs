@@ -105,7 +105,7 @@ impl Default for Config {
 
 impl Config {
     /// Returns the options for images that a crawl or a scan stores.
-    pub fn keeping(&self) -> AnalyzeOptions {
+    pub fn storing_options(&self) -> AnalyzeOptions {
         AnalyzeOptions { passed_only: self.stored_faces == StoredFaces::Passed, ..AnalyzeOptions::default() }
     }
 }

@@ -50,11 +50,11 @@ impl Pixels<'_> {
     ) -> Result<Timed<Enhanced>, AnalyzeError> {
         let limits = self.analyzer.config().limits;
         let device = self.analyzer.engine().enhance(frame.clone(), limits, priority);
-        let picture = frame.clone();
+        let original = frame.clone();
         let code = move || vision::enhance::enhance(&frame, &limits);
         let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
         let Enhanced { frame: pixels, scale } = enhanced.output;
-        enhanced.output = Enhanced { frame: pixels.with_attachment_of(&picture), scale };
+        enhanced.output = Enhanced { frame: pixels.with_attachment_of(&original), scale };
         Ok(enhanced)
     }
 
@@ -80,13 +80,13 @@ impl Pixels<'_> {
     /// degrees. If the detector draws canvases on its own device and the view is not rotated, the
     /// input consists of the pixels of the view and their position on the canvas. Otherwise the
     /// input is the finished canvas.
-    pub(super) async fn shown(
+    pub(super) async fn detector_input(
         &self,
         frame: &Arc<Frame>,
         view: View,
         rotation: u32,
         priority: Priority,
-    ) -> Result<Timed<Shown>, AnalyzeError> {
+    ) -> Result<Timed<DetectorInput>, AnalyzeError> {
         let (engine, cpu) = (self.analyzer.engine(), self.analyzer.cpu());
         let frame = frame.clone();
         if !engine.on_device(Operation::ImageProcessing) {
@@ -97,33 +97,33 @@ impl Pixels<'_> {
                 } else {
                     view.letterbox.draw(&view.crop(&frame))
                 };
-                Shown::canvas(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
+                DetectorInput::canvas(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
             };
             return cpu.run(draw).await;
         }
-        let mut shown = Timed {
-            output: Shown { frame, letterbox: view.letterbox },
+        let mut input = Timed {
+            output: DetectorInput { frame, letterbox: view.letterbox },
             queued: Duration::ZERO,
             ran: Duration::ZERO,
         };
         if !view.is_whole() {
-            let whole = shown.output.frame.clone();
-            let cut = move || Shown { frame: Arc::new(view.crop(&whole)), letterbox: view.letterbox };
-            shown = after(shown, cpu.run(cut).await?);
+            let whole = input.output.frame.clone();
+            let cut = move || DetectorInput { frame: Arc::new(view.crop(&whole)), letterbox: view.letterbox };
+            input = add_times(input, cpu.run(cut).await?);
         }
         if rotation == 0 && engine.detects_frames() {
-            return Ok(shown);
+            return Ok(input);
         }
-        let canvas = self.canvas(shown.output.frame.clone(), view.letterbox, priority).await?;
-        let turn = move |canvas: &Frame| Shown::canvas(crop::rotate(canvas, rotation));
+        let canvas = self.canvas(input.output.frame.clone(), view.letterbox, priority).await?;
+        let rotate_canvas = move |canvas: &Frame| DetectorInput::canvas(crop::rotate(canvas, rotation));
         if rotation != 0 {
             let drawn = canvas.output.clone();
-            let turned = cpu.run(move || turn(&drawn)).await?;
-            return Ok(after(shown, after(canvas, turned)));
+            let rotated = cpu.run(move || rotate_canvas(&drawn)).await?;
+            return Ok(add_times(input, add_times(canvas, rotated)));
         }
         let letterbox = Letterbox::identity(view.letterbox.canvas);
         let Timed { output: frame, queued, ran } = canvas;
-        Ok(after(shown, Timed { output: Shown { frame, letterbox }, queued, ran }))
+        Ok(add_times(input, Timed { output: DetectorInput { frame, letterbox }, queued, ran }))
     }
 
     /// Runs the operation on its device, or `code` on the CPU if it has none. Also runs `code` if
@@ -146,12 +146,12 @@ impl Pixels<'_> {
 }
 
 /// Input of the detector: pixels and their position on its canvas.
-pub(super) struct Shown {
+pub(super) struct DetectorInput {
     pub(super) frame: Arc<Frame>,
     pub(super) letterbox: Letterbox,
 }
 
-impl Shown {
+impl DetectorInput {
     fn canvas(canvas: Frame) -> Self {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
         Self { frame: Arc::new(canvas), letterbox }
@@ -159,6 +159,6 @@ impl Shown {
 }
 
 /// Returns `second` with the times of `first` added.
-fn after<A, B>(first: Timed<A>, second: Timed<B>) -> Timed<B> {
+fn add_times<A, B>(first: Timed<A>, second: Timed<B>) -> Timed<B> {
     Timed { queued: first.queued + second.queued, ran: first.ran + second.ran, ..second }
 }

@@ -14,8 +14,8 @@
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 
 use super::options::Settings;
-use super::pixels::Shown;
-use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, turn};
+use super::pixels::DetectorInput;
+use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, rotation};
 use futures::{StreamExt, TryStreamExt};
 use inference::Priority;
 use std::sync::Arc;
@@ -29,41 +29,41 @@ use vision::{Detection, Frame, View, keep_best, nms};
 /// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
 /// 90, 180 and 270 degrees, YuNet reports the scores 0.94, none, 0.87 and 0.83. SCRFD 2.5G reports
 /// 0.81, 0.69, none and 0.59.
-const CONVINCING: f32 = 0.9;
+const UPRIGHT_SCORE: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
 /// pixels, and detectors reliably find a face that fills the view.
-const SMALL: u32 = 192;
+const SMALL_VIEW: u32 = 192;
 /// Maximum canvas side that needs no small view. SCRFD 2.5G finds a face that fills 384 pixels and
 /// misses one that fills 480.
-const NO_SMALL: u32 = 384;
+const MAX_SIDE_WITHOUT_SMALL: u32 = 384;
 /// Minimum longer side of a face in the small view, in pixels of that view. Smaller faces are
 /// detected better on the canvas, and other small detections are noise.
-const SMALL_FACE: f32 = 64.0;
+const MIN_SMALL_VIEW_FACE: f32 = 64.0;
 /// Longer side in canvas pixels below which a face is tiny. Near a tiny face there may be faces
 /// that are too small for this view.
-const TINY: f32 = 24.0;
+const TINY_SIDE: f32 = 24.0;
 /// Minimum score of a tiny box that counts as a sign of faces, as a fraction of the detector's own
 /// `min_score`.
-const FAINT: f32 = 0.6;
+const TINY_SCORE_SHARE: f32 = 0.6;
 /// Maximum number of tiles of one level. An image of 50 megapixels has about 270 tiles at its full
 /// resolution.
-const MOST_TILES: usize = 320;
+const MAX_TILES: usize = 320;
 /// Scale (canvas pixels per image pixel) up to which a view can miss faces because they are too
 /// small. At a scale of one half, it misses faces under 24 image pixels.
-const BLIND: f64 = 0.5;
+const COARSE_SCALE: f64 = 0.5;
 /// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
 /// faces that are almost too small.
-const SURE: f32 = 0.8;
+const RELIABLE_SCORE: f32 = 0.8;
 /// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. It
 /// bounds the cost of a large image without faces: an image of 24 megapixels has levels of 6 and 20
 /// tiles.
-const MOST_BLIND_TILES: usize = 32;
+const MAX_SPECULATIVE_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
-const VIEW_FACES: usize = 1_000;
+const MAX_VIEW_FACES: usize = 1_000;
 /// Maximum number of faces that are compared directly on the async thread. For so few faces, the
 /// comparison takes less time than moving it to another thread.
-const FEW_FACES: usize = 256;
+const MAX_FACES_INLINE: usize = 256;
 /// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
 /// leave space for other images.
 const TILES_IN_FLIGHT: usize = 8;
@@ -79,7 +79,7 @@ pub(super) struct Found {
 
 /// The detections of one or more views.
 #[derive(Default)]
-struct Seen {
+struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
@@ -113,111 +113,113 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Searches the upright image. If rotation is enabled and no face has a score of at least
-    /// [`CONVINCING`], it also searches the rotated image. The rotation with the highest total
+    /// [`UPRIGHT_SCORE`], it also searches the rotated image. The rotation with the highest total
     /// score is selected. If scores are equal, the upright image is preferred.
     ///
     /// A canvas that is not square is rotated by 180 degrees only, because its model accepts no
     /// other shape.
     async fn run(&self, rotate: Rotate, timings: &mut Timings) -> Result<Found, AnalyzeError> {
         let mut views = 0;
-        let mut best = (self.whole(0, timings, &mut views).await?, 0);
-        if rotate == Rotate::Auto && best.0.detections.iter().all(|d| d.det_score < CONVINCING) {
+        let mut best = (self.search_whole(0, timings, &mut views).await?, 0);
+        if rotate == Rotate::Auto && best.0.detections.iter().all(|d| d.det_score < UPRIGHT_SCORE) {
             let square = self.settings.canvas.0 == self.settings.canvas.1;
             for degrees in [90, 180, 270] {
                 if degrees == 180 || square {
-                    let seen = self.whole(degrees, timings, &mut views).await?;
-                    if total_score(&seen.detections) > total_score(&best.0.detections) {
-                        best = (seen, degrees);
+                    let found = self.search_whole(degrees, timings, &mut views).await?;
+                    if total_score(&found.detections) > total_score(&best.0.detections) {
+                        best = (found, degrees);
                     }
                 }
             }
         }
-        let (seen, rotation) = best;
-        let detections = self.closer(seen, rotation, timings, &mut views).await?;
+        let (found, rotation) = best;
+        let detections = self.search_tiles(found, rotation, timings, &mut views).await?;
         Ok(Found { detections, rotation, views })
     }
 
     /// Searches the whole image: on the canvas and, if [`Self::wants_small`], also in the small
     /// view.
-    async fn whole(
+    async fn search_whole(
         &self,
         rotation: u32,
         timings: &mut Timings,
         views: &mut usize,
-    ) -> Result<Seen, AnalyzeError> {
+    ) -> Result<ViewDetections, AnalyzeError> {
         let (image, canvas) = (self.image(), self.settings.canvas);
-        let mut seen = self.look(View::whole(image, canvas), rotation).await?;
-        seen.account(timings);
+        let mut found = self.search_view(View::whole(image, canvas), rotation).await?;
+        found.account(timings);
         *views += 1;
-        if self.wants_small(&seen) {
+        if self.wants_small(&found) {
             let fixed = self.analyzer.engine().detector().fixed_size;
-            let view = View::small(image, (SMALL, SMALL), fixed.unwrap_or((SMALL, SMALL)));
-            let mut small = self.look(view, rotation).await?;
+            let view =
+                View::small(image, (SMALL_VIEW, SMALL_VIEW), fixed.unwrap_or((SMALL_VIEW, SMALL_VIEW)));
+            let mut small = self.search_view(view, rotation).await?;
             small.account(timings);
             *views += 1;
-            let least = SMALL_FACE / view.letterbox.scale;
-            small.detections.retain(|face| longer(face) >= least);
-            seen.detections.append(&mut small.detections);
-            seen.detections = self.suppress(seen.detections, timings).await?;
+            let min_side = MIN_SMALL_VIEW_FACE / view.letterbox.scale;
+            small.detections.retain(|face| longer_side(face) >= min_side);
+            found.detections.append(&mut small.detections);
+            found.detections = self.suppress(found.detections, timings).await?;
         }
-        Ok(seen)
+        Ok(found)
     }
 
     /// Returns `true` if the small view must be searched too. A detector that accepts any size
     /// processes a small canvas at almost no cost. For a detector of fixed size, the small view
     /// costs as much as the whole image, so [`Passes::Auto`] uses it only if nothing was found.
-    fn wants_small(&self, seen: &Seen) -> bool {
+    fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
         let cheap = self.analyzer.engine().detector().fixed_size.is_none();
         match self.settings.passes {
-            _ if width.max(height) <= NO_SMALL => false,
+            _ if width.max(height) <= MAX_SIDE_WITHOUT_SMALL => false,
             Passes::Single => false,
-            Passes::Auto => cheap || seen.detections.is_empty(),
+            Passes::Auto => cheap || found.detections.is_empty(),
             Passes::Thorough => true,
         }
     }
 
     /// Adds the detections of the tiles to those of the whole image.
-    async fn closer(
+    async fn search_tiles(
         &self,
-        mut seen: Seen,
+        mut found: ViewDetections,
         rotation: u32,
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<Vec<Detection>, AnalyzeError> {
         let (image, canvas) = (self.image(), self.settings.canvas);
-        let mut all = std::mem::take(&mut seen.detections);
+        let mut all = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
         while scale < 1.0 && self.settings.passes != Passes::Single {
-            let blind = scale <= BLIND && all.iter().all(|face| face.det_score < SURE);
-            let promising = self.settings.passes == Passes::Thorough || seen.tiny > 0;
+            let may_miss_small =
+                scale <= COARSE_SCALE && all.iter().all(|face| face.det_score < RELIABLE_SCORE);
+            let promising = self.settings.passes == Passes::Thorough || found.tiny > 0;
             scale *= 2.0;
             let tiles = View::tiles(image, canvas, scale);
-            let affordable = tiles.len() <= if promising { MOST_TILES } else { MOST_BLIND_TILES };
-            if !(promising || blind) || !affordable {
+            let affordable = tiles.len() <= if promising { MAX_TILES } else { MAX_SPECULATIVE_TILES };
+            if !(promising || may_miss_small) || !affordable {
                 break;
             }
             *views += tiles.len();
-            seen = self.look_at_all(tiles, rotation).await?;
-            seen.account(timings);
-            gather(&mut all, &mut seen.detections);
+            found = self.search_views(tiles, rotation).await?;
+            found.account(timings);
+            gather(&mut all, &mut found.detections);
         }
         self.suppress(all, timings).await
     }
 
     /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
-    async fn look_at_all(&self, views: Vec<View>, rotation: u32) -> Result<Seen, AnalyzeError> {
+    async fn search_views(&self, views: Vec<View>, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let started = Instant::now();
-        let looks = futures::stream::iter(views.into_iter().map(|view| self.look(view, rotation)));
+        let searches = futures::stream::iter(views.into_iter().map(|view| self.search_view(view, rotation)));
         let mut queued: Option<Duration> = None;
-        let mut all = Seen::default();
-        let mut looks = std::pin::pin!(looks.buffered(TILES_IN_FLIGHT));
-        while let Some(mut seen) = looks.try_next().await? {
-            gather(&mut all.detections, &mut seen.detections);
-            all.tiny += seen.tiny;
-            all.drawn += seen.drawn;
-            all.ran += seen.ran;
-            queued = Some(queued.map_or(seen.queued, |least| least.min(seen.queued)));
+        let mut all = ViewDetections::default();
+        let mut searches = std::pin::pin!(searches.buffered(TILES_IN_FLIGHT));
+        while let Some(mut found) = searches.try_next().await? {
+            gather(&mut all.detections, &mut found.detections);
+            all.tiny += found.tiny;
+            all.drawn += found.drawn;
+            all.ran += found.ran;
+            queued = Some(queued.map_or(found.queued, |least| least.min(found.queued)));
         }
         // Only the shortest wait counts as time in the queue. The other tiles wait for tiles of the
         // same image.
@@ -231,29 +233,34 @@ impl Search<'_> {
 
     /// Searches one view, rotated clockwise by `rotation` degrees, and returns the faces that lie
     /// completely inside the view.
-    async fn look(&self, view: View, rotation: u32) -> Result<Seen, AnalyzeError> {
+    async fn search_view(&self, view: View, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let engine = self.analyzer.engine();
         let view = View { letterbox: engine.adapt_letterbox(view.letterbox), ..view };
-        let drawn = self.analyzer.pixels().shown(self.frame, view, rotation, self.priority).await?;
-        let Shown { frame, letterbox } = drawn.output;
+        let drawn = self.analyzer.pixels().detector_input(self.frame, view, rotation, self.priority).await?;
+        let DetectorInput { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;
-        let faint = engine.detector().min_score * FAINT;
-        let timed = engine.detect_frame(frame, letterbox, faint.min(min_score), self.priority).await?;
-        let mut seen =
-            Seen { queued: drawn.queued + timed.queued, drawn: drawn.ran, ran: timed.ran, ..Seen::default() };
+        let min_tiny_score = engine.detector().min_score * TINY_SCORE_SHARE;
+        let timed =
+            engine.detect_frame(frame, letterbox, min_tiny_score.min(min_score), self.priority).await?;
+        let mut found = ViewDetections {
+            queued: drawn.queued + timed.queued,
+            drawn: drawn.ran,
+            ran: timed.ran,
+            ..ViewDetections::default()
+        };
         for face in timed.output {
-            let tiny = longer(&face) < TINY && face.det_score >= faint;
-            let face = view.restore(&turn::back(&face, view.letterbox.canvas, rotation));
+            let tiny = longer_side(&face) < TINY_SIDE && face.det_score >= min_tiny_score;
+            let face = view.restore(&rotation::unrotate(&face, view.letterbox.canvas, rotation));
             if view.cuts(&face.bbox) {
                 continue;
             }
-            seen.tiny += usize::from(tiny);
+            found.tiny += usize::from(tiny);
             if face.det_score >= min_score {
-                seen.detections.push(face);
+                found.detections.push(face);
             }
         }
-        keep_best(&mut seen.detections, VIEW_FACES);
-        Ok(seen)
+        keep_best(&mut found.detections, MAX_VIEW_FACES);
+        Ok(found)
     }
 
     /// Removes duplicates: among faces that overlap, only the face with the best score is kept. The
@@ -265,13 +272,13 @@ impl Search<'_> {
         timings: &mut Timings,
     ) -> Result<Vec<Detection>, AnalyzeError> {
         let iou = self.analyzer.engine().detector().nms_iou;
-        if faces.len() <= FEW_FACES {
+        if faces.len() <= MAX_FACES_INLINE {
             return Ok(nms(faces, iou));
         }
-        let kept = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
-        timings.queue += kept.queued;
-        timings.detect += kept.ran;
-        Ok(kept.output)
+        let best = self.analyzer.cpu().run(move || nms(faces, iou)).await?;
+        timings.queue += best.queued;
+        timings.detect += best.ran;
+        Ok(best.output)
     }
 
     fn image(&self) -> (u32, u32) {
@@ -279,7 +286,7 @@ impl Search<'_> {
     }
 }
 
-impl Seen {
+impl ViewDetections {
     fn account(&self, timings: &mut Timings) {
         timings.queue += self.queued;
         timings.letterbox += self.drawn;
@@ -298,7 +305,7 @@ fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
     }
 }
 
-fn longer(face: &Detection) -> f32 {
+fn longer_side(face: &Detection) -> f32 {
     face.bbox.width.max(face.bbox.height)
 }
 

@@ -76,7 +76,7 @@ impl Cluster {
         self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
     }
 
-    fn absorb(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         let weight = self.weight + other.weight;
         for (own, others) in self.mean.iter_mut().zip(&other.mean) {
             *own = (*own * self.weight + others * other.weight) / weight;
@@ -174,7 +174,7 @@ impl Graph {
             let (Some(mut merged), Some(other)) = (self.clusters[a].take(), self.clusters[b].take()) else {
                 continue;
             };
-            merged.absorb(other);
+            merged.merge(other);
             let neighbours = std::mem::take(&mut merged.neighbours);
             let index = self.clusters.len();
             self.clusters.push(Some(merged));

@@ -4,7 +4,7 @@
 //! The jobs are enqueued in the transaction that ends the crawl. They are therefore not lost, and
 //! they do not exist if the transaction is rolled back.
 
-use crate::domain::jobs::{NextRun, Notice};
+use crate::domain::jobs::{NextRun, WebhookMessage};
 use crate::domain::{CrawlOptions, NotificationError};
 use domain::CrawlState;
 use queue::Queue;
@@ -24,7 +24,7 @@ pub(crate) async fn ended(
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
     let mut jobs = Vec::new();
     if options.webhook.is_some() {
-        jobs.push(Notice::new(crawl).job());
+        jobs.push(WebhookMessage::new(crawl).job());
     }
     if let Some(every) = options.every
         && crawl.state != CrawlState::Cancelled

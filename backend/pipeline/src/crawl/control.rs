@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 /// Maximum number of jobs, and of rows of each ledger, that one transaction closes. Such a
 /// transaction takes about a tenth of a second.
-const PIECE: i64 = 5_000;
+const CHUNK: i64 = 5_000;
 /// Maximum number of attempts to cancel a recurring crawl whose next run starts in the meantime.
-const LOOKS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// The result of retrying discarded jobs.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +75,7 @@ impl Crawls {
         let crawl = self.store().crawl(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
         // Between two queries a run can end and schedule the next one, or the next one can start.
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             let run = self.store().live_run(series).await?;
             let ended = match run {
                 Some(run) => match self.cancel_run(run).await {
@@ -102,7 +102,7 @@ impl Crawls {
     /// The same transaction closes the first piece of its rows and jobs, which is sufficient for
     /// most crawls. A task closes the rest piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        let (crawl, closing) = retried("cancel_crawl", || self.begin_to_close(id)).await?;
+        let (crawl, closing) = retried("cancel_crawl", || self.begin_closing(id)).await?;
         if closing {
             let crawls = self.clone();
             // If this process ends before the task, `reconcile` continues.
@@ -117,13 +117,13 @@ impl Crawls {
 
     /// Changes the state and closes the first piece. Returns the crawl, and whether rows or jobs
     /// remain to be closed.
-    async fn begin_to_close(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
+    async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
-        let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
+        let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
         let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
-        let rows = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, PIECE).await?;
-        let closing = jobs.cast_signed() >= PIECE || rows >= PIECE;
+        let rows = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
+        let closing = jobs.cast_signed() >= CHUNK || rows >= CHUNK;
         self.store().set_closing(tx.conn(), id, closing).await?;
         notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
         tx.commit().await?;
@@ -135,14 +135,14 @@ impl Crawls {
     pub(super) async fn close(&self, id: Uuid) -> Result<(), CrawlError> {
         loop {
             let mut tx = self.store().begin().await?;
-            let jobs = self.queue().cancel_group(tx.conn(), id, PIECE).await?;
-            let rows = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, PIECE).await {
+            let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+            let rows = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
                 // The crawl and its rows were deleted in the meantime. Its jobs still have to be
                 // cancelled.
                 Err(StoreError::NotFound { .. }) => 0,
                 rows => rows?,
             };
-            let done = jobs.cast_signed() < PIECE && rows < PIECE;
+            let done = jobs.cast_signed() < CHUNK && rows < CHUNK;
             if done {
                 self.store().set_closing(tx.conn(), id, false).await?;
             }
@@ -177,23 +177,23 @@ impl Crawls {
         kind: Option<&str>,
         crawl: Option<Uuid>,
     ) -> Result<Retried, CrawlError> {
-        let mut told = Retried::default();
+        let mut result = Retried::default();
         let mut before = None;
         loop {
-            let rows = self.queue().list(Some(JobState::Discarded), kind, crawl, before, PIECE).await?;
+            let rows = self.queue().list(Some(JobState::Discarded), kind, crawl, before, CHUNK).await?;
             for row in &rows {
                 match self.retry(row.id).await {
-                    Ok(_) => told.retried += 1,
-                    Err(CrawlError::Store(StoreError::Conflict(why))) => told.left.push((row.id, why)),
+                    Ok(_) => result.retried += 1,
+                    Err(CrawlError::Store(StoreError::Conflict(why))) => result.left.push((row.id, why)),
                     Err(CrawlError::Queue(why @ (QueueError::Duplicate(_) | QueueError::NotFound(_)))) => {
-                        told.left.push((row.id, why.to_string()));
+                        result.left.push((row.id, why.to_string()));
                     }
                     Err(error) => return Err(error),
                 }
             }
             match rows.last() {
                 Some(last) => before = Some(last.id),
-                None => return Ok(told),
+                None => return Ok(result),
             }
         }
     }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 impl Crawls {
     /// Adds a crawl's seeds to its ledgers and enqueues their jobs.
-    pub(super) async fn sow(
+    pub(super) async fn enqueue_seeds(
         &self,
         tx: &mut Tx,
         crawl: &Crawl,
@@ -51,7 +51,7 @@ impl Crawls {
             let options: CrawlOptions = serde_json::from_value(previous.options.clone())
                 .map_err(|error| StoreError::Invalid(format!("the options cannot be parsed: {error}")))?;
             let crawl = self.store().insert_next_run(tx.conn(), &previous).await?;
-            self.sow(&mut tx, &crawl, &options).await?;
+            self.enqueue_seeds(&mut tx, &crawl, &options).await?;
             next = Some(crawl);
         }
         tx.commit().await?;

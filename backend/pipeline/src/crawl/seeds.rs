@@ -5,17 +5,17 @@ use std::collections::HashSet;
 use url::Url;
 
 /// Maximum number of seeds of one crawl.
-const MOST: usize = 10_000;
+const MAX_SEEDS: usize = 10_000;
 /// Maximum total size, in bytes, of the seeds of one crawl in their normal form, which the service
 /// stores. Percent escapes can make the normal form three times as long as the seed in the request.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_SEED_BYTES: usize = 1 << 20;
 
 /// Parses and normalises seeds and removes duplicates. Keeps the order.
 pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
-    if seeds.is_empty() || seeds.len() > MOST {
+    if seeds.is_empty() || seeds.len() > MAX_SEEDS {
         return Err(CrawlError::invalid(
             "seeds",
-            format!("the list has {} entries; 1 to {MOST} http or https URLs are allowed", seeds.len()),
+            format!("the list has {} entries; 1 to {MAX_SEEDS} http or https URLs are allowed", seeds.len()),
         ));
     }
     let mut bytes = 0;
@@ -34,11 +34,11 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
             bytes += url.as_str().len();
             urls.push(url);
         }
-        if bytes > MOST_BYTES {
+        if bytes > MAX_SEED_BYTES {
             return Err(CrawlError::invalid(
                 "seeds",
                 format!(
-                    "the normalised URLs have more than {MOST_BYTES} bytes in total; start several crawls instead"
+                    "the normalised URLs have more than {MAX_SEED_BYTES} bytes in total; start several crawls instead"
                 ),
             ));
         }

@@ -14,8 +14,8 @@ pub struct Interval {
 
 /// Minutes of each unit, largest first.
 const UNITS: [(char, u32); 4] = [('w', 7 * 24 * 60), ('d', 24 * 60), ('h', 60), ('m', 1)];
-const LEAST: u32 = 5;
-const MOST: u32 = 366 * 24 * 60;
+const MIN_MINUTES: u32 = 5;
+const MAX_MINUTES: u32 = 366 * 24 * 60;
 
 impl Interval {
     /// Returns the interval as a duration.
@@ -41,7 +41,7 @@ impl FromStr for Interval {
             return Err(wrong());
         }
         let minutes = number.parse::<u32>().ok().and_then(|n| n.checked_mul(*minutes)).ok_or_else(wrong)?;
-        if (LEAST..=MOST).contains(&minutes) { Ok(Self { minutes }) } else { Err(wrong()) }
+        if (MIN_MINUTES..=MAX_MINUTES).contains(&minutes) { Ok(Self { minutes }) } else { Err(wrong()) }
     }
 }
 

@@ -97,13 +97,13 @@ impl NextRun {
 
 /// A message to a crawl's webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Notice {
+pub(crate) struct WebhookMessage {
     pub(crate) crawl_id: Uuid,
     /// `crawl.completed`, `crawl.failed` or `crawl.cancelled`.
     pub(crate) event: String,
 }
 
-impl Notice {
+impl WebhookMessage {
     /// Creates the message for a crawl that has ended.
     pub(crate) fn new(crawl: &Crawl) -> Self {
         Self { crawl_id: crawl.id, event: format!("crawl.{}", crawl.state) }

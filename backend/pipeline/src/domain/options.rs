@@ -95,8 +95,8 @@ const DEPTHS: RangeInclusive<i64> = 0..=50;
 const PAGES: RangeInclusive<i64> = 1..=1_000_000;
 const IMAGES: RangeInclusive<i64> = 1..=10_000_000;
 const DELAYS: RangeInclusive<u64> = 0..=300_000;
-const ALLOWED_HOSTS: usize = 1000;
-const LONGEST_WEBHOOK: usize = 2000;
+const MAX_ALLOWED_HOSTS: usize = 1000;
+const MAX_WEBHOOK_LENGTH: usize = 2000;
 
 impl CrawlOptions {
     /// Checks every range.
@@ -113,10 +113,10 @@ impl CrawlOptions {
         if let Some(webhook) = &self.webhook {
             check_webhook(webhook)?;
         }
-        if self.allow.len() > ALLOWED_HOSTS {
+        if self.allow.len() > MAX_ALLOWED_HOSTS {
             return Err(CrawlError::invalid(
                 "allow",
-                format!("the list has {} hosts; at most {ALLOWED_HOSTS} are allowed", self.allow.len()),
+                format!("the list has {} hosts; at most {MAX_ALLOWED_HOSTS} are allowed", self.allow.len()),
             ));
         }
         match self.allow.iter().find(|host| !is_host_pattern(host)) {
@@ -172,10 +172,10 @@ fn check_webhook(url: &Url) -> Result<(), CrawlError> {
             format!("has the scheme {:?}; allowed are http and https", url.scheme()),
         ));
     }
-    if url.as_str().len() > LONGEST_WEBHOOK {
+    if url.as_str().len() > MAX_WEBHOOK_LENGTH {
         return Err(CrawlError::invalid(
             "webhook",
-            format!("has {} characters; at most {LONGEST_WEBHOOK} are allowed", url.as_str().len()),
+            format!("has {} characters; at most {MAX_WEBHOOK_LENGTH} are allowed", url.as_str().len()),
         ));
     }
     Ok(())

@@ -15,7 +15,7 @@ const CROP_MARGIN: f32 = 0.25;
 const THUMBNAIL_QUALITY: u8 = 80;
 const CROP_QUALITY: u8 = 90;
 /// Number of blobs of one image that are written concurrently.
-const WRITES: usize = 8;
+const WRITES_IN_FLIGHT: usize = 8;
 
 /// Keys of the written blobs.
 pub(super) struct StoredBlobs {
@@ -66,7 +66,7 @@ impl Ingest {
             .output;
         let keys = futures::stream::iter(encoded.clone())
             .map(|blob| self.inner.blobs.put(blob.kind, blob.extension, blob.bytes))
-            .buffered(WRITES)
+            .buffered(WRITES_IN_FLIGHT)
             .try_collect::<Vec<String>>()
             .await?;
         let written = keys.iter().cloned().zip(encoded).collect();

@@ -37,7 +37,7 @@ pub struct Enrolment {
     /// Options of the analysis. Their profile is the one used to assess the stored face.
     pub options: AnalyzeOptions,
     /// The profile that the face must meet to be enrolled.
-    pub demands: Profile,
+    pub required_profile: Profile,
     /// Whether to enrol the face even if it does not meet the profile.
     pub force: bool,
     /// Whether to move the face if it belongs to another subject.
@@ -79,12 +79,12 @@ pub enum EnrolError {
 
 /// Returns the requirements that a face does not meet. For a face without a quality report, this is
 /// `not_judged`.
-pub fn lacks(quality: Option<&QualityReport>, demands: Profile, aligned: bool) -> Vec<String> {
-    if demands == Profile::Off {
+pub fn unmet_requirements(quality: Option<&QualityReport>, required: Profile, aligned: bool) -> Vec<String> {
+    if required == Profile::Off {
         return Vec::new();
     }
     let Some(quality) = quality else { return vec!["not_judged".into()] };
-    let mut reasons = quality.unmet_limits(demands);
+    let mut reasons = quality.unmet_limits(required);
     reasons.retain(|reason| !aligned || !UNKNOWN_OF_ALIGNED.contains(&reason.as_str()));
     reasons
 }
@@ -113,7 +113,7 @@ impl Ingest {
         if face.embedding.is_none() {
             return Err(EnrolError::NoEmbedding);
         }
-        let reasons = lacks(face.quality.as_ref(), enrolment.demands, *aligned);
+        let reasons = unmet_requirements(face.quality.as_ref(), enrolment.required_profile, *aligned);
         if !reasons.is_empty() && !enrolment.force {
             return Err(EnrolError::Quality(reasons));
         }
@@ -142,7 +142,7 @@ impl Ingest {
         for address in asked.iter().chain(&answered) {
             erased |= store.suppresses_address(tx.conn(), collection, address).await?;
         }
-        if erased || !self.judge(&mut tx, collection, None, analysis).await?.is_clear() {
+        if erased || !self.suppressed_parts(&mut tx, collection, None, analysis).await?.is_clear() {
             let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
             return Err(StoreError::Conflict(sentence.into()).into());
         }

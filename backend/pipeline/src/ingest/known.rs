@@ -75,25 +75,25 @@ impl Ingest {
         result: ImageUrlResult<'_>,
         done: Ingested,
     ) -> Result<Option<Ingested>, IngestError> {
-        let mut ending = self.open(incoming, claim).await?;
+        let mut settlement = self.begin_settlement(incoming, claim).await?;
         if let Some(image) = result.image
-            && !self.inner.store.lock_image(ending.tx.conn(), image).await?
+            && !self.inner.store.lock_image(settlement.tx.conn(), image).await?
         {
             return Ok(None);
         }
-        self.close(ending, result).await?;
+        self.commit_settlement(settlement, result).await?;
         Ok(Some(done))
     }
 
     /// Returns how an image relates to the stored images. Acquires no locks.
-    pub(super) async fn near(
+    pub(super) async fn find_relation(
         &self,
         collection: Uuid,
         hashes: &PerceptualHashes,
         frame: &Frame,
     ) -> Result<Relation, StoreError> {
         let mut tx = self.inner.store.begin().await?;
-        self.look(&mut tx, collection, hashes, frame).await
+        self.relation_in(&mut tx, collection, hashes, frame).await
     }
 
     /// Returns how an image relates to the stored images, after waiting for all transactions that
@@ -101,7 +101,7 @@ impl Ingest {
     /// processed at the same time would both be stored.
     ///
     /// The images in the result are locked until the end of the transaction.
-    pub(super) async fn near_settled(
+    pub(super) async fn find_relation_locked(
         &self,
         tx: &mut Tx,
         collection: Uuid,
@@ -109,22 +109,22 @@ impl Ingest {
         frame: &Frame,
     ) -> Result<Relation, StoreError> {
         let store = &self.inner.store;
-        store.lock_keys(tx.conn(), &rendezvous(collection, hashes)).await?;
-        for _ in 0..super::LOOKS {
-            let relation = self.look(tx, collection, hashes, frame).await?;
-            let held = match &relation {
+        store.lock_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
+        for _ in 0..super::MAX_ATTEMPTS {
+            let relation = self.relation_in(tx, collection, hashes, frame).await?;
+            let locked = match &relation {
                 Relation::New => true,
                 Relation::Duplicate(image) => store.lock_image(tx.conn(), *image).await?,
                 Relation::Supersedes(images) => store.lock_to_replace(tx.conn(), images).await?,
             };
-            if held {
+            if locked {
                 return Ok(relation);
             }
         }
         Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
     }
 
-    async fn look(
+    async fn relation_in(
         &self,
         tx: &mut Tx,
         collection: Uuid,
@@ -149,11 +149,11 @@ impl Ingest {
 ///
 /// Hashes that differ in fewer than eight bits have an equal byte. Unrelated images sometimes share
 /// a lock, which causes only a short wait.
-fn rendezvous(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
+fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;
-    let byte = |place: u64| (hashes.p >> (place * 8)) & 0xFF;
-    (0..8_u64).map(|place| (base | (place << 8) | byte(place)).cast_signed()).collect()
+    let byte = |index: u64| (hashes.p >> (index * 8)) & 0xFF;
+    (0..8_u64).map(|index| (base | (index << 8) | byte(index)).cast_signed()).collect()
 }
 
 #[cfg(test)]
@@ -165,12 +165,13 @@ mod tests {
     fn near_hashes_meet_and_collections_do_not() {
         let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
         let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
-        let a: HashSet<i64> = rendezvous(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        let a: HashSet<i64> = near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
         // One flipped bit in each of seven bytes.
         let near: HashSet<i64> =
-            rendezvous(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
+            near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
         assert_eq!(a.intersection(&near).count(), 1);
-        let elsewhere: HashSet<i64> = rendezvous(other, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
+        let elsewhere: HashSet<i64> =
+            near_lock_keys(other, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
         assert_eq!(a.intersection(&elsewhere).count(), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
-use super::suppress::Place;
+use super::suppress::ImageAddress;
 use super::versions::Versions;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, outcome, suppress};
 use crate::completion::CompletionCheck;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 /// The transaction that settles an image's row, completes its job and, if this was the last row,
 /// ends its crawl.
-pub(super) struct Ending {
+pub(super) struct Settlement {
     pub(super) tx: Tx,
     check: Option<CompletionCheck>,
     claim: Option<Claim>,
@@ -30,11 +30,11 @@ pub(super) struct Ending {
 
 impl Ingest {
     /// Begins the transaction. Fails if the claim is lost, before anything is written.
-    pub(super) async fn open(
+    pub(super) async fn begin_settlement(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-    ) -> Result<Ending, IngestError> {
+    ) -> Result<Settlement, IngestError> {
         let mut tx = self.inner.store.begin().await?;
         let mut check = None;
         if let Some(claim) = claim {
@@ -43,13 +43,17 @@ impl Ingest {
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
         let moved_to = incoming.moved_to.clone();
-        Ok(Ending { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
+        Ok(Settlement { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
     /// Settles the row with the result, ends the crawl if this was its last row,
     /// and commits.
-    pub(super) async fn close(&self, ending: Ending, result: ImageUrlResult<'_>) -> Result<(), IngestError> {
-        let Ending { mut tx, check, claim, image_url, moved_to, visit } = ending;
+    pub(super) async fn commit_settlement(
+        &self,
+        settlement: Settlement,
+        result: ImageUrlResult<'_>,
+    ) -> Result<(), IngestError> {
+        let Settlement { mut tx, check, claim, image_url, moved_to, visit } = settlement;
         let store = &self.inner.store;
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.settle_image_url(tx.conn(), image_url, result).await?;
@@ -84,10 +88,15 @@ impl Ingest {
         partly: bool,
     ) -> Result<Option<Ingested>, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
-        let mut ending = self.open(incoming, claim).await?;
-        store.lock_suppressions(ending.tx.conn(), incoming.collection, false).await?;
+        let mut settlement = self.begin_settlement(incoming, claim).await?;
+        store.lock_suppressions(settlement.tx.conn(), incoming.collection, false).await?;
         if !self
-            .judge(&mut ending.tx, incoming.collection, Some(Place::of(incoming)), analysis)
+            .suppressed_parts(
+                &mut settlement.tx,
+                incoming.collection,
+                Some(ImageAddress::of(incoming)),
+                analysis,
+            )
             .await?
             .is_clear()
         {
@@ -96,37 +105,41 @@ impl Ingest {
         let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
             let (collection, frame) = (incoming.collection, &analysis.frame);
-            match self.near_settled(&mut ending.tx, collection, &analysis.hashes, frame).await? {
+            match self.find_relation_locked(&mut settlement.tx, collection, &analysis.hashes, frame).await? {
                 Relation::New => {}
                 Relation::Supersedes(images) => {
-                    versions = self.versions(&mut ending.tx, &images, analysis).await?;
+                    versions = self.versions(&mut settlement.tx, &images, analysis).await?;
                 }
                 Relation::Duplicate(image) => {
                     let reason = Reason::NearDuplicate;
-                    self.close(ending, result(ImageState::Duplicate, Some(reason.clone()), image)).await?;
+                    self.commit_settlement(
+                        settlement,
+                        result(ImageState::Duplicate, Some(reason.clone()), image),
+                    )
+                    .await?;
                     return Ok(Some(Ingested::Duplicate { image, reason }));
                 }
             }
         }
         let image = new_image(analysis, blobs.thumbnail.clone());
-        let inserted = store.insert_image(ending.tx.conn(), incoming.collection, &image).await?;
+        let inserted = store.insert_image(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
-            return self.lost_race(ending, incoming.dedupe, image).await.map(Some);
+            return self.lost_race(settlement, incoming.dedupe, image).await.map(Some);
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
             .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
             .collect();
-        store.insert_faces(ending.tx.conn(), incoming.collection, image.id, &faces).await?;
-        self.keep_blobs(&mut ending.tx, blobs).await?;
+        store.insert_faces(settlement.tx.conn(), incoming.collection, image.id, &faces).await?;
+        self.keep_blobs(&mut settlement.tx, blobs).await?;
         let smaller = &versions.replaced;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
-            let conn = ending.tx.conn();
+            let conn = settlement.tx.conn();
             unused = store.replace_images(conn, smaller, image.id, incoming.image_url).await?;
         }
-        self.audit_versions(&mut ending.tx, incoming.collection, image.id, &versions).await?;
+        self.audit_versions(&mut settlement.tx, incoming.collection, image.id, &versions).await?;
         let reason = partly.then_some(Reason::FacesSuppressed);
-        self.close(ending, result(ImageState::Processed, reason, image.id)).await?;
+        self.commit_settlement(settlement, result(ImageState::Processed, reason, image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
@@ -136,14 +149,20 @@ impl Ingest {
     }
 
     /// Settles an image whose bytes another transaction stored after the first check.
-    async fn lost_race(&self, ending: Ending, dedupe: Dedupe, image: Uuid) -> Result<Ingested, IngestError> {
+    async fn lost_race(
+        &self,
+        settlement: Settlement,
+        dedupe: Dedupe,
+        image: Uuid,
+    ) -> Result<Ingested, IngestError> {
         if dedupe == Dedupe::Off {
-            self.close(ending, result(ImageState::Processed, None, image)).await?;
+            self.commit_settlement(settlement, result(ImageState::Processed, None, image)).await?;
             let faces = self.inner.store.image(image).await?.face_count.unsigned_abs() as usize;
             return Ok(Ingested::Stored { image, faces });
         }
         let reason = Reason::ExactDuplicate;
-        self.close(ending, result(ImageState::Duplicate, Some(reason.clone()), image)).await?;
+        self.commit_settlement(settlement, result(ImageState::Duplicate, Some(reason.clone()), image))
+            .await?;
         Ok(Ingested::Duplicate { image, reason })
     }
 }

@@ -19,7 +19,7 @@ const IN_FLIGHT: usize = 32;
 
 /// A face that keeps its embedding of a different model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Left {
+pub struct NotReembedded {
     /// The face.
     pub face_id: Uuid,
     /// Name of the model of its embedding.
@@ -36,7 +36,7 @@ pub struct Reembedded {
     /// Number of faces whose embedding was replaced by one of the current model.
     pub done: u64,
     /// Faces whose embedding could not be recomputed.
-    pub left: Vec<Left>,
+    pub left: Vec<NotReembedded>,
 }
 
 impl Ingest {
@@ -80,7 +80,7 @@ impl Ingest {
         while let Some((embedded, face)) = work.next().await {
             match embedded? {
                 Ok(embedding) => embeddings.push((face.id, embedding.as_slice().to_vec())),
-                Err(reason) => all.left.push(Left { face_id: face.id, model: face.model, reason }),
+                Err(reason) => all.left.push(NotReembedded { face_id: face.id, model: face.model, reason }),
             }
         }
         all.done += self.inner.store.replace_embeddings(model, &embeddings).await?;

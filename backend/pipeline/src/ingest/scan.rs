@@ -53,15 +53,15 @@ struct Lease {
 }
 
 impl Lease {
-    fn keep(store: Store, scan: Uuid) -> Self {
+    fn start(store: Store, scan: Uuid) -> Self {
         let lost = Arc::new(AtomicBool::new(false));
-        let told = lost.clone();
+        let task_lost = lost.clone();
         let task = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(RENEWAL).await;
                 match renew(&store, scan).await {
                     Ok(true) => {}
-                    Ok(false) => return told.store(true, Ordering::Relaxed),
+                    Ok(false) => return task_lost.store(true, Ordering::Relaxed),
                     Err(error) => tracing::warn!(%scan, %error, "failed to renew the lease of a scan"),
                 }
             }
@@ -78,9 +78,9 @@ impl Drop for Lease {
 
 async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
     let mut tx = store.begin().await?;
-    let lives = store.renew_scan(tx.conn(), scan, LEASE).await?;
+    let is_held = store.renew_scan(tx.conn(), scan, LEASE).await?;
     tx.commit().await?;
-    Ok(lives)
+    Ok(is_held)
 }
 
 /// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
@@ -122,7 +122,7 @@ impl Scan {
         let crawl = store.insert_crawl(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
         store.renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;
-        let lease = Arc::new(Lease::keep(store.clone(), crawl.id));
+        let lease = Arc::new(Lease::start(store.clone(), crawl.id));
         Ok(Self { store, ingest, crawl, dedupe, options, lease })
     }
 

@@ -22,7 +22,7 @@ use store::suppressions::{SKETCH_BITS, Sketch};
 /// If no value was measured, the limit is slightly stricter than the match threshold. At the angle
 /// of the threshold, `256 * acos(threshold) / pi` bits differ on average; the limit is 5 bits
 /// lower.
-pub fn most_differing_bits(embedder: &EmbedderInfo) -> u32 {
+pub fn max_differing_bits(embedder: &EmbedderInfo) -> u32 {
     let angle = f64::from(embedder.match_threshold.clamp(-1.0, 1.0)).acos() / std::f64::consts::PI;
     let expected = (SKETCH_BITS as f64 * angle) as u32;
     embedder.sketch_bits.unwrap_or(expected.saturating_sub(5))

@@ -21,29 +21,29 @@ const PAINT_MARGIN: f32 = 0.3;
 
 /// Which parts of an image are suppressed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct SuppressedParts {
     /// The reason, if the whole image is suppressed.
     pub(super) whole: Option<Reason>,
     /// Indices of the suppressed faces in the analysis.
     pub(super) faces: Vec<usize>,
 }
 
-/// Where an image was found.
+/// The addresses of an image: that of its ledger row, and the one after redirects.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ImageAddress<'a> {
     /// The row of the image ledger.
     row: Uuid,
     /// The final address of the fetch, if it differs from the row's address.
     moved_to: Option<&'a str>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ImageAddress<'a> {
     pub(super) fn of(incoming: &'a Incoming) -> Self {
         Self { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
     }
 }
 
-impl Verdict {
+impl SuppressedParts {
     pub(super) fn is_clear(&self) -> bool {
         *self == Self::default()
     }
@@ -62,7 +62,7 @@ impl Ingest {
 
     /// Returns the reason if the whole image is suppressed. Checks its address, its bytes, and
     /// its hashes if they are known.
-    pub(super) async fn refusal(
+    pub(super) async fn suppression_reason(
         &self,
         incoming: &Incoming,
         sha256: &[u8; 32],
@@ -73,8 +73,8 @@ impl Ingest {
         if !store.suppresses(tx.conn(), incoming.collection).await? {
             return Ok(None);
         }
-        let place = Place::of(incoming);
-        if store.suppresses_url(tx.conn(), incoming.collection, place.row, place.moved_to).await? {
+        let address = ImageAddress::of(incoming);
+        if store.suppresses_url(tx.conn(), incoming.collection, address.row, address.moved_to).await? {
             return Ok(Some(Reason::SuppressedUrl));
         }
         let pictures = self.suppressed(&mut tx, incoming.collection, sha256, hashes).await?;
@@ -82,29 +82,29 @@ impl Ingest {
     }
 
     /// Returns which faces of an analysed image are suppressed, or whether the whole image is.
-    /// Checks the address too if `place` is given.
-    pub(super) async fn judge(
+    /// Checks the address too if `address` is given.
+    pub(super) async fn suppressed_parts(
         &self,
         tx: &mut Tx,
         collection: Uuid,
-        place: Option<Place<'_>>,
+        address: Option<ImageAddress<'_>>,
         analysis: &Analysis,
-    ) -> Result<Verdict, StoreError> {
+    ) -> Result<SuppressedParts, StoreError> {
         let store = &self.inner.store;
-        let mut verdict = Verdict::default();
+        let mut suppressed = SuppressedParts::default();
         if !store.suppresses(tx.conn(), collection).await? {
-            return Ok(verdict);
+            return Ok(suppressed);
         }
-        if let Some(Place { row, moved_to }) = place
+        if let Some(ImageAddress { row, moved_to }) = address
             && store.suppresses_url(tx.conn(), collection, row, moved_to).await?
         {
-            verdict.whole = Some(Reason::SuppressedUrl);
-            return Ok(verdict);
+            suppressed.whole = Some(Reason::SuppressedUrl);
+            return Ok(suppressed);
         }
         let pictures = self.suppressed(tx, collection, &analysis.sha256, Some(&analysis.hashes)).await?;
         if pictures.iter().any(|picture| picture.region.is_none()) {
-            verdict.whole = Some(Reason::SuppressedImage);
-            return Ok(verdict);
+            suppressed.whole = Some(Reason::SuppressedImage);
+            return Ok(suppressed);
         }
         let known = self.suppressed_people(tx, collection, analysis).await?;
         let mut person = false;
@@ -113,13 +113,13 @@ impl Ingest {
                 || pictures.iter().any(|picture| is_region_of(picture, analysis, &face.detection.bbox))
             {
                 person |= known[at];
-                verdict.faces.push(at);
+                suppressed.faces.push(at);
             }
         }
-        if !verdict.faces.is_empty() && verdict.faces.len() == analysis.faces.len() {
-            verdict.whole = Some(if person { Reason::SuppressedPerson } else { Reason::SuppressedFace });
+        if !suppressed.faces.is_empty() && suppressed.faces.len() == analysis.faces.len() {
+            suppressed.whole = Some(if person { Reason::SuppressedPerson } else { Reason::SuppressedFace });
         }
-        Ok(verdict)
+        Ok(suppressed)
     }
 
     /// Settles the row as suppressed.
@@ -136,15 +136,15 @@ impl Ingest {
             detail,
             image: None,
         };
-        let ending = self.open(incoming, claim).await?;
-        self.close(ending, result).await?;
+        let settlement = self.begin_settlement(incoming, claim).await?;
+        self.commit_settlement(settlement, result).await?;
         Ok(Ingested::Suppressed { reason })
     }
 
     /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
     /// from the painted frame. The chips of the other faces have already been cut and are painted
     /// separately.
-    pub(super) async fn without(
+    pub(super) async fn without_faces(
         &self,
         mut analysis: Analysis,
         faces: &[usize],
@@ -216,7 +216,7 @@ impl Ingest {
     ) -> Result<Vec<bool>, StoreError> {
         let mut known = vec![false; analysis.faces.len()];
         let Some(sketcher) = &self.inner.sketcher else { return Ok(known) };
-        let (places, sketches): (Vec<usize>, Vec<Sketch>) = analysis
+        let (indices, sketches): (Vec<usize>, Vec<Sketch>) = analysis
             .faces
             .iter()
             .enumerate()
@@ -225,9 +225,9 @@ impl Ingest {
                 Some((at, sketcher.sketch(self.inner.model_id, embedding.as_slice())))
             })
             .unzip();
-        let most = super::most_differing_bits(self.inner.analyzer.engine().embedder());
-        let found = self.inner.store.suppressed_sketches(tx.conn(), collection, &sketches, most).await?;
-        for (at, is_known) in places.into_iter().zip(found) {
+        let max_bits = super::max_differing_bits(self.inner.analyzer.engine().embedder());
+        let found = self.inner.store.suppressed_sketches(tx.conn(), collection, &sketches, max_bits).await?;
+        for (at, is_known) in indices.into_iter().zip(found) {
             known[at] = is_known;
         }
         Ok(known)

@@ -44,17 +44,18 @@ impl Ingest {
         let older = store.faces_to_replace(tx.conn(), smaller).await?;
         let threshold = analyzer.engine().embedder().match_threshold;
         let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
-        let shown = analysis.faces.iter().filter_map(|face| Shown::of(face, (width, height)));
-        let shown: Vec<Shown<'_>> = shown.collect();
+        let new_faces = analysis.faces.iter().filter_map(|face| VersionFace::of(face, (width, height)));
+        let new_faces: Vec<VersionFace<'_>> = new_faces.collect();
         let mut missing = BTreeSet::new();
         let mut versions = Versions::default();
         for image in smaller {
-            let mut free: Vec<&Shown<'_>> = shown.iter().collect();
+            let mut free: Vec<&VersionFace<'_>> = new_faces.iter().collect();
             for face in older.iter().filter(|face| face.image_id == *image) {
                 // A face with an embedding of a different model cannot be compared, so its image is
                 // kept.
-                let same =
-                    free.iter().position(|shown| face.model_id == *model_id && shown.is(face, threshold));
+                let same = free.iter().position(|candidate| {
+                    face.model_id == *model_id && candidate.is_same_face(face, threshold)
+                });
                 match same {
                     Some(at) => {
                         free.swap_remove(at);
@@ -104,13 +105,13 @@ impl Ingest {
 }
 
 /// A face in the larger version.
-struct Shown<'a> {
+struct VersionFace<'a> {
     /// The bounding box as fractions of the image size.
     region: Rect,
     embedding: &'a [f32],
 }
 
-impl<'a> Shown<'a> {
+impl<'a> VersionFace<'a> {
     /// Returns `None` for a face without an embedding, because it is not stored.
     fn of(face: &'a AnalyzedFace, (width, height): (f32, f32)) -> Option<Self> {
         let Rect { x, y, width: w, height: h } = face.detection.bbox;
@@ -120,7 +121,7 @@ impl<'a> Shown<'a> {
 
     /// Returns `true` if this is the older face: at the same place, with at least the minimum
     /// similarity of a match. Both embeddings have length 1.
-    fn is(&self, older: &OlderFace, threshold: f32) -> bool {
+    fn is_same_face(&self, older: &OlderFace, threshold: f32) -> bool {
         let [x, y, width, height] = older.region;
         let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();
         self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU && cosine >= threshold
@@ -133,8 +134,8 @@ mod tests {
 
     #[test]
     fn a_face_is_the_same_at_the_same_place_with_a_similar_embedding() {
-        let shown =
-            Shown { region: Rect { x: 0.2, y: 0.2, width: 0.2, height: 0.2 }, embedding: &[1.0, 0.0] };
+        let new_face =
+            VersionFace { region: Rect { x: 0.2, y: 0.2, width: 0.2, height: 0.2 }, embedding: &[1.0, 0.0] };
         let older = |x: f32, cosine: f32| OlderFace {
             image_id: Uuid::nil(),
             model_id: 1,
@@ -145,7 +146,7 @@ mod tests {
         for (x, cosine, same) in
             [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
         {
-            assert_eq!(shown.is(&older(x, cosine), 0.36), same, "{x} {cosine}");
+            assert_eq!(new_face.is_same_face(&older(x, cosine), 0.36), same, "{x} {cosine}");
         }
     }
 }

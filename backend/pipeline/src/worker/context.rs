@@ -1,10 +1,10 @@
 //! Code common to the handlers of `scan_page` and `scan_image`, including the end of their jobs.
 //! Fetching and storing are in their own modules.
 
-use super::host_throttle::{HostThrottle, Own};
+use super::host_throttle::{HostThrottle, RequestedDelay};
 use super::job_error::JobError;
-use super::maps::Maps;
 use super::robots::RobotsCache;
+use super::sitemap_permits::SitemapPermits;
 use crate::completion::CompletionCheck;
 use crate::domain::NotificationError;
 use crate::domain::{Row, RowEnd};
@@ -38,7 +38,7 @@ pub(super) struct Context {
     pub(super) config: crawl::Config,
     pub(super) throttle: Arc<HostThrottle>,
     pub(super) robots: RobotsCache,
-    pub(super) maps: Maps,
+    pub(super) sitemap_permits: SitemapPermits,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct CrawlView {
 
 impl CrawlView {
     /// Returns the delay set in the crawl's own options.
-    pub(super) fn own_delay(&self) -> Option<Own> {
+    pub(super) fn own_delay(&self) -> Option<RequestedDelay> {
         let delay = self.options.delay_ms.map(Duration::from_millis)?;
-        Some(Own { collection: self.crawl.collection_id, delay })
+        Some(RequestedDelay { collection: self.crawl.collection_id, delay })
     }
 }
 
@@ -72,13 +72,13 @@ impl Context {
             config,
             throttle,
             robots,
-            maps: Maps::default(),
+            sitemap_permits: SitemapPermits::default(),
             crawls: Mutex::default(),
         }
     }
 
     /// Runs the work of a job and ends the job, so that the row and the job always end together.
-    pub(super) async fn drive(
+    pub(super) async fn run_and_end(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,
@@ -92,19 +92,19 @@ impl Context {
                 Err(error) => error,
             },
             // The crawl has been cancelled, so no result would be stored.
-            () = self.left(crawl) => return Outcome::Stale,
+            () = self.until_cancelled(crawl) => return Outcome::Stale,
             // The claim is lost or will be released. In both cases the row does not change, and
             // snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
-        match self.conclude(job, crawl, row, error).await {
+        match self.handle_error(job, crawl, row, error).await {
             Ok(outcome) => outcome,
             Err(QueueError::Stale(_)) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
         }
     }
 
-    async fn conclude(
+    async fn handle_error(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,
@@ -180,7 +180,7 @@ impl Context {
     }
 
     /// Waits until the crawl has been cancelled or deleted. Ignores failures of the database.
-    async fn left(&self, id: Uuid) {
+    async fn until_cancelled(&self, id: Uuid) {
         loop {
             tokio::time::sleep(CRAWL_TTL).await;
             match self.view(id).await {

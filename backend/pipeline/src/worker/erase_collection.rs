@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Wait before the next attempt if a row was added while the last piece was erased.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// The handler of `erase_collection`. If the process is killed at any point, the next attempt
 /// continues: finished pieces are committed, and the rest still exists.
@@ -95,7 +95,7 @@ impl Handler for EraseCollection {
             match self.piece(collection).await {
                 Ok(Piece::Last) => break,
                 Ok(Piece::Some) => {}
-                Ok(Piece::Stuck) => return Outcome::Snooze(OffsetDateTime::now_utc() + PAUSE),
+                Ok(Piece::Stuck) => return Outcome::Snooze(OffsetDateTime::now_utc() + RETRY_WAIT),
                 Err(error) => return Outcome::Retry(error.to_string(), None),
             }
         }

@@ -24,12 +24,12 @@ pub(super) struct FetchPolicy<'a> {
     context: &'a Context,
     view: &'a CrawlView,
     area: Area<'a>,
-    held: PermitGuard,
+    permit_guard: PermitGuard,
 }
 
 impl<'a> FetchPolicy<'a> {
     pub(super) fn new(context: &'a Context, view: &'a CrawlView, area: Area<'a>) -> Self {
-        Self { context, view, area, held: PermitGuard::new(context.throttle.clone()) }
+        Self { context, view, area, permit_guard: PermitGuard::new(context.throttle.clone()) }
     }
 
     /// Fetches under this policy.
@@ -62,8 +62,8 @@ impl PermitGuard {
     }
 
     /// Acquires a permit for the URL's host.
-    pub(super) async fn take(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
-        let permit = self.throttle.take(&urls::host_key(url), delay).await?;
+    pub(super) async fn acquire(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
+        let permit = self.throttle.acquire(&urls::host_key(url), delay).await?;
         *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
         Ok(())
     }
@@ -72,7 +72,7 @@ impl PermitGuard {
     pub(super) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
         let outcome =
             status.map_or(Outcome::Failed, |status| Outcome::Answered { status, retry_after, took });
-        if let Some(task) = self.ending(Some(outcome)) {
+        if let Some(task) = self.spawn_release(Some(outcome)) {
             let _ = task.await;
         }
     }
@@ -80,10 +80,10 @@ impl PermitGuard {
     /// Releases the permit without waiting. The fetch was dropped, so the host's response is
     /// unknown.
     pub(super) fn abandon(&self) {
-        drop(self.ending(None));
+        drop(self.spawn_release(None));
     }
 
-    fn ending(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
+    fn spawn_release(&self, outcome: Option<Outcome>) -> Option<tokio::task::JoinHandle<()>> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         // Without a runtime, the process is ending. The permit then expires.
         let runtime = tokio::runtime::Handle::try_current().ok()?;
@@ -123,14 +123,14 @@ impl HopPolicy for FetchPolicy<'_> {
             robots_delay = robots.crawl_delay();
         }
         let delay = self.context.throttle.delay(self.view.own_delay(), robots_delay);
-        self.held.take(url, delay).await
+        self.permit_guard.acquire(url, delay).await
     }
 
     async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        self.held.end(status, retry_after, took).await;
+        self.permit_guard.end(status, retry_after, took).await;
     }
 
     fn abandoned(&self, _url: &Url) {
-        self.held.abandon();
+        self.permit_guard.abandon();
     }
 }

@@ -9,92 +9,97 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Initial and minimum number of concurrent requests to a host.
-const FIRST: usize = 2;
+const MIN_CONCURRENCY: usize = 2;
 /// A response within this time raises the limit by one. A slower or missing response halves it.
-const QUICK: Duration = Duration::from_secs(1);
+const FAST_RESPONSE: Duration = Duration::from_secs(1);
 /// Interval between the retry times of rejected jobs, and maximum time from now until a retry.
-const STEP: Duration = Duration::from_millis(50);
-const HORIZON: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(10);
 /// Number of hosts in memory above which idle hosts are removed.
-const HOSTS: usize = 10_000;
+const MAX_HOSTS: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct HostConcurrency(Mutex<HashMap<String, HostState>>);
 
 #[derive(Debug)]
 struct HostState {
-    inside: usize,
+    in_flight: usize,
     allowed: usize,
     /// Whether a job waits for the host's next permit.
     waited_for: bool,
     /// The latest retry time assigned to a rejected job.
-    told: Instant,
+    last_retry_time: Instant,
 }
 
 impl HostConcurrency {
     /// Admits a request until the result is dropped, or returns how long to wait before the next
     /// attempt.
-    pub(super) fn enter(self: &Arc<Self>, host: &str) -> Result<Inside, Duration> {
+    pub(super) fn acquire(self: &Arc<Self>, host: &str) -> Result<ConcurrencyPermit, Duration> {
         self.with(host, |state| {
-            if state.inside < state.allowed {
-                state.inside += 1;
-                return Ok(Inside { hosts: Arc::clone(self), host: host.to_owned() });
+            if state.in_flight < state.allowed {
+                state.in_flight += 1;
+                return Ok(ConcurrencyPermit { hosts: Arc::clone(self), host: host.to_owned() });
             }
             let now = Instant::now();
-            let next = state.told.max(now) + STEP;
-            state.told = if next > now + HORIZON { now + STEP } else { next };
-            Err(state.told - now)
+            let next = state.last_retry_time.max(now) + RETRY_INTERVAL;
+            state.last_retry_time = if next > now + MAX_RETRY_WAIT { now + RETRY_INTERVAL } else { next };
+            Err(state.last_retry_time - now)
         })
     }
 
     /// Adapts the limit after a request. `took` is the time until the response; `None` means that
     /// there was no response.
-    pub(super) fn answered(&self, host: &str, took: Option<Duration>) {
+    pub(super) fn record_response(&self, host: &str, took: Option<Duration>) {
         self.with(host, |state| {
             state.allowed = match took {
-                Some(took) if took < QUICK => state.allowed.saturating_add(1),
-                _ => (state.allowed / 2).max(FIRST),
+                Some(took) if took < FAST_RESPONSE => state.allowed.saturating_add(1),
+                _ => (state.allowed / 2).max(MIN_CONCURRENCY),
             };
         });
     }
 
-    /// Reserves the only place for a job that waits for the host's next permit. Returns `None` if
-    /// it is occupied. Dropping the place releases it.
-    pub(super) fn wait<'a>(&'a self, host: &'a str) -> Option<Place<'a>> {
+    /// Reserves the only slot for a job that waits for the host's next permit. Returns `None` if
+    /// it is occupied. Dropping the slot releases it.
+    pub(super) fn wait<'a>(&'a self, host: &'a str) -> Option<WaitSlot<'a>> {
         let free = self.with(host, |state| !std::mem::replace(&mut state.waited_for, true));
-        free.then_some(Place { hosts: self, host })
+        free.then_some(WaitSlot { hosts: self, host })
     }
 
-    fn with<T>(&self, host: &str, look: impl FnOnce(&mut HostState) -> T) -> T {
+    fn with<T>(&self, host: &str, update: impl FnOnce(&mut HostState) -> T) -> T {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if hosts.len() >= HOSTS && !hosts.contains_key(host) {
-            hosts.retain(|_, state| state.inside > 0 || state.waited_for);
+        if hosts.len() >= MAX_HOSTS && !hosts.contains_key(host) {
+            hosts.retain(|_, state| state.in_flight > 0 || state.waited_for);
         }
-        let new = || HostState { inside: 0, allowed: FIRST, waited_for: false, told: Instant::now() };
-        look(hosts.entry(host.to_owned()).or_insert_with(new))
+        let new = || HostState {
+            in_flight: 0,
+            allowed: MIN_CONCURRENCY,
+            waited_for: false,
+            last_retry_time: Instant::now(),
+        };
+        update(hosts.entry(host.to_owned()).or_insert_with(new))
     }
 }
 
-/// A request that was admitted.
+/// Counts as one request in flight until it is dropped.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct ConcurrencyPermit {
     hosts: Arc<HostConcurrency>,
     host: String,
 }
 
-impl Drop for Inside {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        self.hosts.with(&self.host, |state| state.inside = state.inside.saturating_sub(1));
+        self.hosts.with(&self.host, |state| state.in_flight = state.in_flight.saturating_sub(1));
     }
 }
 
-/// The place of a job that waits for a host's permit.
-pub(super) struct Place<'a> {
+/// The slot of a job that waits for a host's permit.
+pub(super) struct WaitSlot<'a> {
     hosts: &'a HostConcurrency,
     host: &'a str,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         self.hosts.with(self.host, |state| state.waited_for = false);
     }
@@ -104,45 +109,45 @@ impl Drop for Place<'_> {
 mod tests {
     use super::*;
 
-    fn let_in(hosts: &Arc<HostConcurrency>, host: &str) -> Vec<Inside> {
-        (0..100).map_while(|_| hosts.enter(host).ok()).collect()
+    fn acquire_all(hosts: &Arc<HostConcurrency>, host: &str) -> Vec<ConcurrencyPermit> {
+        (0..100).map_while(|_| hosts.acquire(host).ok()).collect()
     }
 
     #[test]
     fn quick_answers_let_more_in_and_slow_ones_fewer() {
         let hosts = Arc::new(HostConcurrency::default());
-        let first = let_in(&hosts, "a");
-        assert_eq!((first.len(), let_in(&hosts, "b").len()), (2, 2));
-        hosts.answered("a", Some(Duration::from_millis(5)));
+        let first = acquire_all(&hosts, "a");
+        assert_eq!((first.len(), acquire_all(&hosts, "b").len()), (2, 2));
+        hosts.record_response("a", Some(Duration::from_millis(5)));
         drop(first);
-        assert_eq!(let_in(&hosts, "a").len(), 3);
+        assert_eq!(acquire_all(&hosts, "a").len(), 3);
         for _ in 0..5 {
-            hosts.answered("a", Some(Duration::from_millis(5)));
+            hosts.record_response("a", Some(Duration::from_millis(5)));
         }
-        assert_eq!(let_in(&hosts, "a").len(), 8);
-        hosts.answered("a", Some(Duration::from_secs(2)));
-        assert_eq!(let_in(&hosts, "a").len(), 4);
+        assert_eq!(acquire_all(&hosts, "a").len(), 8);
+        hosts.record_response("a", Some(Duration::from_secs(2)));
+        assert_eq!(acquire_all(&hosts, "a").len(), 4);
         for _ in 0..3 {
-            hosts.answered("a", None);
+            hosts.record_response("a", None);
         }
-        assert_eq!(let_in(&hosts, "a").len(), 2);
+        assert_eq!(acquire_all(&hosts, "a").len(), 2);
     }
 
     #[test]
     fn those_who_come_back_come_one_after_the_other() {
         let hosts = Arc::new(HostConcurrency::default());
-        let _inside = let_in(&hosts, "a");
-        let told: Vec<Duration> = (0..500).map(|_| hosts.enter("a").expect_err("full")).collect();
-        assert!(told.iter().all(|wait| *wait <= HORIZON));
-        assert!(told[99] > STEP * 50, "{told:?}");
+        let _held = acquire_all(&hosts, "a");
+        let waits: Vec<Duration> = (0..500).map(|_| hosts.acquire("a").expect_err("full")).collect();
+        assert!(waits.iter().all(|wait| *wait <= MAX_RETRY_WAIT));
+        assert!(waits[99] > RETRY_INTERVAL * 50, "{waits:?}");
     }
 
     #[test]
     fn one_may_wait_at_a_time() {
         let hosts = HostConcurrency::default();
-        let place = hosts.wait("a");
-        assert!(place.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());
-        drop(place);
+        let slot = hosts.wait("a");
+        assert!(slot.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());
+        drop(slot);
         assert!(hosts.wait("a").is_some());
     }
 }

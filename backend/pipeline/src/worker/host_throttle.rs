@@ -4,7 +4,7 @@
 //! The state is in the database, so that all processes share it: permits, pauses, and the pace
 //! derived from a host's responses ([`crawler::pace`]).
 
-use super::host_concurrency::{HostConcurrency, Inside};
+use super::host_concurrency::{ConcurrencyPermit, HostConcurrency};
 use crate::crawl::Config;
 use crawler::FetchError;
 use crawler::pace::{Bounds, Outcome, Pace};
@@ -18,13 +18,13 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
-const LONGEST_ADAPTIVE: Duration = Duration::from_secs(10);
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of refusing hosts in memory. For other hosts, the pace is read only when they
 /// refuse again.
-const HOSTS: usize = 10_000;
+const MAX_REFUSING_HOSTS: usize = 10_000;
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -39,7 +39,7 @@ pub(super) struct HostThrottle {
 
 /// The delay that a crawl sets, and the collection whose requests it applies to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
+pub(super) struct RequestedDelay {
     pub(super) collection: Uuid,
     pub(super) delay: Duration,
 }
@@ -63,7 +63,7 @@ pub(super) struct HostPermit {
     host: String,
     token: i64,
     delay: Delay,
-    inside: Option<Inside>,
+    concurrency: Option<ConcurrencyPermit>,
 }
 
 impl HostThrottle {
@@ -75,13 +75,14 @@ impl HostThrottle {
     ///
     /// A crawl's own delay applies to its own collection only, because one tenant must not slow
     /// down the crawls of others.
-    pub(super) fn delay(&self, own: Option<Own>, robots: Option<Duration>) -> Delay {
+    pub(super) fn delay(&self, own: Option<RequestedDelay>, robots: Option<Duration>) -> Delay {
         let robots = robots.unwrap_or_default();
         let default = self.config.default_delay;
         let least = own.map_or(default, |own| own.delay).max(robots).min(self.config.longest_delay);
         let shared = least.min(default.max(robots));
         let longer = own.filter(|_| least > shared);
-        let own_delay = |own: Own| OwnDelay { collection: own.collection, delay_ms: millis(least) };
+        let own_delay =
+            |own: RequestedDelay| OwnDelay { collection: own.collection, delay_ms: millis(least) };
         Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
     }
 
@@ -89,17 +90,20 @@ impl HostThrottle {
     ///
     /// # Errors
     /// Fails with [`FetchError::Postponed`], which contains the time of the next useful attempt.
-    pub(super) async fn take(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
+    pub(super) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
         let too_many = |wait| FetchError::Postponed(OffsetDateTime::now_utc() + wait);
-        let inside =
-            if delay.least.is_zero() { Some(self.concurrency.enter(host).map_err(too_many)?) } else { None };
-        let token = self.take_turn(host, delay).await?;
-        Ok(HostPermit { host: host.to_owned(), token, delay, inside })
+        let concurrency = if delay.least.is_zero() {
+            Some(self.concurrency.acquire(host).map_err(too_many)?)
+        } else {
+            None
+        };
+        let token = self.acquire_token(host, delay).await?;
+        Ok(HostPermit { host: host.to_owned(), token, delay, concurrency })
     }
 
-    async fn take_turn(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
+    async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
         let deadline = OffsetDateTime::now_utc() + self.config.patience;
         loop {
             let shared = millis(delay.shared);
@@ -123,7 +127,7 @@ impl HostThrottle {
             }
             // One job waits here, so that the host's next permit is used. The others return to the
             // queue, so that jobs of other hosts can run.
-            let Some(_place) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(until)) };
+            let Some(_slot) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(until)) };
             tokio::time::sleep(wait).await;
         }
     }
@@ -135,9 +139,9 @@ impl HostThrottle {
             Some(Outcome::Answered { took, .. }) => Some(took),
             _ => None,
         };
-        if let Some(inside) = permit.inside {
-            self.concurrency.answered(&permit.host, took);
-            drop(inside);
+        if let Some(admitted) = permit.concurrency {
+            self.concurrency.record_response(&permit.host, took);
+            drop(admitted);
         }
         let Delay { least, shared, own, adaptive } = permit.delay;
         let mut delay = shared;
@@ -152,7 +156,7 @@ impl HostThrottle {
                 delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
                 refusals: known.refusals.max(0).unsigned_abs(),
             };
-            let longest = if adaptive { LONGEST_ADAPTIVE } else { least };
+            let longest = if adaptive { MAX_ADAPTIVE_DELAY } else { least };
             let (after, asked) = before.after(outcome, Bounds { least, longest });
             pause = asked;
             // A crawl with its own delay does not change the pace of the host.
@@ -190,7 +194,7 @@ impl HostThrottle {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Outcome::Answered { status: 429 | 503, .. } => {
-                if refusing.len() < HOSTS {
+                if refusing.len() < MAX_REFUSING_HOSTS {
                     refusing.insert(host.to_owned());
                 }
                 true

@@ -30,7 +30,7 @@ impl Handler for ScanImage {
             Err(error) => return Outcome::Discard(error),
         };
         let row = Row::new(Ledger::ImageUrls, image.image_url_id);
-        self.0.drive(&job, image.crawl_id, row, cancel, scan(&self.0, &image, job.claim)).await
+        self.0.run_and_end(&job, image.crawl_id, row, cancel, scan(&self.0, &image, job.claim)).await
     }
 }
 
@@ -45,7 +45,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         dedupe: view.options.dedupe,
         options: AnalyzeOptions {
             quality_profile: view.quality_profile,
-            ..context.ingest.analyzer().config().keeping()
+            ..context.ingest.analyzer().config().storing_options()
         },
         moved_to: None,
         fetched: None,

@@ -13,7 +13,7 @@ use store::StoreError;
 use time::OffsetDateTime;
 
 /// Maximum wait that a host's `Retry-After` can cause for one URL.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Why a job did not succeed.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl JobError {
                 Self::Retry { reason, detail, at: Some(now + robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {
-                let at = retry_after.map(|wait| now + wait.min(LONGEST_RETRY_AFTER));
+                let at = retry_after.map(|wait| now + wait.min(MAX_RETRY_AFTER));
                 Self::Retry { reason, detail, at }
             }
             _ if error.is_transient() => Self::Retry { reason, detail, at: None },

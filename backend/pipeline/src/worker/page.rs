@@ -4,7 +4,7 @@
 use super::context::{Context, CrawlView};
 use super::fetch_policy::{Area, FetchPolicy};
 use super::job_error::JobError;
-use super::page_outcome::{self, Memory, PageOutcome, Rules};
+use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use super::{http_cache, yields};
 use crate::completion::CompletionCheck;
 use crate::domain::NotificationError;
@@ -39,25 +39,25 @@ impl Handler for ScanPage {
             Err(error) => return Outcome::Discard(error),
         };
         let row = Row::new(Ledger::Pages, page.page_id);
-        self.0.drive(&job, page.crawl_id, row, cancel, scan(&self.0, &page, job.claim)).await
+        self.0.run_and_end(&job, page.crawl_id, row, cancel, scan(&self.0, &page, job.claim)).await
     }
 }
 
 async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
-    let is_map = looks_like_map(job);
+    let is_sitemap = looks_like_sitemap(job);
     let reader = reader_of(context, &job.url);
-    let mut known = match view.options.revalidate && !is_map {
+    let mut known = match view.options.revalidate && !is_sitemap {
         true => context.store.cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?,
         false => None,
     };
-    let mut place = None;
+    let mut fetch_permit = None;
     // This function holds the permit for reading until it has stored the result.
     let (outcome, _reading) = loop {
-        if is_map && place.is_none() {
-            place = context.maps.fetch_large(job.page_id)?;
+        if is_sitemap && fetch_permit.is_none() {
+            fetch_permit = context.sitemap_permits.fetch_large(job.page_id)?;
         }
-        let kind = match (is_map, &place) {
+        let kind = match (is_sitemap, &fetch_permit) {
             (false, _) => Kind::Page,
             (true, None) => Kind::SmallSitemap,
             (true, Some(_)) => Kind::Sitemap,
@@ -71,7 +71,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
-                context.maps.remember_large(job.page_id);
+                context.sitemap_permits.remember_large(job.page_id);
                 continue;
             }
             fetched => fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?,
@@ -79,7 +79,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         if fetched.status == http_cache::NOT_MODIFIED
             && let Some(known) = known.take()
         {
-            match take_over(context, &view, job, fetched, known).await? {
+            match reuse_stored(context, &view, job, fetched, known).await? {
                 Some(outcome) => break (outcome, None),
                 // The stored visit cannot be read, so fetch the complete page.
                 None => continue,
@@ -87,7 +87,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         }
         let content = content(job, &fetched);
         let reading = match content {
-            Content::Map => Some(context.maps.read().await?),
+            Content::Sitemap => Some(context.sitemap_permits.read().await?),
             _ => None,
         };
         break (read(context, &view, job, fetched, content).await?, reading);
@@ -112,7 +112,7 @@ async fn read(
             Err(JobError::skipped(Reason::NoSitemap, "the response is an HTML page, not a sitemap"))
         }
         Content::Html => read_page(context, view, job, fetched).await,
-        Content::Map => read_map(context, view, job, fetched).await,
+        Content::Sitemap => read_sitemap(context, view, job, fetched).await,
         Content::Image => Ok(page_outcome::of_image(job, &fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("(none)");
@@ -128,14 +128,14 @@ async fn read(
 
 /// Returns `true` if the URL has the form of a sitemap's or a feed's, which may be larger than a
 /// page. After the fetch, [`content`] decides.
-fn looks_like_map(job: &PageJob) -> bool {
+fn looks_like_sitemap(job: &PageJob) -> bool {
     let path = job.url.path().to_ascii_lowercase();
     job.sitemap.is_some() || [".xml", ".xml.gz", ".rss", ".atom"].iter().any(|end| path.ends_with(end))
 }
 
 enum Content {
     Html,
-    Map,
+    Sitemap,
     Image,
     Other,
 }
@@ -152,12 +152,12 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     }
     let root = sitemap::root(&fetched.body);
     match (mime, root) {
-        (_, Some(root)) if sitemap::is_root(&root) => Content::Map,
+        (_, Some(root)) if sitemap::is_root(&root) => Content::Sitemap,
         ("text/html" | "application/xhtml+xml", _) => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
         ("", _) if begins_like_markup(&fetched.body) => Content::Html,
         // A text sitemap: a list of URLs.
-        ("text/plain", _) if job.sitemap.is_some() => Content::Map,
+        ("text/plain", _) if job.sitemap.is_some() => Content::Sitemap,
         _ => Content::Other,
     }
 }
@@ -191,11 +191,11 @@ async fn read_page(
     let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
     let rules = Rules::new(context, view, job);
     let outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
-    Ok(PageOutcome { memory: Memory::Replaced(visit), ..outcome })
+    Ok(PageOutcome { visit_change: VisitChange::Replaced(visit), ..outcome })
 }
 
 /// Reuses the stored content of an unchanged page. Returns `None` if it cannot be unpacked.
-async fn take_over(
+async fn reuse_stored(
     context: &Context,
     view: &Arc<CrawlView>,
     job: &PageJob,
@@ -215,10 +215,10 @@ async fn take_over(
     let mut outcome = on_a_thread(move || page_outcome::of_page(&rules, fetched, page, sitemaps)).await?;
     outcome.result.reason.get_or_insert(Reason::NotModified);
     http_cache::saved("page", visit.bytes);
-    Ok(Some(PageOutcome { memory: Memory::Renewed, ..outcome }))
+    Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
 }
 
-async fn read_map(
+async fn read_sitemap(
     context: &Context,
     view: &Arc<CrawlView>,
     job: &PageJob,
@@ -227,7 +227,7 @@ async fn read_map(
     let rules = Rules::new(context, view, job);
     on_a_thread(move || {
         let map = sitemap::parse(&fetched.body, &fetched.url);
-        page_outcome::of_map(&rules, fetched, map)
+        page_outcome::of_sitemap(&rules, fetched, map)
     })
     .await
 }
@@ -266,7 +266,7 @@ async fn store_once(
     reader: &str,
 ) -> Result<(usize, usize, PageResult), NotificationError> {
     let Context { store, queue, .. } = context;
-    let PageOutcome { sitemaps, nested, images, home, memory, mentions, .. } = outcome;
+    let PageOutcome { sitemaps, nested, images, home, visit_change, mentions, .. } = outcome;
     let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
@@ -308,10 +308,10 @@ async fn store_once(
         jobs.extend(yields::jobs(store, &mut tx, &view.crawl, rows).await?);
     }
     store.settle_page(tx.conn(), job.page_id, &result).await?;
-    match memory {
-        Memory::Untouched => {}
-        Memory::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
-        Memory::Replaced(visit) => {
+    match visit_change {
+        VisitChange::Unchanged => {}
+        VisitChange::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
+        VisitChange::Replaced(visit) => {
             store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct PageOutcome {
     /// The addresses of everything that the page links to or contains.
     pub(super) mentions: Vec<String>,
     /// The change of the stored visit.
-    pub(super) memory: Memory,
+    pub(super) visit_change: VisitChange,
 }
 
 impl PageOutcome {
@@ -44,15 +44,15 @@ impl PageOutcome {
             home: None,
             result,
             mentions: Vec::new(),
-            memory: Memory::Untouched,
+            visit_change: VisitChange::Unchanged,
         }
     }
 }
 
 /// How the stored visit of a page changes.
-pub(super) enum Memory {
+pub(super) enum VisitChange {
     /// No change, because the content is not an HTML page.
-    Untouched,
+    Unchanged,
     /// This visit replaces the last one. `None` only deletes the last one, because this visit has
     /// no validators.
     Replaced(Option<CachedPage>),
@@ -85,8 +85,8 @@ impl Rules {
 /// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
 /// seed.
 ///
-/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or [`of_map`] on
-/// a thread of the async runtime.
+/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
+/// [`of_sitemap`] on a thread of the async runtime.
 pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
@@ -96,13 +96,13 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
         moved.then(|| fetched.url.clone())
     });
-    let mut border = Border::new(rules, home.as_ref());
+    let mut collector = PageCollector::new(rules, home.as_ref());
     if !directives.nofollow {
         let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
-        links.for_each(|link| border.page(&link.url));
-        page.feeds.iter().for_each(|feed| border.page(feed));
+        links.for_each(|link| collector.add(&link.url));
+        page.feeds.iter().for_each(|feed| collector.add(feed));
     }
-    let (pages, left_out) = border.close();
+    let (pages, left_out) = collector.finish();
     let home_page = fetched.url.clone();
     let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
@@ -120,18 +120,27 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
-    PageOutcome { pages, sitemaps, nested: 1, images, home, result, mentions, memory: Memory::Untouched }
+    PageOutcome {
+        pages,
+        sitemaps,
+        nested: 1,
+        images,
+        home,
+        result,
+        mentions,
+        visit_change: VisitChange::Unchanged,
+    }
 }
 
 /// Computes the outcome of a sitemap or a feed. A `noindex` directive applies to the file itself,
 /// not to its entries, and is ignored.
-pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
+pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let tags = Directives { noindex: false, ..rules.tags(&fetched) };
     let directives = if view.options.respect_robots { tags } else { Directives::default() };
     let denied = directives.images_denied();
     let own_url = fetched.url.to_string();
-    let mut border = Border::new(rules, job.home.as_ref());
+    let mut collector = PageCollector::new(rules, job.home.as_ref());
     let mut images = Vec::new();
     for entry in &map.pages {
         if extract::has_image_extension(entry.url.path()) {
@@ -142,7 +151,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
                 alt: None,
             });
         } else if !directives.nofollow {
-            border.page(&entry.url);
+            collector.add(&entry.url);
         }
     }
     images.extend(map.images.into_iter().map(|image| {
@@ -162,7 +171,7 @@ pub(super) fn of_map(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageOutco
     let nested = job.sitemap.unwrap_or(0) + 1;
     let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
-    let (pages, left_out) = border.close();
+    let (pages, left_out) = collector.finish();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
     PageOutcome { pages, sitemaps, nested, images, home, ..PageOutcome::new(result) }
@@ -222,7 +231,7 @@ fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
 }
 
 /// Collects the pages that belong to the crawl, and counts the others.
-struct Border<'a> {
+struct PageCollector<'a> {
     spelling: &'a urls::Spelling,
     view: &'a CrawlView,
     depth: i32,
@@ -233,7 +242,7 @@ struct Border<'a> {
     left_out: BTreeMap<Reason, u64>,
 }
 
-impl<'a> Border<'a> {
+impl<'a> PageCollector<'a> {
     fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
         Self {
             spelling: &rules.spelling,
@@ -245,7 +254,7 @@ impl<'a> Border<'a> {
         }
     }
 
-    fn page(&mut self, url: &Url) {
+    fn add(&mut self, url: &Url) {
         if self.depth >= self.view.options.max_depth
             || !in_scope(self.view, self.home, url)
             || !extract::is_page_path(url.path())
@@ -259,7 +268,7 @@ impl<'a> Border<'a> {
         }
     }
 
-    fn close(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
+    fn finish(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
         (self.pages, self.left_out)
     }
 }
@@ -292,8 +301,8 @@ pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
         return;
     }
     metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code()).increment(count);
-    let said = format!("{count} links were not followed: {reason}");
-    result.detail = Some(result.detail.take().map_or(said.clone(), |detail| format!("{detail}; {said}")));
+    let text = format!("{count} links were not followed: {reason}");
+    result.detail = Some(result.detail.take().map_or(text.clone(), |detail| format!("{detail}; {text}")));
 }
 
 /// Returns each page with the directory in which it counts.

@@ -2,7 +2,7 @@
 //! `crawler` parses it.
 
 use super::fetch_policy::PermitGuard;
-use super::host_throttle::{HostThrottle, Own};
+use super::host_throttle::{HostThrottle, RequestedDelay};
 use crate::crawl::Config;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
@@ -24,12 +24,12 @@ const MEMORY_TTL: Duration = Duration::from_secs(600);
 /// Time limit for one process to fetch a robots.txt. It is longer than any fetch.
 const CLAIM: Duration = Duration::from_secs(40);
 /// Wait before the other processes check whether the robots.txt is stored.
-const CLAIM_LOOK: Duration = Duration::from_millis(250);
+const CLAIM_RECHECK: Duration = Duration::from_millis(250);
 /// Number of hosts in memory above which unused hosts are removed.
-const HOSTS: usize = 10_000;
+const MAX_HOSTS: usize = 10_000;
 /// Total size of the rules in memory, in bytes, above which unused hosts are removed. A robots.txt
 /// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
-const BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
 
@@ -88,7 +88,11 @@ impl RobotsCache {
     ///
     /// # Errors
     /// Fails with `Refused(RobotsUnavailable)`, `Later`, or the network error.
-    pub(super) async fn rules(&self, url: &Url, own_delay: Option<Own>) -> Result<Arc<Robots>, FetchError> {
+    pub(super) async fn rules(
+        &self,
+        url: &Url,
+        own_delay: Option<RequestedDelay>,
+    ) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
         let patience = self.config.patience;
@@ -130,11 +134,11 @@ impl RobotsCache {
         &self,
         host: &str,
         url: &Url,
-        own_delay: Option<Own>,
+        own_delay: Option<RequestedDelay>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
-        let alone = self.store.claim_robots(host, CLAIM).await;
-        if !alone.map_err(|error| (database_failed(error), None))? {
-            return Err((FetchError::Postponed(OffsetDateTime::now_utc() + CLAIM_LOOK), None));
+        let claimed = self.store.claim_robots(host, CLAIM).await;
+        if !claimed.map_err(|error| (database_failed(error), None))? {
+            return Err((FetchError::Postponed(OffsetDateTime::now_utc() + CLAIM_RECHECK), None));
         }
         // Another process may just have stored it.
         if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
@@ -160,14 +164,17 @@ impl RobotsCache {
     async fn fetch(
         &self,
         url: &Url,
-        own_delay: Option<Own>,
+        own_delay: Option<RequestedDelay>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
         let mut robots_url = url.clone();
         robots_url.set_path("/robots.txt");
         robots_url.set_query(None);
         robots_url.set_fragment(None);
-        let hops =
-            TurnsOnly { throttle: &self.throttle, own_delay, held: PermitGuard::new(self.throttle.clone()) };
+        let hops = ThrottleOnly {
+            throttle: &self.throttle,
+            own_delay,
+            permit_guard: PermitGuard::new(self.throttle.clone()),
+        };
         let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
         let record = |status: u16, body| RobotsRecord {
             status: i32::from(status),
@@ -234,7 +241,7 @@ impl RobotsCache {
 
     fn slot(&self, host: &str) -> Slot {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = hosts.len() >= HOSTS || self.bytes.load(Ordering::Relaxed) >= BYTES;
+        let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
         if is_full && !hosts.contains_key(host) {
             // Entries in use are kept, so that a robots.txt is never requested twice at the same
             // time.
@@ -262,23 +269,23 @@ impl Answer {
 }
 
 /// The policy for a fetch of robots.txt itself: it needs a host permit and no other permission.
-struct TurnsOnly<'a> {
+struct ThrottleOnly<'a> {
     throttle: &'a HostThrottle,
-    own_delay: Option<Own>,
-    held: PermitGuard,
+    own_delay: Option<RequestedDelay>,
+    permit_guard: PermitGuard,
 }
 
 #[async_trait::async_trait]
-impl HopPolicy for TurnsOnly<'_> {
+impl HopPolicy for ThrottleOnly<'_> {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
-        self.held.take(url, self.throttle.delay(self.own_delay, None)).await
+        self.permit_guard.acquire(url, self.throttle.delay(self.own_delay, None)).await
     }
 
     async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
-        self.held.end(status, retry_after, took).await;
+        self.permit_guard.end(status, retry_after, took).await;
     }
 
     fn abandoned(&self, _url: &Url) {
-        self.held.abandon();
+        self.permit_guard.abandon();
     }
 }

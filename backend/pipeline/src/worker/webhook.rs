@@ -8,7 +8,7 @@ use super::deliveries::Deliveries;
 use crate::completion::notifications;
 use crate::crawl::Config;
 use crate::crawl::webhook_secrets::secrets;
-use crate::domain::jobs::{self, Notice};
+use crate::domain::jobs::{self, WebhookMessage};
 use crate::domain::{CrawlOptions, Secret};
 use crawler::Fetcher;
 use hmac::{Hmac, KeyInit, Mac};
@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait between two deliveries.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// HTTP status of a receiver that accepts no further messages.
 const GONE: u16 = 410;
 
@@ -40,8 +40,8 @@ impl DeliverWebhook {
         Self { store, fetcher, secret, retry, deliveries: Arc::default() }
     }
 
-    async fn deliver(&self, job: &ClaimedJob, notice: &Notice) -> Outcome {
-        let crawl = match self.store.crawl(notice.crawl_id).await {
+    async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Outcome {
+        let crawl = match self.store.crawl(message.crawl_id).await {
             Ok(crawl) => crawl,
             Err(StoreError::NotFound { .. }) => return Outcome::Done,
             Err(error) => return Outcome::Retry(error.to_string(), None),
@@ -49,8 +49,8 @@ impl DeliverWebhook {
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
         let Some(url) = options.ok().and_then(|options| options.webhook) else { return Outcome::Done };
         let host = crawler::urls::host_key(&url);
-        let _place = match self.deliveries.enter(&host, crawl.collection_id, job.attempt <= 1) {
-            Ok(place) => place,
+        let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
+            Ok(permit) => permit,
             Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
         };
         let Some(secret) = &self.secret else {
@@ -65,7 +65,7 @@ impl DeliverWebhook {
             Err(error) => return Outcome::Retry(error.to_string(), None),
         };
         let body = serde_json::json!({
-            "event": notice.event,
+            "event": message.event,
             "delivery": job.claim.id,
             "crawl": notifications::report(&crawl, &progress),
         })
@@ -73,7 +73,7 @@ impl DeliverWebhook {
         let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
         let headers = [
             ("content-type", "application/json".to_owned()),
-            ("x-facecrawl-event", notice.event.clone()),
+            ("x-facecrawl-event", message.event.clone()),
             ("x-facecrawl-delivery", job.claim.id.to_string()),
             ("x-facecrawl-signature", signatures(&secrets(secret, &signers), &timestamp, &body)),
             ("x-facecrawl-timestamp", timestamp),
@@ -89,7 +89,7 @@ impl DeliverWebhook {
 
     fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
-        let wait = self.retry.saturating_mul(tripled).min(LONGEST_WAIT);
+        let wait = self.retry.saturating_mul(tripled).min(MAX_WAIT);
         Outcome::Retry(why, Some(OffsetDateTime::now_utc() + wait))
     }
 }
@@ -97,19 +97,19 @@ impl DeliverWebhook {
 #[async_trait::async_trait]
 impl Handler for DeliverWebhook {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
-        let notice: Notice = match jobs::read(&job.payload) {
-            Ok(notice) => notice,
+        let message: WebhookMessage = match jobs::read(&job.payload) {
+            Ok(message) => message,
             Err(error) => return Outcome::Discard(error),
         };
         tokio::select! {
-            outcome = self.deliver(&job, &notice) => {
-                let told = match outcome {
+            outcome = self.deliver(&job, &message) => {
+                let label = match outcome {
                     // The message was not sent.
                     Outcome::Snooze(_) => return outcome,
                     Outcome::Done => "delivered",
                     _ => "failed",
                 };
-                metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => told).increment(1);
+                metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => label).increment(1);
                 outcome
             }
             () = cancel.cancelled() => Outcome::Snooze(OffsetDateTime::now_utc()),

@@ -1,6 +1,6 @@
 //! Tests that results of a worker that lost its claim are ignored.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, JobKind};
 use pipeline::CrawlOptions;
 use queue::{ClaimedJob, Outcome};
@@ -28,7 +28,7 @@ fn short_leases() -> queue::Config {
 
 #[tokio::test]
 async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
-    let world = World::with(short_leases(), impatient()).await;
+    let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
@@ -54,7 +54,7 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn a_page_is_read_by_the_holder_of_the_claim_only() {
-    let world = World::with(short_leases(), impatient()).await;
+    let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
@@ -78,7 +78,7 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
-    let world = World::with(short_leases(), impatient()).await;
+    let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
     let options = CrawlOptions { every: Some("24h".parse().unwrap()), ..fast() };
     let crawl = world.create(&[site.url("/missing.jpg")], options).await;
@@ -102,7 +102,7 @@ async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
 
 #[tokio::test]
 async fn a_failure_told_by_an_old_holder_settles_nothing() {
-    let world = World::with(short_leases(), impatient()).await;
+    let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
     let (old, _new) = two_holders(&world, JobKind::ScanImage).await;

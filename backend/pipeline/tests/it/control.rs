@@ -1,6 +1,6 @@
 //! Tests pausing, resuming and cancelling crawls, and jobs without remaining attempts.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, ImageState, JobKind, Reason};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled};
 use queue::{JobState, NewJob, Outcome, QueueError};
@@ -215,7 +215,7 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
 #[tokio::test]
 async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
-    let world = World::with(times, impatient()).await;
+    let world = World::with(times, fast_politeness()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
     site.set("/", Answer::html("<img src=down.jpg><img src=slow.jpg>"));
@@ -306,7 +306,7 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
         retry_max: Duration::from_millis(5),
         ..queue::Config::default()
     };
-    let world = World::with(times, impatient()).await;
+    let world = World::with(times, fast_politeness()).await;
     let site = Site::start().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "nothing needs repair yet");
@@ -338,7 +338,7 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
         retry_max: Duration::from_millis(5),
         ..queue::Config::default()
     };
-    let world = World::with(times, impatient()).await;
+    let world = World::with(times, fast_politeness()).await;
     let site = Site::start().await;
     site.set("/", Answer::html("<img src=cora.jpg><img src=flaky.jpg><img src=down.jpg>"));
     site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));

@@ -44,8 +44,8 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     // The copy is recognised by its bytes or its hashes; the smaller version by its hashes,
     // whether it is processed before or after the others.
     let codes = ["exact_duplicate", "near_duplicate", "superseded"];
-    let told: i64 = codes.iter().filter_map(|code| progress.reasons.get(&Reason::from(*code))).sum();
-    assert_eq!(told, 2);
+    let duplicates: i64 = codes.iter().filter_map(|code| progress.reasons.get(&Reason::from(*code))).sum();
+    assert_eq!(duplicates, 2);
     let larger = images.iter().map(|image| image.width.max(image.height)).max();
     assert!(larger > Some(240), "{larger:?}: the larger version stays");
 }

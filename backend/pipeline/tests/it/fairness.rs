@@ -1,6 +1,6 @@
 //! Tests that a crawl with a large backlog does not block other crawls.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, JobKind};
 use pipeline::crawl::Config;
 use pipeline::{CrawlOptions, Secret};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Returns a site that never responds, except for the first page and robots.txt.
-async fn swamp() -> Site {
+async fn stalled_site() -> Site {
     let site = Site::start().await;
     site.set("/", Answer::html("<a href=/first>x</a>"));
     site.set_default(Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
@@ -41,7 +41,7 @@ async fn flood(world: &World, crawl: Uuid, site: &Site, pages: usize) {
 }
 
 /// Returns a site with a page that links to a page that links to a page with an image.
-async fn pond() -> Site {
+async fn small_site() -> Site {
     let site = Site::start().await;
     site.set("/", Answer::html("<a href=/deep>x</a>"));
     site.set("/deep", Answer::html("<a href=/deeper>x</a>"));
@@ -54,22 +54,22 @@ async fn pond() -> Site {
 /// priority. Returns the number of requests to the site of the large crawl.
 async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     let world = World::new().await;
-    let (swamp, pond) = (swamp().await, pond().await);
+    let (stalled_site, small_site) = (stalled_site().await, small_site().await);
     let worker = world.worker("one");
-    let large = world.create(&[swamp.url("/")], options).await;
-    let stuck = async || (swamp.asked("/first") > 0).then_some(());
+    let large = world.create(&[stalled_site.url("/")], options).await;
+    let stuck = async || (stalled_site.asked("/first") > 0).then_some(());
     wait_for(stuck).await.expect("the large crawl has started");
-    flood(&world, large.id, &swamp, pages).await;
+    flood(&world, large.id, &stalled_site, pages).await;
     assert_eq!(world.live(large.id).await, pages as i64 + 1);
 
-    let small = world.create(&[pond.url("/")], fast()).await;
+    let small = world.create(&[small_site.url("/")], fast()).await;
     assert_eq!(world.ended(small.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(small.id).await.images), [("processed", 1)].into());
     world.crawls.cancel(large.id).await.unwrap();
     worker.stop().await;
     let closed = async || (world.live(large.id).await == 0).then_some(());
     wait_for(closed).await.expect("all jobs of the large crawl are closed");
-    swamp.requests().len()
+    stalled_site.requests().len()
 }
 
 #[tokio::test]
@@ -112,24 +112,24 @@ async fn a_crawl_works_for_its_collection() {
 #[tokio::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
     let politeness =
-        Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..impatient() };
+        Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..fast_politeness() };
     let world = World::with(queue::Config::default(), politeness).await;
     let (slow, quick) = (Site::start().await, Site::start().await);
     slow.set("/slow", Answer::status(200).gated(&Arc::new(Semaphore::new(0))));
     quick.set("/", Answer::html("nothing")).set("/quick", Answer::status(204));
-    let told = |site: &Site, path: &str| CrawlOptions {
+    let with_webhook = |site: &Site, path: &str| CrawlOptions {
         webhook: site.url(path).parse().ok(),
         max_depth: 0,
         ..fast()
     };
     let worker = world.worker("one");
     for _ in 0..5 {
-        let crawl = world.create(&[quick.url("/")], told(&slow, "/slow")).await;
+        let crawl = world.create(&[quick.url("/")], with_webhook(&slow, "/slow")).await;
         world.ended(crawl.id).await;
     }
     let asked = async || (slow.asked("/slow") > 0).then_some(());
     wait_for(asked).await.expect("the slow receiver has a request");
-    world.create(&[quick.url("/")], told(&quick, "/quick")).await;
+    world.create(&[quick.url("/")], with_webhook(&quick, "/quick")).await;
     let asked = async || (quick.asked("/quick") > 0).then_some(slow.asked("/slow"));
     let of_slow = wait_for(asked).await.expect("the quick receiver has a request");
     assert!(of_slow < 4, "{of_slow} messages were sent to the slow receiver");

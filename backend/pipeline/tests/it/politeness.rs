@@ -1,6 +1,6 @@
 //! Tests politeness: robots.txt, robots directives and busy hosts.
 
-use crate::support::{Answer, Site, World, counts, fast, impatient, wait_for};
+use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn quick_retries() -> queue::Config {
 
 #[tokio::test]
 async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
-    let world = World::with(quick_retries(), impatient()).await;
+    let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
     site.set_series("/robots.txt", vec![Answer::status(500), Answer::status(502), Answer::status(404)]);
     site.set("/", Answer::html("<img src=cora.jpg>"));
@@ -32,7 +32,7 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
 
 #[tokio::test]
 async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
-    let world = World::with(quick_retries(), impatient()).await;
+    let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
     site.set("/robots.txt", Answer::status(500));
     site.set("/", Answer::html("<img src=cora.jpg>"));
@@ -85,7 +85,7 @@ async fn meta_directives_hold_for_links_and_images() {
 
 #[tokio::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
-    let world = World::with(quick_retries(), impatient()).await;
+    let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
     let busy = Answer::status(503).header("retry-after", "1");
     site.set_series("/", vec![busy, Answer::html("<img src=cora.jpg>")]);
@@ -98,7 +98,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 /// The pace of a host is stored in the database, so that every process uses it.
 #[tokio::test]
 async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
-    let world = World::with(quick_retries(), impatient()).await;
+    let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
     let busy = || Answer::status(503).header("retry-after", "1");
@@ -144,7 +144,8 @@ async fn delays_are_kept_and_everything_is_fetched() {
 /// A crawl with its own delay of minutes does not delay the crawls of other collections.
 #[tokio::test]
 async fn a_crawls_own_delay_binds_its_own_collection() {
-    let politeness = pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..impatient() };
+    let politeness =
+        pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
     let world = World::with(quick_retries(), politeness).await;
     let mut tx = world.store.begin().await.unwrap();
     world.store.create_collection(tx.conn(), "theirs", &Default::default()).await.unwrap();
@@ -170,7 +171,7 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
 #[tokio::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
-    let world = World::with(times, impatient()).await;
+    let world = World::with(times, fast_politeness()).await;
     let site = Site::start().await;
     let gate = Arc::new(Semaphore::new(0));
     site.set("/hangs.jpg", Answer::jpeg(picture("cora.jpg")).gated(&gate));

@@ -59,7 +59,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
 async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
     let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
-    let (seeds, options) = (["/x".to_owned()], config.keeping());
+    let (seeds, options) = (["/x".to_owned()], config.storing_options());
     let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(picture("crowd.jpg"));

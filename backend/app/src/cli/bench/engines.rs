@@ -1,9 +1,9 @@
 //! Starts the engines of the CPU run and the GPU run of a benchmark.
-use super::{BenchArgs, What};
+use super::{BenchArgs, OperationArg};
 use crate::config::Settings;
 use crate::service::start_engine_with;
 use anyhow::bail;
-use bench::{Side, Subject};
+use bench::{BenchTarget, Side};
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 
@@ -37,7 +37,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
         }
     }
     let gpu = side(settings, on_gpu(settings, args), true).await?;
-    match absent(&gpu, &args.subjects()) {
+    match why_no_gpu(&gpu, &args.targets()) {
         None => sides.push(gpu),
         Some(reason) if args.gpu => bail!("there is no GPU to measure: {reason}"),
         Some(reason) => notes.push(format!("no GPU was measured: {reason}")),
@@ -52,7 +52,7 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
 
 /// Returns a configuration whose queue has a place for every face of all concurrent images. The
 /// benchmark measures speed, so no request may be rejected.
-fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
+fn with_large_queue(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
     let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
     // A process loads one library, which both the CPU run and the GPU run use.
@@ -62,20 +62,20 @@ fn roomy(settings: &Settings, args: &BenchArgs) -> Config {
 
 /// Returns a configuration that runs everything on the CPU, regardless of the variables.
 pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
-    Config { gpu_operations: Vec::new(), force_gpu_only: false, ..roomy(settings, args) }
+    Config { gpu_operations: Vec::new(), force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
 /// Returns a configuration that runs on the GPU all operations except those whose own variable is
 /// false. An operation specified on the command line always runs on the GPU. A fallback to the CPU
 /// is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
-    let named = match (args.operation, args.subjects().as_slice()) {
-        (What::All | What::Pipeline, _) => None,
-        (_, [Subject::Operation(operation)]) => Some(*operation),
+    let named = match (args.operation, args.targets().as_slice()) {
+        (OperationArg::All | OperationArg::Pipeline, _) => None,
+        (_, [BenchTarget::Operation(operation)]) => Some(*operation),
         _ => None,
     };
     let gpu = &settings.gpu;
-    let wanted = |operation: &Operation| {
+    let selected = |operation: &Operation| {
         let own = match operation {
             Operation::FaceDetection => gpu.face_detection,
             Operation::FaceEmbedding => gpu.face_embedding,
@@ -85,18 +85,18 @@ pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
         };
         own != Some(false) || named == Some(*operation)
     };
-    let operations = Operation::ALL.into_iter().filter(wanted).collect();
-    Config { gpu_operations: operations, force_gpu_only: false, ..roomy(settings, args) }
+    let operations = Operation::ALL.into_iter().filter(selected).collect();
+    Config { gpu_operations: operations, force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
-/// Returns why none of the operations of `subjects` runs on a GPU, or `None` if one does.
-pub(super) fn absent(side: &Side, subjects: &[Subject]) -> Option<String> {
+/// Returns why none of the operations of `targets` runs on a GPU, or `None` if one does.
+pub(super) fn why_no_gpu(side: &Side, targets: &[BenchTarget]) -> Option<String> {
     let operations = side.analyzer.engine().operations();
     let mut reasons: Vec<String> = Vec::new();
-    for subject in subjects {
-        let about = match subject {
-            Subject::Operation(operation) => std::slice::from_ref(operation),
-            Subject::Pipeline => subject.uses(),
+    for target in targets {
+        let about = match target {
+            BenchTarget::Operation(operation) => std::slice::from_ref(operation),
+            BenchTarget::Pipeline => target.uses(),
         };
         for operation in about {
             let Some(report) = operations.iter().find(|report| report.operation == operation.name()) else {

@@ -9,7 +9,7 @@ use crate::output;
 use crate::{progress, telemetry};
 use anyhow::Context;
 use bench::{
-    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, Subject, System,
+    BatchSearch, BenchTarget, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, System,
     measure, svg,
 };
 use clap::{Args, ValueEnum};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct BenchArgs {
     /// Operation to measure
     #[arg(long, value_enum, default_value = "all", value_name = "OPERATION", rename_all = "snake_case")]
-    operation: What,
+    operation: OperationArg,
     /// Size of the images: small (320x240), medium (1280x720), large (3840x2160) or all [default:
     /// all; with --images, their original size]
     #[arg(long, value_enum, value_name = "SIZE")]
@@ -60,7 +60,7 @@ pub struct BenchArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum What {
+enum OperationArg {
     FaceDetection,
     FaceEmbedding,
     ImageProcessing,
@@ -84,15 +84,15 @@ impl BenchArgs {
         self.profile.as_deref()
     }
 
-    fn subjects(&self) -> Vec<Subject> {
+    fn targets(&self) -> Vec<BenchTarget> {
         let one = match self.operation {
-            What::All => return Subject::ALL.to_vec(),
-            What::FaceDetection => Subject::Operation(Operation::FaceDetection),
-            What::FaceEmbedding => Subject::Operation(Operation::FaceEmbedding),
-            What::ImageProcessing => Subject::Operation(Operation::ImageProcessing),
-            What::ImageEnhancement => Subject::Operation(Operation::ImageEnhancement),
-            What::QualityChecks => Subject::Operation(Operation::QualityChecks),
-            What::Pipeline => Subject::Pipeline,
+            OperationArg::All => return BenchTarget::ALL.to_vec(),
+            OperationArg::FaceDetection => BenchTarget::Operation(Operation::FaceDetection),
+            OperationArg::FaceEmbedding => BenchTarget::Operation(Operation::FaceEmbedding),
+            OperationArg::ImageProcessing => BenchTarget::Operation(Operation::ImageProcessing),
+            OperationArg::ImageEnhancement => BenchTarget::Operation(Operation::ImageEnhancement),
+            OperationArg::QualityChecks => BenchTarget::Operation(Operation::QualityChecks),
+            OperationArg::Pipeline => BenchTarget::Pipeline,
         };
         vec![one]
     }
@@ -108,7 +108,7 @@ impl BenchArgs {
 
     fn plan(&self) -> Plan {
         Plan {
-            subjects: self.subjects(),
+            targets: self.targets(),
             batch_size: self.batch_size as usize,
             iterations: self.iterations as usize,
             warmup: self.warmup as usize,
@@ -164,7 +164,7 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     let pictures = tokio::task::block_in_place(|| args.pictures(settings))?;
     let plan = args.plan();
 
-    let bar = progress::images((plan.subjects.len() * pictures.len()) as u64);
+    let bar = progress::images((plan.targets.len() * pictures.len()) as u64);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);

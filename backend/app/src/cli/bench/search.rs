@@ -23,7 +23,7 @@ pub(super) async fn batch_size(
         let mut config = engines::on_gpu(settings, args);
         config.gpu_batch_size = batch;
         let side = engines::side(settings, config, true).await?;
-        Ok(match engines::absent(&side, &[search.subject()]) {
+        Ok(match engines::why_no_gpu(&side, &[search.target()]) {
             None => Ok(side),
             Some(reason) => Err(reason),
         })

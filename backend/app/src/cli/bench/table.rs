@@ -1,5 +1,5 @@
 //! Formats the report for people.
-use crate::output::{megabytes, table, whole};
+use crate::output::{megabytes, table, table_with_unbroken};
 use bench::{Report, SideReport, ordered};
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 /// Returns two tables, the summary and the notes.
 pub(super) fn text(report: &Report) -> String {
     // Some cells contain two values, because twelve columns would not fit the width of a page.
-    let mut speeds = whole(
+    let mut speeds = table_with_unbroken(
         &[0],
         [
             "operation",
@@ -22,7 +22,7 @@ pub(super) fn text(report: &Report) -> String {
             "GPU gain",
         ],
     );
-    let mut stages = whole(&[0], ["ms per image"]);
+    let mut stages = table_with_unbroken(&[0], ["ms per image"]);
     stages.set_header(["ms per image"].into_iter().chain(STAGES));
     for (operation, size, side, result) in ordered(&report.benchmark_results) {
         let name = if side == "gpu_true" { "GPU" } else { "CPU" };
@@ -36,7 +36,7 @@ pub(super) fn text(report: &Report) -> String {
         let what = format!("{operation}\n{size}, {name}");
         speeds.add_row([
             what.clone(),
-            places(result),
+            devices(result),
             number(result.mean_time_ms),
             both(result.median_time_ms, result.p95_time_ms),
             both(Some(result.mean_throughput), Some(result.faces_per_second)),
@@ -92,9 +92,9 @@ fn number(value: Option<f64>) -> String {
 
 /// Returns `cpu`, `cuda:0`, or both if the operation uses several devices. Marks sides that fell
 /// back to the CPU.
-fn places(result: &SideReport) -> String {
-    let mut places: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
-    places.sort_unstable();
-    places.dedup();
-    format!("{}{}", places.join("+"), if result.fell_back { " (fell back)" } else { "" })
+fn devices(result: &SideReport) -> String {
+    let mut devices: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    format!("{}{}", devices.join("+"), if result.fell_back { " (fell back)" } else { "" })
 }

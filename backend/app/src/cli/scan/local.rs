@@ -36,7 +36,7 @@ pub(super) async fn run(
     signal: &CancellationToken,
 ) -> anyhow::Result<LocalScan> {
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let options = settings.pipeline().keeping();
+    let options = settings.pipeline().storing_options();
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let result = feed(settings, &scan, &found, signal).await;

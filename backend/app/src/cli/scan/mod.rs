@@ -131,7 +131,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Join) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Shared) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     let result = scan(settings, &foundation, &args, found, urls, &signal).await;

@@ -11,7 +11,7 @@ use store::crawls::Crawl;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two polls of the crawl.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(
     settings: &Settings,
@@ -43,7 +43,7 @@ async fn follow(
     let started = Instant::now();
     while crawl.state.is_live() {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = signal.cancelled() => {
                 crawl = match foundation.crawls.cancel(crawl.id).await {
                     // The crawl ended at the same time.

@@ -264,12 +264,12 @@ pub(super) fn start(world: &World, all: &mut Attacks) {
         let (name, at_once, client, attack) = (attack.name, attack.at_once, client(), Arc::new(attack));
         all.add(name, at_once, move |record| {
             let (attack, client) = (attack.clone(), client.clone());
-            async move { strike(&attack, &client, &record).await }
+            async move { run(&attack, &client, &record).await }
         });
     }
 }
 
-async fn strike(attack: &Attack, client: &Client, record: &Record) {
+async fn run(attack: &Attack, client: &Client, record: &Record) {
     match (attack.build)(client).send().await {
         Ok(answer) => {
             let status = answer.status().as_u16();

@@ -15,7 +15,7 @@ struct Attack {
     /// Sent one byte at a time, with pauses.
     drip: Vec<u8>,
     /// Number of bytes read at a time, with pauses; 0 reads without pauses.
-    sip: usize,
+    read_size: usize,
     allowed: &'static [u16],
 }
 
@@ -30,7 +30,8 @@ fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 fn attacks(world: &World) -> Vec<Attack> {
     let address = world.address();
     let bearer = |scope: &str| format!("authorization: Bearer {}\r\n", world.hostile_key(scope));
-    let plain = Attack { name: "", at_once: 1, head: Vec::new(), drip: Vec::new(), sip: 0, allowed: &[] };
+    let plain =
+        Attack { name: "", at_once: 1, head: Vec::new(), drip: Vec::new(), read_size: 0, allowed: &[] };
     let json = format!("{}content-type: application/json\r\ncontent-length: 40000000\r\n", bearer("analyze"));
     let picture = testing::picture("throng.jpg");
     let image =
@@ -48,7 +49,7 @@ fn attacks(world: &World) -> Vec<Attack> {
             at_once: 30,
             head: request(&address, &events, &bearer("read"), b""),
             // An event stream ends only with the crawl or with the attack.
-            sip: 1,
+            read_size: 1,
             allowed: &[200, 429, 503],
             ..plain.clone()
         },
@@ -71,7 +72,7 @@ fn attacks(world: &World) -> Vec<Attack> {
             name: "a slow reader",
             at_once: 6,
             head: request(&address, "POST /images/enhance", &image, &picture),
-            sip: 2,
+            read_size: 2,
             allowed: &[200, 408, 413, 422, 429, 503],
             ..plain.clone()
         },
@@ -107,7 +108,7 @@ pub(super) fn start(world: &World, all: &mut Attacks) {
         all.add(name, at_once, move |record| {
             let (attack, address) = (attack.clone(), address.clone());
             async move {
-                let answer = strike(&attack, &address).await;
+                let answer = run(&attack, &address).await;
                 let text = String::from_utf8_lossy(&answer);
                 let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
                 record.note(attack.name, status, attack.allowed, &text);
@@ -117,7 +118,7 @@ pub(super) fn start(world: &World, all: &mut Attacks) {
 }
 
 /// Returns the beginning of the response, or nothing if the connection ended without one.
-async fn strike(attack: &Attack, address: &str) -> Vec<u8> {
+async fn run(attack: &Attack, address: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect(address).await else { return answer };
     if stream.write_all(&attack.head).await.is_ok() {
@@ -128,13 +129,13 @@ async fn strike(attack: &Attack, address: &str) -> Vec<u8> {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    let mut sip = vec![0; if attack.sip == 0 { 64 << 10 } else { attack.sip }];
-    while let Ok(read) = stream.read(&mut sip).await
+    let mut buffer = vec![0; if attack.read_size == 0 { 64 << 10 } else { attack.read_size }];
+    while let Ok(read) = stream.read(&mut buffer).await
         && read > 0
         && answer.len() < ENOUGH
     {
-        answer.extend_from_slice(&sip[..read]);
-        if attack.sip > 0 {
+        answer.extend_from_slice(&buffer[..read]);
+        if attack.read_size > 0 {
             tokio::time::sleep(PAUSE).await;
         }
     }

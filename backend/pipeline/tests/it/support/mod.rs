@@ -69,7 +69,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self::with(queue::Config::default(), impatient()).await
+        Self::with(queue::Config::default(), fast_politeness()).await
     }
 
     pub(crate) async fn with(times: queue::Config, politeness: crawl::Config) -> Self {
@@ -193,7 +193,7 @@ impl Worker {
 }
 
 /// Returns a politeness configuration without long waits.
-pub(crate) fn impatient() -> crawl::Config {
+pub(crate) fn fast_politeness() -> crawl::Config {
     crawl::Config {
         default_delay: Duration::ZERO,
         robots_retry: Duration::from_millis(20),

@@ -9,7 +9,7 @@ use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
-use pipeline::ingest::{EnrolError, Enrolment, lacks};
+use pipeline::ingest::{EnrolError, Enrolment, unmet_requirements};
 use serde::Serialize;
 use store::subjects::Subject;
 use utoipa::ToSchema;
@@ -104,7 +104,7 @@ async fn enrol_image(
         face_index: params.face_index.map_or(0, Bounded::index),
         aligned: params.aligned.unwrap_or(false),
         options: analysis(params, collection_profile),
-        demands: demands(params),
+        required_profile: demands(params),
         force: params.force.unwrap_or(false),
         moved: params.r#move.unwrap_or(false),
     };
@@ -133,7 +133,7 @@ async fn enrol_stored(
         }
         let quality: Option<QualityReport> =
             face.quality.and_then(|stored| serde_json::from_value(stored).ok());
-        let unmet = lacks(quality.as_ref(), demands(params), false);
+        let unmet = unmet_requirements(quality.as_ref(), demands(params), false);
         if !unmet.is_empty() && !params.force.unwrap_or(false) {
             return Err(low_quality("face_ids", demands(params), unmet).value(face_id.to_string()));
         }

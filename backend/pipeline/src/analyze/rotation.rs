@@ -1,12 +1,12 @@
 //! Rotation of coordinates by multiples of 90 degrees.
 //!
-//! [`forward`] maps coordinates of an image to coordinates of the same image rotated clockwise by
+//! [`rotate`] maps coordinates of an image to coordinates of the same image rotated clockwise by
 //! `degrees`. Pixels are rotated elsewhere, by `vision::crop::rotate`.
 
 use vision::{Detection, Point, Rect};
 
 /// Rotates the point clockwise together with its `width`x`height` image.
-fn forward_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
+fn rotate_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
     match degrees {
         90 => Point { x: height - p.y, y: p.x },
         180 => Point { x: width - p.x, y: height - p.y },
@@ -17,11 +17,11 @@ fn forward_point(p: Point, (width, height): (f32, f32), degrees: u32) -> Point {
 
 /// Rotates a detection clockwise together with its image of `size` (width, height). Box sides
 /// remain parallel to the axes, so the box remains exact.
-pub(super) fn forward(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
+pub(super) fn rotate(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
     let size = (size.0 as f32, size.1 as f32);
     let Rect { x, y, width, height } = detection.bbox;
-    let turn = |p| forward_point(p, size, degrees);
-    let (a, b) = (turn(Point { x, y }), turn(Point { x: x + width, y: y + height }));
+    let rotated = |p| rotate_point(p, size, degrees);
+    let (a, b) = (rotated(Point { x, y }), rotated(Point { x: x + width, y: y + height }));
     let quarter = matches!(degrees, 90 | 270);
     Detection {
         bbox: Rect {
@@ -31,19 +31,19 @@ pub(super) fn forward(detection: &Detection, size: (u32, u32), degrees: u32) -> 
             height: if quarter { width } else { height },
         },
         det_score: detection.det_score,
-        landmarks: detection.landmarks.map(turn),
+        landmarks: detection.landmarks.map(rotated),
     }
 }
 
-/// Inverts [`forward`]: maps a detection in the rotated image to the image of `size` before the
+/// Inverts [`rotate`]: maps a detection in the rotated image to the image of `size` before the
 /// rotation.
-pub(super) fn back(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
-    let turned = turned_size(size, degrees);
-    forward(detection, turned, (360 - degrees) % 360)
+pub(super) fn unrotate(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
+    let turned = rotated_size(size, degrees);
+    rotate(detection, turned, (360 - degrees) % 360)
 }
 
 /// Returns the size (width, height) of an image after the rotation.
-pub(super) fn turned_size((width, height): (u32, u32), degrees: u32) -> (u32, u32) {
+pub(super) fn rotated_size((width, height): (u32, u32), degrees: u32) -> (u32, u32) {
     if matches!(degrees, 90 | 270) { (height, width) } else { (width, height) }
 }
 
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn a_turn_and_back_is_where_it_was() {
         for degrees in [0, 90, 180, 270] {
-            let there = forward(&detection(), (40, 30), degrees);
-            assert_eq!(back(&there, (40, 30), degrees), detection(), "{degrees}");
+            let there = rotate(&detection(), (40, 30), degrees);
+            assert_eq!(unrotate(&there, (40, 30), degrees), detection(), "{degrees}");
         }
     }
 
@@ -78,8 +78,8 @@ mod tests {
         for degrees in [0, 90, 180, 270] {
             let turned = crop::rotate(&frame, degrees);
             let centre = Point { x: x as f32 + 0.5, y: y as f32 + 0.5 };
-            let p = forward_point(centre, (5.0, 3.0), degrees);
-            assert_eq!(turned_size((5, 3), degrees), (turned.width(), turned.height()));
+            let p = rotate_point(centre, (5.0, 3.0), degrees);
+            assert_eq!(rotated_size((5, 3), degrees), (turned.width(), turned.height()));
             assert_eq!(turned.pixel(p.x as u32, p.y as u32), [255; 3], "{degrees}");
         }
     }

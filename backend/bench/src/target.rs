@@ -3,15 +3,15 @@ use inference::Operation;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum BenchTarget {
     /// One operation alone.
     Operation(Operation),
     /// The whole pipeline, from bytes to embeddings.
     Pipeline,
 }
 
-impl Subject {
-    /// All subjects, in the order of the documentation.
+impl BenchTarget {
+    /// All targets, in the order of the documentation.
     pub const ALL: [Self; 6] = [
         Self::Operation(Operation::FaceDetection),
         Self::Operation(Operation::FaceEmbedding),
@@ -29,7 +29,7 @@ impl Subject {
         }
     }
 
-    /// Returns the operations whose devices the subject uses. The measured operation comes first.
+    /// Returns the operations whose devices the target uses. The measured operation comes first.
     pub fn uses(self) -> &'static [Operation] {
         use Operation::{FaceDetection, FaceEmbedding, ImageEnhancement, ImageProcessing, QualityChecks};
         match self {

@@ -11,29 +11,29 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 /// Time after which a job is retried if another job is fetching a large sitemap.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_WAIT: Duration = Duration::from_millis(500);
 /// Maximum number of large sitemaps that a process remembers.
-const REMEMBERED: usize = 10_000;
+const MAX_LARGE: usize = 10_000;
 
 /// Permits for fetching and reading sitemaps.
 ///
 /// A sitemap can be ten times as large as a page, and even larger after decompression. A process
 /// reads one sitemap at a time and fetches one large sitemap at a time. No job holds the permit for
 /// reading during a fetch. A slow host therefore delays only other large sitemaps.
-pub(super) struct Maps {
+pub(super) struct SitemapPermits {
     reading: Semaphore,
     fetching: Semaphore,
     /// Ids of rows in the page ledger whose sitemap exceeds the size limit of a page.
     large: Mutex<HashSet<Uuid>>,
 }
 
-impl Default for Maps {
+impl Default for SitemapPermits {
     fn default() -> Self {
         Self { reading: Semaphore::new(1), fetching: Semaphore::new(1), large: Mutex::default() }
     }
 }
 
-impl Maps {
+impl SitemapPermits {
     /// Waits for the permit to read a sitemap that has been fetched.
     ///
     /// # Errors
@@ -52,14 +52,14 @@ impl Maps {
         if !is_large {
             return Ok(None);
         }
-        let place = self.fetching.try_acquire();
-        place.map(Some).map_err(|_| JobError::Later(OffsetDateTime::now_utc() + PAUSE))
+        let permit = self.fetching.try_acquire();
+        permit.map(Some).map_err(|_| JobError::Later(OffsetDateTime::now_utc() + RETRY_WAIT))
     }
 
     /// Remembers that the page's sitemap is large.
     pub(super) fn remember_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-        if large.len() >= REMEMBERED {
+        if large.len() >= MAX_LARGE {
             // Jobs first fetch the removed sitemaps as small ones, and then detect their size
             // again.
             large.clear();

@@ -15,7 +15,7 @@ use vision::{Format, Frame, PerceptualHashes};
 /// A decoded image before the search for faces. Its share of the memory budget is returned when the
 /// last reference to its pixels is dropped.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub struct DecodedImage {
     /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
     /// The format of the file.
@@ -44,13 +44,13 @@ impl Analyzer {
     /// Decodes and hashes an image. It first waits for memory with `priority`, until the deadline
     /// of [`Self::before`] at the latest.
     ///
-    /// A caller that holds a [`Picture`] must not wait for another one, because callers could then
-    /// block each other forever; see [`crate::budget`].
+    /// A caller that holds a [`DecodedImage`] must not wait for another one, because callers could
+    /// then block each other forever; see [`crate::budget`].
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Decode`], [`AnalyzeError::Exhausted`],
     /// [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline.
-    pub async fn decode(&self, bytes: Bytes, priority: Priority) -> Result<Picture, AnalyzeError> {
+    pub async fn decode(&self, bytes: Bytes, priority: Priority) -> Result<DecodedImage, AnalyzeError> {
         self.decode_hashed(bytes, None, Enhance::Off, priority).await
     }
 
@@ -60,9 +60,9 @@ impl Analyzer {
     /// Fails with the errors of [`Self::decode`] and of [`super::Pixels::enhance`].
     pub async fn enhance(&self, bytes: Bytes, priority: Priority) -> Result<Enhanced, AnalyzeError> {
         let limits = self.config().limits;
-        let besides = |image| enhance::working_bytes(image, &limits);
-        let picture = self.decode_with(bytes, None, besides, priority).await?;
-        Ok(self.pixels().enhance(picture.frame, priority).await?.output)
+        let extra_bytes = |image| enhance::working_bytes(image, &limits);
+        let decoded = self.decode_with(bytes, None, extra_bytes, priority).await?;
+        Ok(self.pixels().enhance(decoded.frame, priority).await?.output)
     }
 
     /// Works like [`Self::decode`]. With [`Enhance::Auto`], it also reserves the memory for the
@@ -73,42 +73,42 @@ impl Analyzer {
         known: Option<[u8; 32]>,
         enhance: Enhance,
         priority: Priority,
-    ) -> Result<Picture, AnalyzeError> {
+    ) -> Result<DecodedImage, AnalyzeError> {
         let limits = self.config().limits;
-        let besides = |image: (u32, u32)| match enhance {
+        let extra_bytes = |image: (u32, u32)| match enhance {
             Enhance::Auto if image.0.min(image.1) < LOW_SIDE => enhance::working_bytes(image, &limits),
             _ => 0,
         };
-        self.decode_with(bytes, known, besides, priority).await
+        self.decode_with(bytes, known, extra_bytes, priority).await
     }
 
-    /// Decodes and hashes an image. `besides` returns the number of bytes that the caller will use
-    /// in addition to an image of the given size (width, height).
+    /// Decodes and hashes an image. `extra_bytes` returns the number of bytes that the caller will
+    /// use in addition to an image of the given size (width, height).
     async fn decode_with(
         &self,
         bytes: Bytes,
         known: Option<[u8; 32]>,
-        besides: impl FnOnce((u32, u32)) -> u64,
+        extra_bytes: impl FnOnce((u32, u32)) -> u64,
         priority: Priority,
-    ) -> Result<Picture, AnalyzeError> {
+    ) -> Result<DecodedImage, AnalyzeError> {
         let started = Instant::now();
         let limits = self.config().limits;
         let length = bytes.len();
         let read = bytes.clone();
-        let probed = self.inner.heads.run(move || vision::probe(&read, &limits)).await?;
+        let probed = self.inner.header_cpu.run(move || vision::probe(&read, &limits)).await?;
         let head = probed.output?;
-        let kept = head.decoded_bytes() + besides((head.width, head.height));
-        let asked = Instant::now();
+        let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
+        let requested = Instant::now();
         let budget = &self.inner.memory;
         let mut share =
-            budget.take(head.decoding_bytes().max(kept), priority, self.engine().deadline()).await?;
-        let waited = asked.elapsed();
+            budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
+        let waited = requested.elapsed();
         let ran = self
             .cpu()
             .run(move || {
                 let _span = tracing::trace_span!(target: trace::RUN, "decode and hash").entered();
                 let decoded = vision::decode(&bytes, &limits)?;
-                share.shrink(kept);
+                share.shrink(held_bytes);
                 let frame = decoded.frame.with_attachment(share);
                 let hashes = PerceptualHashes::of(&frame);
                 Ok::<_, AnalyzeError>((frame, hashes, known.unwrap_or_else(|| sha256(&bytes))))
@@ -117,7 +117,7 @@ impl Analyzer {
             .await?;
         let (frame, hashes, sha256) = ran.output?;
         let queue = probed.queued + waited + ran.queued;
-        Ok(Picture {
+        Ok(DecodedImage {
             frame: Arc::new(frame),
             format: head.format,
             sha256,

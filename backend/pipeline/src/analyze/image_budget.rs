@@ -5,24 +5,24 @@ use inference::Priority;
 use std::time::Instant;
 
 /// The additional budget for small images is the common budget divided by this.
-const PARTS: u64 = 8;
+const SMALL_BUDGET_DIVISOR: u64 = 8;
 /// Minimum number of small images that fit into the additional budget together.
-const SMALL_AT_ONCE: u64 = 2;
+const MIN_SMALL_IMAGES: u64 = 2;
 
 /// Limits the memory of decoded images. A small image of an interactive caller does not wait for a
 /// large image that waits for memory.
-pub(super) struct PictureMemory {
+pub(super) struct DecodedImageBudget {
     all: Budget,
     small: Budget,
 }
 
-impl PictureMemory {
+impl DecodedImageBudget {
     /// Creates a budget of `bytes` for all images, and an additional budget of an eighth of `bytes`
     /// for small images. One image takes at most `largest` bytes.
     pub(super) fn new(bytes: u64, largest: u64) -> Self {
         Self {
             all: Budget::new("decoded_pictures", bytes).with_background_room(largest),
-            small: Budget::new("small_decoded_pictures", bytes / PARTS),
+            small: Budget::new("small_decoded_pictures", bytes / SMALL_BUDGET_DIVISOR),
         }
     }
 
@@ -36,7 +36,7 @@ impl PictureMemory {
         priority: Priority,
         deadline: Option<Instant>,
     ) -> Result<Share, Exhausted> {
-        if priority == Priority::Background || bytes > self.small.limit() / SMALL_AT_ONCE {
+        if priority == Priority::Background || bytes > self.small.limit() / MIN_SMALL_IMAGES {
             return self.all.take(bytes, priority, deadline).await;
         }
         tokio::select! {
@@ -55,13 +55,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn now(memory: &PictureMemory, mib: u64, priority: Priority) -> Option<Share> {
+    fn now(memory: &DecodedImageBudget, mib: u64, priority: Priority) -> Option<Share> {
         memory.take(mib * MIB, priority, None).now_or_never().transpose().unwrap()
     }
 
     #[test]
     fn a_small_picture_does_not_wait_behind_a_large_one() {
-        let memory = PictureMemory::new(80 * MIB, 60 * MIB);
+        let memory = DecodedImageBudget::new(80 * MIB, 60 * MIB);
         let _held = now(&memory, 80, Priority::Interactive).unwrap();
         let mut waiting = Box::pin(memory.take(60 * MIB, Priority::Interactive, None));
         assert!((&mut waiting).now_or_never().is_none());
