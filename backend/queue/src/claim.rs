@@ -75,8 +75,8 @@ impl Queue {
             .await?)
     }
 
-    /// Records that a job is the only one in its process. If its lease expires, this job counts as
-    /// the cause of the crash.
+    /// Records that a job is the only one in its process. If its lease expires, this job is
+    /// regarded as the cause of the crash.
     ///
     /// Call it before the job starts, when no other job runs in the process.
     ///

@@ -7,7 +7,7 @@ use uuid::Uuid;
 /// A record without a payload can be listed and counted, but not retried.
 const FORGET: &str = "update finished_jobs set payload = '{}', last_error = null where id = any($1)";
 
-/// Two statements, because each condition on the state has its own index by group.
+/// There are two statements, because each condition on the state has its own index by group.
 const FORGET_KEYED: [&str; 2] = [
     "update finished_jobs set payload = '{}', last_error = null
      where group_id = any($1) and state = 'completed' and unique_key = any($2)",

@@ -22,7 +22,7 @@ impl Queue {
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
-    /// deadlock, in which Postgres fails one of the two transactions.
+    /// deadlock, in which Postgres aborts one of the two transactions.
     pub async fn hold_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("insert into job_groups (id) values ($1) on conflict do nothing")

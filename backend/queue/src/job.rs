@@ -41,7 +41,7 @@ impl JobState {
         }
     }
 
-    /// Returns `true` if the job may still run. Unique keys and groups count live jobs only.
+    /// Returns `true` if the job may still run. Unique keys and groups apply to live jobs only.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Available | Self::Running | Self::Retryable)
     }
@@ -137,7 +137,8 @@ pub struct ClaimedJob {
     pub attempt: i16,
     /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Number of times that the lease of this job expired, even if another job crashed the process.
+    /// Number of times that the lease of this job expired, including crashes that another job
+    /// caused.
     pub crashes: i16,
     /// The job's group.
     pub group_id: Option<Uuid>,

@@ -88,14 +88,14 @@ impl Queue {
         state.ok_or(QueueError::Stale(claim.id))?.parse()
     }
 
-    /// Schedules the job again for `until`. Does not count as an attempt.
+    /// Schedules the job again for `until`. The run is not counted as an attempt.
     pub async fn snooze(&self, claim: Claim, until: OffsetDateTime) -> Result<(), QueueError> {
         let done =
             sqlx::query(SNOOZE).bind(claim.id).bind(claim.fence).bind(until).execute(&self.pool).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Returns jobs to the queue (at shutdown). Does not count as an attempt.
+    /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts.
     ///
     /// Returns the number of released jobs. The other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {

@@ -31,7 +31,8 @@ impl Store {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
-    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl is gone.
+    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl does not
+    /// exist.
     pub async fn crawl_state(
         &self,
         conn: &mut PgConnection,

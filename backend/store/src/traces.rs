@@ -137,8 +137,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the traces of pages at these URLs: their rows, and sightings on them of images that
-    /// were never stored.
+    /// Removes the traces of pages at these URLs: the rows of these pages, and the sightings on
+    /// these pages of images that were never stored.
     pub(crate) async fn forget_pages(
         &mut self,
         conn: &mut PgConnection,

@@ -59,7 +59,7 @@ pub struct RunnerConfig {
     pub concurrency: HashMap<String, usize>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,
-    /// How long to wait for running jobs: at a shutdown before they are released, and before a job
+    /// How long to wait for running jobs, both before a shutdown releases them and before a job
     /// that must run alone starts.
     pub drain: Duration,
     /// Name of this worker in `locked_by`.
