@@ -1,8 +1,9 @@
 //! Perceptual hashes: fingerprints that change little when an image is saved again, scaled or
 //! lightly edited.
 //!
-//! All three are computed from one grey reduction of the whole image, stretched to a square, so
-//! they do not depend on its size. Bits are in reading order; the first one is the highest.
+//! All three hashes are computed from one grey reduction of the whole image, stretched to a square,
+//! so they do not depend on the image's size. Bits are in reading order; the first one is the
+//! highest.
 //!
 //! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
 //! distances between different images. The thresholds keep a margin to both, and a larger margin to

@@ -1,5 +1,5 @@
-//! Applies a site recipe: decides for each element whether its images are used and its links
-//! followed.
+//! Applies a site recipe: decides for each element whether its images are used and whether its
+//! links are followed.
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
 //! for their descendants. The parser knows where an element ends even if the page omits the end
@@ -70,7 +70,7 @@ impl Gate {
     }
 }
 
-/// Gives access to the gate of a state.
+/// Gives access to the gate in a parser state.
 pub(super) trait Marked {
     fn gate(&mut self) -> &mut Gate;
 }
