@@ -1,4 +1,4 @@
-//! Clears the contents of ended jobs' records that must not be kept.
+//! Clears the contents that must not be kept from the records of jobs that have ended.
 
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
@@ -16,14 +16,14 @@ const FORGET_KEYED: [&str; 2] = [
 ];
 
 impl Queue {
-    /// Clears the payload and the error of ended jobs and keeps their records. Live jobs do not
-    /// change. Returns the number of cleared records.
+    /// Clears the payload and the error of jobs that have ended, and keeps their records. Live jobs
+    /// do not change. Returns the number of cleared records.
     pub async fn forget(&self, conn: &mut PgConnection, jobs: &[Uuid]) -> Result<u64, QueueError> {
         Ok(sqlx::query(FORGET).bind(jobs).execute(conn).await?.rows_affected())
     }
 
     /// Does the same as [`Self::forget`] for jobs of the groups whose unique key is among the given
-    /// keys. Reads every ended job of the groups.
+    /// keys. Reads every job of the groups that has ended.
     pub async fn forget_keyed(
         &self,
         conn: &mut PgConnection,

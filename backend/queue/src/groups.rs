@@ -8,7 +8,7 @@
 //! Each change of a whole group acquires the group's exclusive lock, which waits for transactions
 //! that add, complete or fail jobs of the group. It then updates the rows in two passes: first all
 //! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
-//! because their owners are statements that never wait for a row themselves (see `claim`).
+//! because statements that hold such a lock never wait for a row (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::file;
 use crate::{Queue, QueueError};

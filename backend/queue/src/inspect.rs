@@ -34,8 +34,8 @@ impl Queue {
         // The statement contains only the requested conditions, so that each condition can use its
         // index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
-        // Ended jobs are read per state: each state has its own indexes, and there can be very many
-        // completed jobs.
+        // Jobs that have ended are read per state: each state has its own indexes, and there can be
+        // very many completed jobs.
         let parts: &[(Table, Option<JobState>)] = match state {
             Some(state) if state.is_live() => &[(Table::Live, Some(state))],
             Some(state) => &[(Table::Finished, Some(state))],
@@ -122,9 +122,9 @@ impl Queue {
         sqlx::query_as(CANCEL).bind(id).fetch_optional(&mut *conn).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Counts all jobs, including ended jobs, and returns the age of the oldest due job. Reads the
-    /// index entries of all rows, which is too slow for every metrics scrape. Use it for web pages
-    /// that a person opens.
+    /// Counts all jobs, including those that have ended, and returns the age of the oldest due job.
+    /// Reads the index entries of all rows, which is too slow for every metrics scrape. Use it for
+    /// web pages that a person opens.
     pub async fn stats(&self) -> Result<QueueStats, QueueError> {
         self.count(STATS).await
     }

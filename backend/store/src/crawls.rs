@@ -220,8 +220,8 @@ impl Store {
 
     /// Returns the crawl's progress from one snapshot.
     ///
-    /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. Workers no
-    /// longer process them, and the rows are settled with the same state later.
+    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`. Workers
+    /// no longer process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
             "select state as crawl, null as page, null as image, null as reason, 1::bigint as count from crawls

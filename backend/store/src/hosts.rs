@@ -7,11 +7,11 @@
 //! try again. All times are read from the database's clock while the host's row is locked.
 //!
 //! Retries of waiting callers are spread over time, so that a thousand callers do not all retry at
-//! the same moment. Each caller is assigned a time one delay after the previous caller's
+//! the same moment. Each caller is assigned a time one delay after that of the previous caller
 //! (`cursor_at`), within a horizon of one minute; then the times start again from the beginning. So
-//! callers that never retry delay the host by at most a minute. Because the requests themselves
-//! take time, the actual times gradually fall behind the assigned ones. The time of the next permit
-//! is known exactly while no permit is held. The first caller that requests a permit then is
+//! callers that never retry delay the host by at most a minute. Requests take time in addition to
+//! the delays, so the actual times gradually fall behind the assigned times. The time of the next
+//! permit is known exactly while no permit is held. The first caller that requests a permit then is
 //! assigned that time (`promised_at`).
 use crate::{Store, StoreError};
 use std::time::Duration;

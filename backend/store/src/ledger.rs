@@ -26,7 +26,7 @@ pub struct Outcomes {
 
 impl Store {
     /// Locks the crawl's row until the transaction ends (lock order: before any row of its
-    /// ledgers). Others can still add rows that refer to the crawl.
+    /// ledgers). Other transactions can still add rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }

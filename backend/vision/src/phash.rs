@@ -42,7 +42,7 @@ impl PerceptualHashes {
     /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
         // Means over whole pixels reduce the image first, down to at least the size of the
-        // reduction, because they are many times faster.
+        // reduction, because they are many times faster than means over areas with parts of pixels.
         let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
         let factor = |length: u32, target: u32| (length / target).clamp(1, MOST_FACTOR);
         let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));

@@ -61,8 +61,8 @@ pub struct SelfTest {
     pub tests: Vec<DeviceTest>,
 }
 
-/// Tests the pack's models and the image operations on all providers and devices. Blocks; with
-/// TensorRT for minutes if engines must be built.
+/// Tests the pack's models and the image operations on all providers and devices. Blocks the
+/// calling thread, with TensorRT for minutes if engines must be built.
 ///
 /// # Errors
 /// Fails as [`crate::Engine::start`] does if the library or a model cannot be used at all. Failures

@@ -1,4 +1,4 @@
-//! Tests the purge of ended jobs.
+//! Tests the purge of jobs that have ended.
 use crate::support::{Bench, page, until};
 use crate::trouble::Admin;
 use queue::{Config, JobState, NewJob, Queue};
