@@ -65,7 +65,7 @@ const LONGEST_VALIDATOR: usize = 512;
 pub struct Fetched {
     /// The URL after redirects.
     pub url: Url,
-    /// HTTP status: 2xx or 304. Other statuses are [`FetchError::Status`].
+    /// HTTP status: 2xx or 304. Other statuses result in [`FetchError::Status`].
     pub status: u16,
     /// `Content-Type`.
     pub content_type: Option<String>,

@@ -7,7 +7,8 @@
 //! not receive requests faster because of them.
 use std::time::Duration;
 
-/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive response.
+/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive 429 or
+/// 503.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum pause that the crawler chooses itself.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);

@@ -156,7 +156,7 @@ impl Default for TensorrtConfig {
 
 /// Whether the CPU provider replaces the device of every operation that requests a GPU. Tests use
 /// this replacement to run the device code (sessions, bindings, threads, comparisons) without a
-/// GPU. No environment variable sets it.
+/// GPU. No environment variable sets this value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StandIn {
     /// Uses real devices.

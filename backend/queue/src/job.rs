@@ -114,7 +114,7 @@ impl NewJob {
     }
 }
 
-/// Proves that a worker holds a job. Every later call about the job must present it.
+/// Proves that a worker holds a job. Every later call about the job must contain the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::FromRow)]
 pub struct Claim {
     /// The job's id.

@@ -129,10 +129,11 @@ impl Queue {
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
     ///
-    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. They
-    /// are rescheduled at random times within the backoff for their number of crashes, so that they
-    /// do not run together again. From the second crash on, each job runs alone. A rescue discards
-    /// a job only if it ran alone and has no attempts left. Other jobs keep at least one attempt.
+    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. The
+    /// jobs are rescheduled at random times within the backoff for their number of crashes, so that
+    /// they do not run together again. From the second crash on, each job runs alone. A rescue
+    /// discards a job only if it ran alone and has no attempts left. Other jobs keep at least one
+    /// attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {

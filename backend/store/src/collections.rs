@@ -18,7 +18,7 @@ pub struct Collection {
     pub quality_profile: Option<String>,
     /// Minimum similarity of a match. `None` means the embedding model's threshold.
     pub match_threshold: Option<f32>,
-    /// Days after which images and faces are erased. `None` keeps them.
+    /// Days after which images and faces are erased. `None` means that they are kept.
     pub retention_days: Option<i32>,
     /// When it was created.
     #[serde(with = "time::serde::rfc3339")]

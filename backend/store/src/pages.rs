@@ -376,7 +376,7 @@ async fn record_sightings(
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
-    // All images of a page have the same URL here. It can be long, so it is hashed once.
+    // All images of a page have the same URL here. This URL can be long, so it is hashed once.
     let mut known: HashMap<&str, Uuid> = HashMap::new();
     let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
     let asked: Vec<Option<Uuid>> =

@@ -64,8 +64,8 @@ impl Store {
     /// Deletes some expired content. Call it until the result is empty.
     ///
     /// First it deletes images that were stored and last seen before the retention period. Then it
-    /// deletes the records of crawls that ended before it. Images with an enrolled face and crawls
-    /// with a scheduled next run are kept.
+    /// deletes the records of crawls that ended before this period. Images with an enrolled face
+    /// and crawls with a scheduled next run are kept.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,

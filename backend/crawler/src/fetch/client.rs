@@ -254,7 +254,7 @@ fn header_text(value: &HeaderValue) -> String {
 /// no valid target.
 ///
 /// # Errors
-/// `Refused(UrlTooLong)` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
+/// Fails with `Refused(UrlTooLong)` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
 fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url>, FetchError> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);

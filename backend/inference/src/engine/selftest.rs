@@ -93,8 +93,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
             tests.push(test(&attempts, &detector, provider, id));
             tests.push(test(&attempts, &embedder, provider, id));
             tests.extend(scorer.as_ref().map(|scorer| test(&attempts, scorer, provider, id)));
-            // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. Both
-            // are tested separately.
+            // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. CUDA
+            // and this code are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
                 tests.push(test_pictures(&attempts, &PictureSubject::canvas(), provider, id));
                 tests.push(test_pictures(&attempts, &PictureSubject::enhancement(), provider, id));
