@@ -137,8 +137,8 @@ pub struct ClaimedJob {
     pub attempt: i16,
     /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Number of times that the lease of this job expired, including crashes that another job
-    /// caused.
+    /// Number of times that the lease of this job expired, including times when another job crashed
+    /// the process.
     pub crashes: i16,
     /// The job's group.
     pub group_id: Option<Uuid>,

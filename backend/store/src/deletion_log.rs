@@ -30,7 +30,7 @@ pub enum Entry {
     Erasure(Value),
     /// A suppression.
     Suppression(Value),
-    /// The digest of the id of a deleted row.
+    /// The digest of the id of a deleted or replaced row.
     Tombstone(Value),
     /// A revoked key.
     RevokedKey(Value),
