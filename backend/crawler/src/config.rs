@@ -19,20 +19,20 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time limit for one hop, up to the last byte of the body.
     pub total_timeout: Duration,
-    /// Minimum speed of a body in decoded bytes per second. A slower body fails. 0 disables the
-    /// check.
+    /// Minimum speed of a body in decoded bytes per second. The fetch of a slower body fails. 0
+    /// disables the check.
     pub min_speed: u64,
     /// Period over which `min_speed` is measured.
     pub min_speed_window: Duration,
     /// Maximum number of redirects per request.
     pub max_redirects: usize,
-    /// Maximum decoded bytes of a page.
+    /// Maximum length of a page in decoded bytes.
     pub page_limit: usize,
-    /// Maximum decoded bytes of an image.
+    /// Maximum length of an image in decoded bytes.
     pub image_limit: usize,
-    /// Maximum decoded bytes of robots.txt. The rest is ignored (RFC 9309 2.5).
+    /// Maximum length of robots.txt in decoded bytes. The rest is ignored (RFC 9309 2.5).
     pub robots_limit: usize,
-    /// Maximum decoded bytes of a sitemap.
+    /// Maximum length of a sitemap in decoded bytes.
     pub sitemap_limit: usize,
 }
 

@@ -1,18 +1,18 @@
 //! Parses `X-Robots-Tag` headers and `<meta name=robots>` elements.
 use domain::Reason;
 
-/// Holds the restrictions that a page or an image declares for robots.
+/// The restrictions that a page or an image declares for robots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Directives {
     /// Do not store the page.
     pub noindex: bool,
-    /// Do not follow its links.
+    /// Do not follow the page's links.
     pub nofollow: bool,
-    /// Do not use its images.
+    /// Do not use the page's images.
     pub noimageindex: bool,
     /// Do not use the page for machine learning.
     pub noai: bool,
-    /// Do not use its images for machine learning.
+    /// Do not use the page's images for machine learning.
     pub noimageai: bool,
 }
 
@@ -25,8 +25,8 @@ impl Directives {
     /// `agent` is our product token.
     ///
     /// A prefix applies until the end of its value or the next prefix, because servers join several
-    /// headers with commas. Directives for all agents and directives for ours are combined. Unknown
-    /// directives are skipped, and so are parts of dates that contain commas.
+    /// headers with commas. Directives for all agents and directives for our agent are combined.
+    /// Unknown directives are skipped, and so are parts of dates that contain commas.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
         let mut found = Self::default();
         for value in values {
@@ -76,8 +76,7 @@ impl Directives {
         }
     }
 
-    /// Returns the directive because of which images must not be used, or `None` if they may be
-    /// used.
+    /// Returns the directive that forbids the use of images, or `None` if images may be used.
     pub fn images_denied(&self) -> Option<Reason> {
         [
             (self.noindex, Reason::Noindex),

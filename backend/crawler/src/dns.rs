@@ -12,7 +12,7 @@ pub trait Lookup: Send + Sync {
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 
-/// The resolver of the operating system (hosts file and search domains included).
+/// The resolver of the operating system, including the hosts file and search domains.
 pub struct SystemLookup;
 
 #[async_trait::async_trait]
@@ -27,8 +27,8 @@ impl Lookup for SystemLookup {
 #[error("{0}")]
 pub(crate) struct NoAddress(pub(crate) String);
 
-/// Resolves names for the HTTP client. It returns only addresses that the guard allows, and the
-/// client connects to no others.
+/// Resolves names for the HTTP client. Returns only addresses that the guard allows, and the client
+/// connects to no other addresses.
 pub(crate) struct VettedResolver {
     pub(crate) guard: Guard,
     pub(crate) lookup: Arc<dyn Lookup>,
@@ -46,7 +46,7 @@ impl Resolve for VettedResolver {
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;
             let vetted: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, scope);
-            // The client replaces port 0 by the port of the URL.
+            // The client replaces port 0 with the port of the URL.
             let addresses = vetted?.into_iter().map(|ip| SocketAddr::new(ip, 0));
             Ok(Box::new(addresses) as Addrs)
         })

@@ -24,15 +24,15 @@ use url::Url;
 pub use extensions::{has_image_extension, is_page_path};
 pub use stored_page::{MAX_STORED_BYTES, extractor_id};
 
-/// Maximum number of links per page. Later ones are dropped.
+/// Maximum number of links per page. Later links are dropped.
 pub const MAX_LINKS: usize = 10_000;
-/// Maximum number of images per page. Later ones are dropped.
+/// Maximum number of images per page. Later images are dropped.
 pub const MAX_IMAGES: usize = 5_000;
-/// Maximum bytes of the absolute URLs of a page's links, and separately of its images; later ones
-/// are dropped. For each image, the page's own URL is also counted, because the service stores
-/// both.
+/// Maximum total length in bytes of the absolute URLs of a page's links, and separately of its
+/// images. Later URLs are dropped. For each image, the page's own URL is also counted, because the
+/// service stores both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
-/// Maximum characters of a title and of an alternative text.
+/// Maximum length in characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
 
 /// A link to another page.
@@ -62,9 +62,9 @@ pub struct ImageCandidate {
 pub struct Page {
     /// `<title>`.
     pub title: Option<String>,
-    /// Pages that it links to, unique and in document order.
+    /// Pages to which the page links, unique and in document order.
     pub links: Vec<Link>,
-    /// Its images, unique and in document order.
+    /// The page's images, unique and in document order.
     pub images: Vec<ImageCandidate>,
     /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name.
     pub directives: Directives,

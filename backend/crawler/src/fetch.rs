@@ -56,8 +56,8 @@ pub struct Validators {
     pub last_modified: Option<String>,
 }
 
-/// Maximum bytes of a validator. Longer ones are dropped, so that servers cannot use them to store
-/// large data.
+/// Maximum length of a validator in bytes. Longer validators are dropped, so that servers cannot
+/// use them to store large data.
 const MAX_VALIDATOR_BYTES: usize = 512;
 
 /// A response with its complete body.
@@ -65,7 +65,7 @@ const MAX_VALIDATOR_BYTES: usize = 512;
 pub struct Fetched {
     /// The URL after redirects.
     pub url: Url,
-    /// HTTP status: 2xx or 304. Others are [`FetchError::Status`].
+    /// HTTP status: 2xx or 304. Other statuses result in [`FetchError::Status`].
     pub status: u16,
     /// `Content-Type`.
     pub content_type: Option<String>,
@@ -123,7 +123,7 @@ pub enum FetchError {
         /// The limit in decoded bytes.
         limit: usize,
     },
-    /// More redirects than allowed, or a loop.
+    /// There were more redirects than allowed, or the redirects form a loop.
     #[error("too many redirects")]
     TooManyRedirects,
     /// An HTTP error status.

@@ -2,13 +2,13 @@
 //! similar pages.
 //!
 //! The yield of a directory is the number of images per page that was read. Only images that are
-//! new to the crawl count.
+//! new to the crawl are counted.
 //!
 //! The estimates are smoothed, so that a single page has little influence. A directory starts with
 //! `ASSUMED_PAGES` pages of its host's yield. A host starts with `ASSUMED_PAGES` pages of one image
 //! each. The arithmetic uses integers only, so that equal counts give equal priorities everywhere.
 
-/// Counts the pages that were read, and the images on them that were new to the crawl.
+/// Numbers of pages that were read, and of images on these pages that were new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Yield {
     /// Pages.
@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn an_unknown_directory_is_thought_to_be_like_its_host() {
         assert!(priority(1, NOTHING, seen(50, 500)) < priority(1, NOTHING, seen(50, 0)));
-        // A single page without images changes little on a host with a high yield; ten such pages
-        // change much.
+        // A single page without images changes the priority little on a host with a high yield; ten
+        // such pages change it much.
         assert_eq!(priority(1, seen(1, 0), seen(50, 500)), priority(1, NOTHING, seen(50, 500)));
         assert!(priority(1, seen(10, 0), seen(50, 500)) > priority(1, seen(1, 0), seen(50, 500)));
     }

@@ -46,9 +46,10 @@ impl GuardError {
 /// name, so the port is checked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressScope {
-    /// The port is allowed everywhere: public addresses and allowed private ranges.
+    /// The port is allowed everywhere: the connection may reach public addresses and allowed
+    /// private ranges.
     Public,
-    /// Any other port: allowed private ranges only.
+    /// Any other port: the connection may reach only allowed private ranges.
     AllowedPrivate,
 }
 

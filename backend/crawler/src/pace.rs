@@ -7,7 +7,8 @@
 //! not receive requests faster because of them.
 use std::time::Duration;
 
-/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
+/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive 429 or
+/// 503.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum pause that the crawler chooses itself.
 pub const MAX_PAUSE: Duration = Duration::from_secs(300);
@@ -35,7 +36,7 @@ pub enum Outcome {
         /// Time from sending the request to the head of the response.
         took: Duration,
     },
-    /// No response: the connection failed, broke or timed out.
+    /// There was no response: the connection failed, broke or timed out.
     Failed,
 }
 

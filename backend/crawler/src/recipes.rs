@@ -1,4 +1,4 @@
-//! Contains site recipes, in which an operator describes the markup of a site with CSS selectors.
+//! Defines site recipes, in which an operator describes the markup of a site with CSS selectors.
 use crate::scope::listed;
 use cssparser::{Parser, ParserInput, Token};
 use lol_html::Selector;

@@ -1,8 +1,9 @@
 //! Parses robots.txt according to RFC 9309.
 //!
 //! The project has its own parser, because `texting_robots` has three defects. It does not compare
-//! percent escapes as section 2.2.2 requires (`/%7Ejoe` and `/~joe`). It misses groups named with a
-//! version (`facecrawl/1.0`). It obeys rules outside any group. The tests compare both parsers.
+//! percent escapes as section 2.2.2 requires (`/%7Ejoe` and `/~joe`). It misses groups whose user
+//! agent includes a version (`facecrawl/1.0`). It obeys rules outside any group. The tests compare
+//! both parsers.
 mod rules;
 
 pub use rules::{MAX_RULE_BYTES, MAX_RULES, MAX_STEPS};
@@ -12,7 +13,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 use url::{Position, Url};
 
-/// Maximum bytes of robots.txt that are read (RFC 9309 2.5).
+/// Maximum number of bytes of robots.txt that are read (RFC 9309 2.5).
 pub const MAX_BYTES: usize = 500 << 10;
 /// Maximum `Crawl-delay`. Longer delays are reduced to this value.
 pub const MAX_CRAWL_DELAY: Duration = Duration::from_secs(300);
@@ -48,9 +49,9 @@ enum Line<'a> {
 }
 
 impl Robots {
-    /// Builds the rules from a response. 2xx parses `body`. 3xx (redirects without a valid target)
-    /// and 4xx except 429 allow everything. 429, 5xx and 0 (network error) disallow everything.
-    /// `agent` is our product token.
+    /// Builds the rules from a response. For 2xx, `body` is parsed. 3xx (redirects without a valid
+    /// target) and 4xx except 429 allow everything. 429, 5xx and 0 (network error) disallow
+    /// everything. `agent` is our product token.
     pub fn from_response(status: u16, body: &[u8], agent: &str) -> Self {
         match status {
             200..=299 => Self::parse(body, agent),
@@ -60,8 +61,9 @@ impl Robots {
         }
     }
 
-    /// Parses the file. All groups that name `agent` are combined; if there are none, those for `*`
-    /// are (RFC 9309 2.2.1). Rules before the first `User-agent` line apply to no agent.
+    /// Parses the file. All groups that name `agent` are combined. If there are none, the groups
+    /// for `*` are combined (RFC 9309 2.2.1). Rules before the first `User-agent` line apply to no
+    /// agent.
     ///
     /// If a group has more than [`MAX_RULES`] rules and one beyond the limit is a `Disallow`, the
     /// whole host is disallowed. The paths that the omitted rules disallow are not known.
@@ -124,8 +126,9 @@ impl Robots {
         Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
     }
 
-    /// Returns whether the URL may be fetched. The longest matching pattern applies; among equal
-    /// lengths, `Allow` applies. `/robots.txt` itself is always allowed on a host that responded.
+    /// Returns whether the URL may be fetched. The longest matching pattern applies. Among patterns
+    /// of equal length, `Allow` applies. `/robots.txt` itself is always allowed on a host that
+    /// responded.
     pub fn allows(&self, url: &Url) -> bool {
         self.verdict(url).allowed
     }
@@ -144,7 +147,7 @@ impl Robots {
         self.rules.verdict(path.as_bytes())
     }
 
-    /// Returns the approximate memory of the rules and the sitemaps' URLs, in bytes.
+    /// Returns the approximate memory that the rules and the sitemaps' URLs use, in bytes.
     pub fn bytes(&self) -> usize {
         let sitemaps: usize = self.sitemaps.iter().map(|url| size_of::<Url>() + url.as_str().len()).sum();
         size_of::<Self>() + self.rules.bytes() + sitemaps

@@ -5,8 +5,8 @@ use url::{Host, Url};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The hosts and ports of the seeds. `http` and `https` on their default ports count as one
-    /// host, and so do `www.x` and `x`, because sites redirect between them.
+    /// The hosts and ports of the seeds. `http` and `https` on their default ports are treated as
+    /// one host, and so are `www.x` and `x`, because sites redirect between them.
     #[default]
     Host,
     /// The registrable domains of the seeds (public suffix list), on any port. An IP address, or a

@@ -13,12 +13,12 @@ use std::borrow::Cow;
 use std::io::Read;
 use url::Url;
 
-/// Maximum number of pages, of images and of sitemaps that are read from one file, each. The value
-/// is the protocol's limit for pages.
+/// Maximum number of pages that are read from one file, and likewise of images and of sitemaps. The
+/// value is the protocol's limit for pages.
 pub const MAX_URLS: usize = 50_000;
-/// Maximum bytes of the absolute URLs in one file; later ones are ignored. For each image, its
-/// page's URL is also counted, because the service stores both. 50,000 pages (the protocol's limit)
-/// of 300 bytes each fit.
+/// Maximum total length in bytes of the absolute URLs in one file. Later URLs are ignored. For each
+/// image, its page's URL is also counted, because the service stores both. 50,000 pages (the
+/// protocol's limit) of 300 bytes each fit.
 pub const MAX_URL_BYTES: usize = 16 << 20;
 /// Maximum number of decompressed bytes that are read from one file (the protocol's limit). The
 /// rest is ignored.
@@ -82,7 +82,7 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
 }
 
 /// Returns the local name of the first element of an XML file in lower case. The file may be
-/// compressed with gzip. Returns `None` if it does not begin like XML.
+/// compressed with gzip. Returns `None` if the file does not begin like XML.
 pub fn root(body: &[u8]) -> Option<String> {
     let head = match is_gzip(body) {
         true => Cow::Owned(gunzip(&body[..body.len().min(PACKED_HEAD)], HEAD)),

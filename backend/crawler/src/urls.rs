@@ -8,18 +8,18 @@ use url::Url;
 /// The limit applies to links and images of pages, entries of sitemaps, targets of redirects,
 /// seeds, and URLs in API requests.
 pub const MAX_PARSED_LENGTH: usize = 8192;
-/// Maximum length in bytes of a page's URL that is followed. Longer ones get the reason
+/// Maximum length in bytes of a page's URL that is followed. Longer URLs get the reason
 /// `url_too_long`.
 pub const MAX_LENGTH: usize = 2048;
-/// Maximum characters of a host name (RFC 1123).
+/// Maximum length of a host name in characters (RFC 1123).
 const MAX_HOST_LENGTH: usize = 253;
 /// Maximum number of path segments of a page that is followed. Longer paths get the reason
 /// `path_too_deep`.
 pub const MAX_SEGMENTS: usize = 20;
-/// Maximum number of query parameters of a page that is followed. More get the reason
-/// `too_many_parameters`.
+/// Maximum number of query parameters of a page that is followed. A URL with more parameters gets
+/// the reason `too_many_parameters`.
 pub const MAX_PARAMETERS: usize = 16;
-/// Number of consecutive equal runs of one to four segments that gets the reason
+/// Number of consecutive equal runs of one to four segments for which a URL gets the reason
 /// `repeated_segments`.
 pub const MAX_REPEATS: usize = 3;
 
@@ -103,8 +103,8 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
 
 /// Applies the last step of [`resolve`], for callers that parse the URL themselves.
 pub(crate) fn normalise_checked(url: Url) -> Option<Url> {
-    // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen
-    // it.
+    // Checked twice: the first check avoids the copy of a long URL, and normalising can lengthen a
+    // URL.
     let fits =
         |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
     Some(url).filter(fits).map(normalise).filter(fits)

@@ -82,7 +82,7 @@ pub enum CpuBackend {
     OnnxRuntime,
     /// The same kernels, with the large matrix products of every embedder in INT8.
     OnnxRuntimeInt8,
-    /// OpenVINO through ONNX Runtime; the library must be built with it.
+    /// OpenVINO through ONNX Runtime; the library must be built with OpenVINO.
     OpenVino(Precision),
 }
 
@@ -155,8 +155,8 @@ impl Default for TensorrtConfig {
 }
 
 /// Whether the CPU provider replaces the device of every operation that requests a GPU. Tests use
-/// it to run the device code (sessions, bindings, threads, comparisons) without a GPU. No
-/// environment variable sets it.
+/// this replacement to run the device code (sessions, bindings, threads, comparisons) without a
+/// GPU. No environment variable sets this value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StandIn {
     /// Uses real devices.

@@ -1,9 +1,9 @@
 //! Loads CUDA's libraries by path from the folder of ONNX Runtime.
 //!
-//! The provider's library refers to the others by file name, and has no search path. The loader
-//! reuses a library that is already loaded under the same name. Loading the libraries by path first
-//! therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not in the folder of ONNX Runtime,
-//! nothing is loaded and the system's loader searches as usual.
+//! The provider's library refers to CUDA's libraries by file name, and has no search path. The
+//! loader reuses a library that is already loaded under the same name. Loading the libraries by
+//! path first therefore makes `LD_LIBRARY_PATH` unnecessary. If they are not in the folder of ONNX
+//! Runtime, nothing is loaded and the system's loader searches as usual.
 use crate::ep::Provider;
 use crate::runtime::Runtime;
 use parking_lot::Mutex;

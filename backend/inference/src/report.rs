@@ -1,4 +1,4 @@
-//! Reports the device of each operation; the response of `GET /gpu`.
+//! Reports the device of each operation. The report is the response to `GET /gpu`.
 use crate::devices::GpuDevice;
 use crate::ep::Provider;
 use crate::unavailable::Refusal;

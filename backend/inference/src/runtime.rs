@@ -1,4 +1,4 @@
-//! Loads ONNX Runtime's shared library: once per process, never unloaded.
+//! Loads ONNX Runtime's shared library once per process, and never unloads it.
 use crate::StartError;
 use crate::ep::Provider;
 use ort::environment::Environment;
@@ -117,8 +117,8 @@ impl Runtime {
     }
 }
 
-/// Returns the file to load. It is checked before the loader opens it: the loader's message about a
-/// folder is unclear, and opening a pipe would block forever.
+/// Returns the file to load. The file is checked before the loader opens it, because the loader's
+/// message about a folder is unclear, and opening a pipe would block forever.
 fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
     let Some(path) = path else {
         let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
@@ -156,8 +156,8 @@ fn out_of_date(text: &str) -> String {
     }
 }
 
-/// Returns the log level for the library. It formats every message of that level, so the level
-/// follows that of the log.
+/// Returns the log level for the library. The library formats every message of that level, so the
+/// level follows that of the log.
 pub(crate) fn log_level() -> LogLevel {
     if tracing::enabled!(target: "ort::logging", tracing::Level::TRACE) {
         LogLevel::Verbose

@@ -1,5 +1,5 @@
-//! Tests on the real engine that the fixture models behave as their documentation says. Other
-//! crates' tests rely on them.
+//! Tests on the real engine that the fixture models behave as their documentation says. The tests
+//! of other crates rely on these models.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use inference::{Engine, Manifest, Priority, ResolvedPack};

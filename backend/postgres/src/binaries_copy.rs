@@ -1,8 +1,8 @@
 //! Copies the Postgres binaries to a folder that the server's user can access.
 //!
 //! The capability described in [`crate::identity`] does not help here: the programs find each other
-//! with `access`, which ignores capabilities. So root copies them, once, to a folder that all users
-//! can enter and only root can write.
+//! with `access`, which ignores capabilities. So root copies the programs, once, to a folder that
+//! all users can enter and only root can write to.
 
 use crate::Error;
 use sha2::{Digest, Sha256};

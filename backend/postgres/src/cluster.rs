@@ -20,7 +20,8 @@ use tokio::sync::watch;
 /// 108 on Linux (`sockaddr_un`), including the name `/.s.PGSQL.5432` and a terminating zero.
 const MAX_SOCKET_DIR_LENGTH: usize = 104 - ".s.PGSQL.5432".len() - 2;
 
-/// The server logs this text for each connection and each child process that it ends when it stops.
+/// The server logs this text for each connection and each child process that it closes when it
+/// stops.
 const EXPECTED_AT_STOP: &str = "due to administrator command";
 
 /// A running cluster. Dropping it stops the server; prefer [`Cluster::stop`], which does not block
@@ -67,8 +68,8 @@ impl Cluster {
         for setting in &config.settings {
             command.args(["-c", setting]);
         }
-        // Uses a separate process group, so that Ctrl-C reaches only this process, which stops the
-        // server when its work is done.
+        // Uses a separate process group, so that Ctrl-C reaches only this process. This process
+        // stops the server when its work is done.
         command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(Error::io(&program))?;
         let stderr = child.stderr.take().expect("stderr is piped");
@@ -153,7 +154,7 @@ impl Drop for Cluster {
         let Some(mut child) = self.child.take() else { return };
         self.stopping.store(true, Ordering::Relaxed);
         signal_child(&child, Signal::INT);
-        // Waits, because otherwise the lock would be released while the server still writes.
+        // Waits, because otherwise the lock would be released while the server is still writing.
         for _ in 0..500 {
             match child.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(20)),
@@ -219,7 +220,7 @@ fn absolute(config: &Config) -> Result<Config, Error> {
     let mut config = config.clone();
     config.bin_dir = full(&config.bin_dir)?;
     config.data_dir = full(&config.data_dir)?;
-    // Postgres reports its folder with resolved links. Resolving them here allows an orphaned
+    // Postgres reports its folder with resolved links. Resolving the links here allows an orphaned
     // server to be recognised by its folder.
     if let (Some(parent), Some(name)) = (config.data_dir.parent(), config.data_dir.file_name()) {
         std::fs::create_dir_all(parent).map_err(Error::io(parent))?;

@@ -5,9 +5,9 @@
 //! `nobody`.
 //!
 //! That user may be unable to enter a parent folder, for example if the checkout is in a private
-//! home folder. The server is then granted one capability, with `setpriv` from util-linux. It
-//! allows reading and searching all folders, but not writing. The server's programs are copied to a
-//! folder that it can access.
+//! home folder. The server is then granted one capability, with `setpriv` from util-linux. The
+//! capability allows reading and searching all folders, but not writing. The server's programs are
+//! copied to a folder that the user can access.
 
 use crate::Error;
 use std::os::unix::fs::MetadataExt;

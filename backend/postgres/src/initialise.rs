@@ -16,7 +16,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
         return check_version(config, &version_file).await;
     }
     if data.exists() {
-        // An empty folder, such as a new volume mount, counts as missing.
+        // An empty folder, such as a new volume mount, is treated as missing.
         std::fs::remove_dir(data).map_err(|_| Error::NotACluster(data.clone()))?;
     }
     tracing::info!(path = %data.display(), "creating the database cluster");

@@ -7,8 +7,8 @@
 //! - A crash: Postgres recovers from its log.
 //! - An interrupted first start: the data folder appears only when it is complete.
 //!
-//! Postgres refuses to run as root. If started as root, this crate runs it as an unprivileged user;
-//! see [`identity`].
+//! Postgres refuses to run as root. If this process runs as root, the crate runs Postgres as an
+//! unprivileged user; see [`identity`].
 
 #![cfg(unix)]
 
@@ -88,7 +88,7 @@ pub enum Error {
     Version {
         /// The data folder.
         path: PathBuf,
-        /// Major version in its `PG_VERSION`.
+        /// Major version in the folder's `PG_VERSION`.
         found: String,
         /// Major version from `postgres --version`.
         have: String,
@@ -110,7 +110,7 @@ pub enum Error {
     Failed {
         /// The failed program: `initdb` or `postgres`.
         program: &'static str,
-        /// The last lines that it printed.
+        /// The last lines that the program printed.
         output: String,
     },
     /// The server did not accept connections in time.
@@ -118,7 +118,7 @@ pub enum Error {
     Timeout {
         /// The time limit, `Config::start_timeout`.
         seconds: u64,
-        /// The last lines that it printed.
+        /// The last lines that the server printed.
         output: String,
     },
     /// A file operation failed.

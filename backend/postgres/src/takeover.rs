@@ -26,9 +26,9 @@ pub(crate) fn lock(data_dir: &Path) -> Result<File, Error> {
 
 /// Stops an orphaned server and removes stale files. The lock must be held.
 ///
-/// While the lock is held, a server that still uses the data belongs to a dead process, so it is
-/// stopped. A pid file with the id of any other process is removed, because Postgres would refuse
-/// to start if that pid is in use.
+/// While the lock is held, a server that still uses the data belongs to a dead process and is
+/// therefore stopped. A pid file with the id of any other process is removed, because Postgres
+/// would refuse to start if that pid is in use.
 pub(crate) async fn clear(data_dir: &Path, socket_dir: &Path) -> Result<(), Error> {
     let pid_file = data_dir.join("postmaster.pid");
     if let Ok(text) = std::fs::read_to_string(&pid_file) {

@@ -75,8 +75,8 @@ impl Queue {
             .await?)
     }
 
-    /// Records that a job is the only one in its process. If its lease expires, this job counts as
-    /// the cause of the crash.
+    /// Records that a job is the only one in its process. If its lease expires, this job is
+    /// regarded as the cause of the crash.
     ///
     /// Call it before the job starts, when no other job runs in the process.
     ///
@@ -177,8 +177,8 @@ from claimed order by priority, scheduled_at, id"
 
 /// Claims jobs in two passes over the index. The first pass acquires no locks and counts how many
 /// of the best `limit` jobs over all kinds each band contributes. The second pass locks that many
-/// jobs of each band and skips rows locked by others. A single locking pass could not merge several
-/// bands in order and lock only the rows that it returns.
+/// jobs of each band and skips rows locked by other transactions. A single locking pass could not
+/// merge several bands in order and lock only the rows that it returns.
 ///
 /// At most one job that must run alone (`crashes > 1`) is claimed, before all others. The index
 /// `jobs_suspects` makes this check cheap.
@@ -230,7 +230,7 @@ const CLAIM: &str = concat!(
 
 /// A skip scan of the index `jobs_tenants` visits each tenant once, so the cost depends on the
 /// number of tenants, not of jobs. As in [`CLAIM`], the first pass chooses without locks; the
-/// second locks the chosen rows and skips those locked by others.
+/// second locks the chosen rows and skips those locked by other transactions.
 const CLAIM_OTHER_TENANTS: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)

@@ -85,7 +85,7 @@ impl Queue {
 
 /// Inserts jobs in input order. A job is parked if its partition key has `partition_window`
 /// unparked jobs, or if its group has `group_window` unparked jobs over all keys. Jobs earlier in
-/// the same call count too.
+/// the same call are also counted.
 const ENQUEUE: &str = "
 with n as materialized (
     select *, row_number() over (partition by kind, group_id, partition_key order by priority, position) as place

@@ -8,7 +8,7 @@
 //! Each change of a whole group acquires the group's exclusive lock, which waits for transactions
 //! that add, complete or fail jobs of the group. It then updates the rows in two passes: first all
 //! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
-//! because their owners are statements that never wait for a row themselves (see `claim`).
+//! because statements that hold such a lock never wait for a row (see `claim`).
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::finish;
 use crate::{Queue, QueueError};
@@ -22,7 +22,7 @@ impl Queue {
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
-    /// deadlock, in which Postgres fails one of the two transactions.
+    /// deadlock, in which Postgres aborts one of the two transactions.
     pub async fn hold_group(&self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("insert into job_groups (id) values ($1) on conflict do nothing")

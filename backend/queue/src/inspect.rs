@@ -1,4 +1,4 @@
-//! Operator functions: list, get, retry, cancel, stats.
+//! Functions for operators, which list, get, retry, cancel and count jobs.
 use crate::claim::bands;
 use crate::queue::{lock_groups_shared, wake};
 use crate::settle::finish;
@@ -34,8 +34,8 @@ impl Queue {
         // The statement contains only the requested conditions, so that each condition can use its
         // index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
-        // Ended jobs are read per state: each state has its own indexes, and there can be very many
-        // completed jobs.
+        // Jobs that have ended are read per state: each state has its own indexes, and there can be
+        // very many completed jobs.
         let parts: &[(Table, Option<JobState>)] = match state {
             Some(state) if state.is_live() => &[(Table::Live, Some(state))],
             Some(state) => &[(Table::Finished, Some(state))],
@@ -51,13 +51,13 @@ impl Queue {
             query.push(table.select());
             query.push(" where true");
             if let Some(state) = state {
-                // A constant, not a parameter: the planner matches partial indexes by their
-                // constant.
+                // This is a constant, not a parameter, because the planner matches partial indexes
+                // by the constants in their conditions.
                 query.push(" and state = '").push(state.as_str()).push("'");
             }
-            // A range of pairs (see `push_range`) instead of `group_id =` and `id <`. Otherwise the
-            // planner would scan along the ids, past all jobs newer than the group's last job, and
-            // it cannot estimate their number.
+            // Uses a range of pairs (see `push_range`) instead of `group_id =` and `id <`.
+            // Otherwise the planner would scan along the ids, past all jobs newer than the group's
+            // last job, and it cannot estimate their number.
             let along_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
             if let Some(kind) = kind.filter(|_| along_kind.is_none()) {
                 query.push(" and kind = ").push_bind(kind);
@@ -122,9 +122,9 @@ impl Queue {
         sqlx::query_as(CANCEL).bind(id).fetch_optional(&mut *conn).await?.ok_or(QueueError::NotFound(id))
     }
 
-    /// Counts all jobs, including ended jobs, and returns the age of the oldest due job. Reads the
-    /// index entries of all rows, so it is too slow for every metrics scrape. Use it for pages that
-    /// a person opens.
+    /// Counts all jobs, including those that have ended, and returns the age of the oldest due job.
+    /// Reads the index entries of all rows, which is too slow for every metrics scrape. Use it for
+    /// web pages that a person opens.
     pub async fn stats(&self) -> Result<QueueStats, QueueError> {
         self.count(STATS).await
     }
@@ -231,7 +231,7 @@ const CANCEL: &str = concat!(
        finished_at, last_error, group_id, false as held, locked_by"
 );
 
-/// Like [`bands`], for all kinds with at least one job. A skip scan finds the kinds too.
+/// Works like [`bands`], for all kinds with at least one job. A skip scan also finds these kinds.
 macro_rules! every_band {
     () => {
         concat!(

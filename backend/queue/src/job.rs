@@ -41,7 +41,7 @@ impl JobState {
         }
     }
 
-    /// Returns `true` if the job may still run. Unique keys and groups count live jobs only.
+    /// Returns `true` if the job may still run. Unique keys and groups apply to live jobs only.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Available | Self::Running | Self::Retryable)
     }
@@ -114,7 +114,7 @@ impl NewJob {
     }
 }
 
-/// Proves that a worker holds a job. Every later call about the job must present it.
+/// Proves that a worker holds a job. Every later call about the job must contain the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::FromRow)]
 pub struct Claim {
     /// The job's id.
@@ -137,7 +137,8 @@ pub struct ClaimedJob {
     pub attempt: i16,
     /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Number of times that the lease of this job expired, even if another job crashed the process.
+    /// Number of times that the lease of this job expired, including times when another job crashed
+    /// the process.
     pub crashes: i16,
     /// The job's group.
     pub group_id: Option<Uuid>,

@@ -1,6 +1,6 @@
 //! A generic, durable job queue on Postgres in which fences protect completions.
 //!
-//! It has no application-specific terms.
+//! The crate contains no application-specific terms.
 //!
 //! See `docs/explanation/QUEUE.md` for the state machine.
 

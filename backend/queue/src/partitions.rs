@@ -1,5 +1,5 @@
 //! Limits how many jobs of one partition key are ready, so that a million jobs for one slow host do
-//! not delay others.
+//! not delay other jobs.
 //!
 //! At most `Config::partition_window` jobs with the same kind, group and partition key are
 //! unparked. Over all partition keys of one kind and group the limit is `Config::group_window`.

@@ -1,4 +1,4 @@
-//! Deletes the records of ended jobs.
+//! Deletes the records of jobs that have ended.
 //!
 //! Completed and cancelled jobs are deleted once they are older than the retention time. One
 //! process at a time does this, in small statements with pauses in between. Discarded jobs are kept

@@ -1,4 +1,4 @@
-//! Clears the contents of ended jobs' records that must not be kept.
+//! Clears the contents that must not be kept from the records of jobs that have ended.
 
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 /// A record without a payload can be listed and counted, but not retried.
 const REDACT: &str = "update finished_jobs set payload = '{}', last_error = null where id = any($1)";
 
-/// Two statements, because each condition on the state has its own index by group.
+/// There are two statements, because each condition on the state has its own index by group.
 const REDACT_KEYED: [&str; 2] = [
     "update finished_jobs set payload = '{}', last_error = null
      where group_id = any($1) and state = 'completed' and unique_key = any($2)",
@@ -16,8 +16,8 @@ const REDACT_KEYED: [&str; 2] = [
 ];
 
 impl Queue {
-    /// Clears the payload and the error of ended jobs and keeps their records. Live jobs do not
-    /// change. Returns the number of cleared records.
+    /// Clears the payload and the error of jobs that have ended, and keeps their records. Live jobs
+    /// do not change. Returns the number of cleared records.
     pub async fn redact(&self, conn: &mut PgConnection, jobs: &[Uuid]) -> Result<u64, QueueError> {
         Ok(sqlx::query(REDACT).bind(jobs).execute(conn).await?.rows_affected())
     }

@@ -88,14 +88,14 @@ impl Queue {
         state.ok_or(QueueError::Stale(claim.id))?.parse()
     }
 
-    /// Schedules the job again for `until`. Does not count as an attempt.
+    /// Schedules the job again for `until`. The run is not counted as an attempt.
     pub async fn snooze(&self, claim: Claim, until: OffsetDateTime) -> Result<(), QueueError> {
         let done =
             sqlx::query(SNOOZE).bind(claim.id).bind(claim.fence).bind(until).execute(&self.pool).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Returns jobs to the queue (at shutdown). Does not count as an attempt.
+    /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts.
     ///
     /// Returns the number of released jobs. The other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
@@ -129,10 +129,11 @@ impl Queue {
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
     ///
-    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. They
-    /// are rescheduled at random times within the backoff for their number of crashes, so that they
-    /// do not run together again. From the second crash on, each job runs alone. A rescue discards
-    /// a job only if it ran alone and has no attempts left. Other jobs keep at least one attempt.
+    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. The
+    /// jobs are rescheduled at random times within the backoff for their number of crashes, so that
+    /// they do not run together again. From the second crash on, each job runs alone. A rescue
+    /// discards a job only if it ran alone and has no attempts left. Other jobs keep at least one
+    /// attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {

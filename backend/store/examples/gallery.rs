@@ -38,7 +38,7 @@ const WARMUP: usize = 50;
 const STORED_ALONE: usize = 2000;
 /// Number of connections that store faces while searches run.
 const WRITERS: usize = 4;
-/// Minimum quality of the filtered search. One percent of the faces reach it.
+/// Minimum quality of the filtered search. One percent of the faces have at least this quality.
 const LEAST_QUALITY: f32 = 0.99;
 
 /// Minimum similarity at which an erasure matches a face.

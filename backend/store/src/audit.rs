@@ -84,8 +84,8 @@ pub struct AuditEntry<'a> {
     pub action: Action,
     /// The collection; `None` if the action concerns no single collection.
     pub collection_id: Option<Uuid>,
-    /// The key; `None` if the service requires no keys, for commands, and for the service's own
-    /// actions.
+    /// The key; `None` for commands, for the service's own actions, and if the service requires no
+    /// keys.
     pub key_id: Option<Uuid>,
     /// The id of the request.
     pub request_id: Option<&'a str>,

@@ -3,8 +3,8 @@
 //! A transaction that deletes a row also records the row's blobs in `blob_deletions`. After the
 //! commit the blobs are deleted, by the caller or by the periodic sweep. Each blob is deleted under
 //! the lock of its key's bucket, and only if no row refers to it at that time. The blobs of an
-//! incoming image are written before its rows. The image's transaction acquires the same locks
-//! (shared), and rewrites those blobs that were recorded for deletion in the meantime. So a blob
+//! incoming image are written before its rows. The image's transaction acquires the same locks in
+//! shared mode, and rewrites those blobs that were recorded for deletion in the meantime. So a blob
 //! with a committed row always exists, and a blob without rows is deleted.
 //!
 //! Lock order: images and faces first, then the buckets in ascending order, then the rows of
@@ -24,7 +24,7 @@ const BATCH: i64 = 500;
 
 impl Store {
     /// Locks the blobs against deletion until the transaction ends. Returns those that may already
-    /// be deleted. The caller must write them again before the commit.
+    /// have been deleted. The caller must write them again before the commit.
     ///
     /// Every transaction that inserts rows for newly written blobs must call this, after it writes
     /// the rows and before it records blobs for deletion.
@@ -67,8 +67,8 @@ impl Store {
                 .bind(bucket)
                 .execute(tx.conn())
                 .await?;
-            // Locks the rows first. If another transaction is recording one of them now, the next
-            // statement then sees that transaction's deletions.
+            // Locks the rows first. If another transaction is recording one of the blobs at this
+            // moment, the next statement then sees that transaction's deletions.
             let listed: Vec<String> = sqlx::query_scalar(
                 "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )

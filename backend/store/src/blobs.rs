@@ -16,7 +16,7 @@ use url::Url;
 const MAX_CONCURRENT_DELETIONS: usize = 16;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
-/// open transaction. Jobs are also retried by the queue.
+/// open transaction. The queue also retries jobs.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 
@@ -84,7 +84,7 @@ impl Blobs {
         let bucket = parsed.host_str().ok_or_else(|| invalid(url))?;
         let prefix = Path::from_url_path(parsed.path()).map_err(|_| invalid(url))?;
         // The HTTP client has no default cryptography provider. Another part of the process may
-        // have installed this one already.
+        // already have installed one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = AmazonS3Builder::from_env();
         for (name, value) in variables {
@@ -129,7 +129,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Returns `true` if the key belongs to this content.
+    /// Returns `true` if the key is that of a blob with this content.
     pub(crate) fn matches_content(key: &str, bytes: &[u8]) -> bool {
         key.contains(&hex::encode(Sha256::digest(bytes)))
     }

@@ -31,7 +31,7 @@ pub struct Clustering {
     pub made: i64,
     /// Number of clusters merged into another subject.
     pub joined: i64,
-    /// The error, if it failed.
+    /// The error, if the run failed.
     pub error: Option<String>,
     /// When it was requested.
     #[serde(with = "time::serde::rfc3339")]
@@ -106,8 +106,8 @@ impl Store {
             .await?)
     }
 
-    /// Marks a live run as running, with `left` faces to process. Returns `false` if the run has
-    /// ended; then nothing changes.
+    /// Marks a live run as running, with `left` faces to process. Returns `false` and changes
+    /// nothing if the run has ended.
     pub async fn resume_clustering(&self, id: Uuid, left: i64) -> Result<bool, StoreError> {
         let resumed = sqlx::query(
             "update clusterings set state = 'running', faces = looked + $2 where id = $1 and finished_at is null",

@@ -107,9 +107,9 @@ impl Store {
         Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
     }
 
-    /// Returns, for each of `faces`, up to `most` most similar faces in scope with a similarity of
-    /// at least `threshold`. The result is exact for up to 5,000 faces in scope. For more faces,
-    /// the search uses the model's index.
+    /// Returns, for each of `faces`, at most `most` of the most similar faces in scope whose
+    /// similarity is at least `threshold`. The result is exact for up to 5,000 faces in scope. For
+    /// more faces, the search uses the model's index.
     ///
     /// # Errors
     /// Fails with `NotFound` if the model is unknown.
@@ -163,7 +163,8 @@ impl Store {
         scope: &ClusterScope,
         faces: &[Uuid],
     ) -> Result<Vec<ClusterUnit>, StoreError> {
-        // Lock first, then read: the previous lock holder may have moved the faces.
+        // Acquires the lock before reading, because the previous lock holder may have moved the
+        // faces.
         sqlx::query(
             "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
              order by s.id for update",

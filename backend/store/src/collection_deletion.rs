@@ -1,8 +1,9 @@
 //! Deletion of a collection: it becomes inaccessible immediately, and its content is erased in
 //! steps.
 //!
-//! `mark_collection_deleted` is fast for any size. Then call `erase_some` until `done` is set. Each
-//! call runs in a small separate transaction, which can be interrupted at any time and repeated.
+//! `mark_collection_deleted` is fast for a collection of any size. Then call `erase_some` until
+//! `done` is set. Each call runs in a small separate transaction, which can be interrupted at any
+//! time and repeated.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
 use crate::erasure::delete_images;
@@ -74,8 +75,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the crawls of a deleted collection that must be cancelled: live crawls, and ended
-    /// ones with a next run.
+    /// Returns the crawls of a deleted collection that must be cancelled. These are live crawls,
+    /// and crawls that have ended but have a scheduled next run.
     pub async fn crawls_to_cancel(&self, collection: Uuid) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from crawls where collection_id = $1

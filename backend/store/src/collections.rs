@@ -14,11 +14,11 @@ pub struct Collection {
     pub id: Uuid,
     /// Unique name: 1 to 64 characters of `a-z 0-9 - _`.
     pub name: String,
-    /// Quality profile: `off`, `standard` or `strict`. `None` uses the service's setting.
+    /// Quality profile: `off`, `standard` or `strict`. `None` means the service's setting.
     pub quality_profile: Option<String>,
-    /// Minimum similarity of a match. `None` uses the embedding model's threshold.
+    /// Minimum similarity of a match. `None` means the embedding model's threshold.
     pub match_threshold: Option<f32>,
-    /// Days after which images and faces are erased. `None` keeps them.
+    /// Days after which images and faces are erased. `None` means that they are kept.
     pub retention_days: Option<i32>,
     /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
@@ -171,7 +171,8 @@ impl Store {
     }
 }
 
-/// Settings of a collection. `None` uses the service's setting; for retention it means forever.
+/// Settings of a collection. `None` means the service's setting or, for the retention, no time
+/// limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CollectionSettings {
     /// `off`, `standard` or `strict`.

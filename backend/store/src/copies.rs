@@ -1,4 +1,4 @@
-//! Copies the blobs that rows refer to, to and from a backup.
+//! Copies the blobs that rows refer to into a backup, and back from it.
 use crate::blobs::Blobs;
 use crate::{Store, StoreError};
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 /// Number of blobs that one query looks up.
 const CHUNK: i64 = 500;
-/// Maximum number of concurrent copies.
+/// Maximum number of blobs that are copied concurrently.
 const MAX_CONCURRENT_COPIES: usize = 16;
 /// Maximum number of reported keys of missing blobs.
 const MAX_REPORTED_KEYS: usize = 20;
 
-/// Counts of the blobs by outcome.
+/// Numbers of blobs by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Copied {
     /// Number of copied blobs.
@@ -37,8 +37,8 @@ impl Store {
     /// equal content.
     ///
     /// # Errors
-    /// Fails with the errors of the database and of both blob stores. Finished copies are kept and
-    /// not repeated.
+    /// Fails with the errors of the database and of both blob stores. Blobs that were already
+    /// copied are kept and not copied again.
     pub async fn copy_blobs(&self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
         let (mut done, mut after) = (Copied::default(), String::new());
         loop {
@@ -61,8 +61,8 @@ impl Store {
         }
     }
 
-    /// Deletes the blobs that no row refers to from a copy, so that the copy contains no erased
-    /// content. Returns the number deleted.
+    /// Deletes from a copy of the blob store all blobs that no row refers to, so that the copy
+    /// contains no erased content. Returns the number deleted.
     ///
     /// # Errors
     /// Fails with the errors of the database and of the copy.

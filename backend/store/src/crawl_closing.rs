@@ -1,7 +1,7 @@
-//! Closing of crawls without a client: cancelled large crawls, and scans whose command died.
+//! Closes crawls without a client: cancelled large crawls, and scans whose command died.
 //!
-//! A cancellation only changes the crawl's state. The rows that are still queued then are closed
-//! afterwards in batches. Until then, the crawl has the mark `closing`, which survives a crash.
+//! A cancellation only changes the crawl's state. The rows that are still queued at that time are
+//! closed later, in batches. Until then, the crawl has the mark `closing`, which survives a crash.
 //! Users do not see a difference, because progress counts queued rows of a cancelled crawl as
 //! skipped (`Store::crawl_progress`).
 use crate::ledger::Ledger;
@@ -31,8 +31,8 @@ impl Store {
         Ok(skipped)
     }
 
-    /// Sets or clears the mark `closing` of a cancelled crawl. Its row must be locked, or changed
-    /// in this transaction.
+    /// Sets or clears the mark `closing` of a cancelled crawl. The crawl's row must be locked, or
+    /// must have been changed in this transaction.
     pub async fn set_closing(
         &self,
         conn: &mut PgConnection,

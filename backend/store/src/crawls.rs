@@ -20,12 +20,12 @@ pub struct Crawl {
     pub kind: CrawlKind,
     /// Its state.
     pub state: CrawlState,
-    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first
-    /// ones.
+    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first of
+    /// these.
     pub seeds: Vec<String>,
     /// Number of seeds.
     pub seed_count: i32,
-    /// The options it was created with (`pipeline::crawl::CrawlOptions`).
+    /// The options with which the crawl was created (`pipeline::crawl::CrawlOptions`).
     pub options: Value,
     /// The error, if the crawl failed.
     pub error: Option<String>,
@@ -37,7 +37,7 @@ pub struct Crawl {
     pub finished_at: Option<OffsetDateTime>,
     /// Id of the first run of its schedule; `None` for a crawl that runs once.
     pub series_id: Option<Uuid>,
-    /// When the next scheduled run begins. Set only on an ended run.
+    /// When the next scheduled run begins. Set only for a run that has ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub next_run_at: Option<OffsetDateTime>,
 }
@@ -71,7 +71,7 @@ macro_rules! select_crawls {
     ($tail:literal) => {
         select_crawls!("r.seeds", $tail)
     };
-    // Selects the first 100 seeds, or fewer if these exceed 16 KiB together; always at least one.
+    // Selects the first 100 seeds, or fewer if these exceed 16 KiB together, but at least one.
     (brief $tail:literal) => {
         select_crawls!(
             "(select coalesce(array_agg(seed order by at), '{}') from (
@@ -220,8 +220,8 @@ impl Store {
 
     /// Returns the crawl's progress from one snapshot.
     ///
-    /// Queued rows of a cancelled crawl count as skipped with the reason `cancelled`. Workers no
-    /// longer process them, and the rows are settled with the same state later.
+    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`. Workers
+    /// no longer process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
             "select state as crawl, null as page, null as image, null as reason, 1::bigint as count from crawls

@@ -15,8 +15,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
 /// Oldest supported Postgres version: the oldest that is tested and still maintained.
 const MIN_POSTGRES_VERSION: i32 = 15;
-/// Oldest supported pgvector version. Version 0.8 added iterative index scans; 0.8.4 has the fixes
-/// for them.
+/// Oldest supported pgvector version. Version 0.8 added iterative index scans, and version 0.8.4
+/// contains fixes for these scans.
 const MIN_PGVECTOR_VERSION: (u32, u32, u32) = (0, 8, 4);
 /// How long `connect` retries while the server starts.
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -63,8 +63,8 @@ pub struct Store {
 pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
-    /// Connects and checks that Postgres is at least 15 and pgvector at least 0.8.4. Retries for up
-    /// to ten seconds while the server starts.
+    /// Connects to the database. Checks that the version of Postgres is at least 15 and that of
+    /// pgvector at least 0.8.4. Retries for up to ten seconds while the server starts.
     ///
     /// # Errors
     /// Fails with `Invalid` if the URL cannot be parsed, with `Unsupported` if the server is too
@@ -111,8 +111,8 @@ impl Store {
 
     /// Returns the same store limited to one collection. A call that takes an id then finds no
     /// other collection, and no crawl, image or face of another collection. Every statement that
-    /// reads or deletes by a caller's id contains the condition, because a caller may have guessed
-    /// the id.
+    /// reads or deletes a row identified by a caller's id contains this condition, because a caller
+    /// may have guessed the id.
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
         Self { collection_scope: Some(collection), ..self.clone() }
@@ -120,8 +120,8 @@ impl Store {
 
     /// Migrates the schema under an advisory lock. Returns the number of migrations that ran.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
-        // Statement logging is off: on a slow disk each migration is a slow statement, and the
-        // warning would contain its whole text.
+        // Statement logging is off. On a slow disk, each migration would be logged as a slow
+        // statement, with its whole text.
         let options = PgConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
         let mut conn = PgConnection::connect_with(&options).await?;
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;

@@ -1,5 +1,5 @@
 //! The deletion log: what was deleted, what is suppressed, and which keys were revoked. It must
-//! survive the loss of the database and overrides its backups.
+//! survive the loss of the database, and it takes precedence over backups of the database.
 //!
 //! The log consists of lines of JSON. It is always complete and it is small, so it can be written
 //! often and stored separately from the backups. It contains ids, hashes and sketches, but no
@@ -30,7 +30,7 @@ pub enum Entry {
     Erasure(Value),
     /// A suppression.
     Suppression(Value),
-    /// The digest of something that was deleted.
+    /// The digest of the id of a deleted or replaced row.
     Tombstone(Value),
     /// A revoked key.
     RevokedKey(Value),
@@ -86,7 +86,7 @@ impl Store {
         Ok(())
     }
 
-    /// Imports the entries that are missing in this database, in one transaction.
+    /// Imports the entries that are missing from this database, in one transaction.
     /// [`Store::erase_again`] then deletes everything that the log records as deleted.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// Number of pages read in a directory or on a host, and of images on them that were new to the
-/// crawl.
+/// Number of pages read in a directory or on a host, and number of images on these pages that were
+/// new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryYield {
     /// Number of pages.

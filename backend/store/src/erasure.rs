@@ -1,8 +1,8 @@
-//! Permanent deletion of faces, images and crawls. Returns the blobs that no row needs any more.
+//! Deletes faces, images and crawls permanently. Returns the blobs that no row needs any more.
 //!
 //! Blobs are content-addressed, so two rows can share a blob. A key is returned only if no
 //! remaining row refers to it. The caller deletes the blobs after its commit (`Store::drop_blobs`).
-//! If it crashes before that, the sweep deletes them, because the keys are recorded.
+//! If the caller crashes before that, the sweep deletes the blobs, because their keys are recorded.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError, tombstones};
@@ -29,8 +29,8 @@ impl Store {
         enqueue_blob_deletions(conn, [chip, crop].into_iter().flatten().collect()).await
     }
 
-    /// Deletes an image with its faces and sources. Ledger rows that led to it are kept, without
-    /// the link. Returns the blob keys to delete after the commit.
+    /// Deletes an image with its faces and sources. Ledger rows that led to the image are kept, but
+    /// no longer refer to it. Returns the blob keys to delete after the commit.
     pub async fn delete_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         let found: Vec<Uuid> = sqlx::query_scalar(
             "select id from images where id = $1 and ($2::uuid is null or collection_id = $2) for update",

@@ -1,4 +1,4 @@
-//! Erasures delete what is stored of a person or from a URL, and keep only what is needed to
+//! Erasures delete what is stored about a person or from a URL, and keep only what is needed to
 //! suppress it.
 //!
 //! An erasure is planned and carried out in one transaction, under the collection's suppression
@@ -27,7 +27,8 @@ use uuid::Uuid;
 /// What to erase in a collection.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// All faces with at least this similarity. Faces of other models cannot be compared.
+    /// All faces whose similarity to an embedding is at least `threshold`. Faces of other models
+    /// cannot be compared.
     Likeness {
         /// The embedding, L2-normalised.
         embedding: Vec<f32>,
@@ -109,7 +110,7 @@ impl Store {
     }
 
     /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of
-    /// the transaction, which is not that of `record`.
+    /// the transaction, which differs from the time in `record`.
     ///
     /// Suppressions refer to the record, so insert the record first, then the suppressions, then
     /// call this again with their number.
@@ -160,7 +161,8 @@ impl Store {
     /// Lifts the suppressions of an erasure and records the time. Returns the record and the number
     /// of lifted suppressions.
     ///
-    /// Content that another erasure suppresses too remains suppressed. Erased data is not restored.
+    /// Content that another erasure also suppresses remains suppressed. Erased data is not
+    /// restored.
     ///
     /// # Errors
     /// Fails with `NotFound` if the erasure does not exist.

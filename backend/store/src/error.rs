@@ -3,7 +3,7 @@
 /// Why the store rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No row has this id (in the collection).
+    /// No row (of the collection) has this id or name.
     #[error("there is no {what} {id}")]
     NotFound {
         /// What was looked up, such as `face` or `image`.

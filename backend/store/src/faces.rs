@@ -229,8 +229,8 @@ pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
     HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
 }
 
-/// Fails with `Invalid` unless the embedding can be compared. It must have the model's length,
-/// finite components, and not be zero after rounding to half precision.
+/// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
+/// length and finite components, and must not be zero after rounding to half precision.
 pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
     if embedding.len() != dimensions as usize {
         return Err(StoreError::Invalid(format!(

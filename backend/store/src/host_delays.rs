@@ -1,4 +1,4 @@
-//! Delays that crawls set for themselves, between requests of one collection to a host. Delays that
+//! Delays that crawls set for their own collection, between its requests to a host. Delays that
 //! apply to every collection are in [`hosts`](crate::hosts).
 use crate::hosts::{HORIZON_S, PERMIT_EXPIRES_S, PermitOutcome, seconds};
 use crate::{Store, StoreError};

@@ -4,14 +4,14 @@
 //! The basic rule is the permit. A host has at most one permit at a time. The next one is granted
 //! no earlier than a delay after the previous request ended. The delay is the longer of those that
 //! the previous and the next caller request. The other rules only determine when waiting callers
-//! try again. All times are the database's clock, read while the host's row is locked.
+//! try again. All times are read from the database's clock while the host's row is locked.
 //!
 //! Retries of waiting callers are spread over time, so that a thousand callers do not all retry at
-//! the same moment. Each caller is assigned a time one delay after the previous caller's
+//! the same moment. Each caller is assigned a time one delay after that of the previous caller
 //! (`cursor_at`), within a horizon of one minute; then the times start again from the beginning. So
-//! callers that never retry delay the host by at most a minute. Because the requests themselves
-//! take time, the actual times gradually fall behind the assigned ones. The time of the next permit
-//! is known exactly while no permit is held. The first caller that requests a permit then is
+//! callers that never retry delay the host by at most a minute. Requests take time in addition to
+//! the delays, so the actual times gradually fall behind the assigned times. The time of the next
+//! permit is known exactly while no permit is held. The first caller that requests a permit then is
 //! assigned that time (`promised_at`).
 use crate::{Store, StoreError};
 use std::time::Duration;
@@ -61,8 +61,9 @@ pub(crate) const HORIZON_S: f64 = 60.0;
 /// released.
 const FREE_TOKEN: i64 = 0;
 
-/// $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A new host gets a
-/// permit immediately. The row is locked before the second half reads the row and the clock. A null
+/// Requests a permit. $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A
+/// new host gets a permit immediately. The row is locked before the second half reads the row and
+/// the clock. A null `told_until` in the result means granted.
 /// `told_until` in the result means granted.
 const ACQUIRE_PERMIT: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
@@ -93,9 +94,9 @@ const ACQUIRE_PERMIT: &str = "
                             else earliest end as slot) spread)
     returning last_token, told_until";
 
-/// $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace (null: unchanged). A
-/// late call with an expired permit still updates the time of the last request, but it cannot end
-/// another caller's permit.
+/// Ends a permit. $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace (null:
+/// unchanged). A late call with an expired permit still updates the time of the last request, but
+/// it cannot end another caller's permit.
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
     select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
@@ -196,7 +197,7 @@ impl Store {
 
     /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
     /// [`Self::release_robots`]. Returns `false` if another caller holds the claim. So if two
-    /// processes find that it is missing, only one of them fetches it.
+    /// processes find that robots.txt is missing, only one of them fetches it.
     pub async fn claim_robots(&self, host_key: &str, lease: Duration) -> Result<bool, StoreError> {
         let claimed = sqlx::query(
             "insert into hosts as h (host_key, robots_asked_until) values ($1, clock_timestamp() + make_interval(secs => $2))
@@ -219,8 +220,8 @@ impl Store {
         Ok(())
     }
 
-    /// Stores robots.txt, unless a later fetch is stored already. This counts as the end of a
-    /// request now, even if no host permit was taken for it.
+    /// Stores robots.txt, unless a later fetch is stored already. The current time is recorded as
+    /// the end of a request, even if no host permit was taken for it.
     pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
             "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)

@@ -29,8 +29,8 @@ pub struct CachedPage {
     pub visit: CachedResponse,
     /// The parsed content, in the caller's own format.
     pub content: Vec<u8>,
-    /// All URLs in the content, by which an erasure finds it. Empty when read from the database,
-    /// because only hashes are stored.
+    /// All URLs in the content, by which an erasure finds the page. Empty for a page that was read
+    /// from the database, because the database contains only hashes of these URLs.
     #[sqlx(skip)]
     pub mentions: Vec<String>,
 }

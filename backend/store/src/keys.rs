@@ -102,7 +102,7 @@ pub struct NewKey {
     pub scopes: Vec<Scope>,
     /// Maximum number of requests per minute; `None` for no limit.
     pub requests_per_minute: Option<i32>,
-    /// When the key expires; `None` for never.
+    /// When the key expires; `None` if it never expires.
     pub expires_at: Option<OffsetDateTime>,
     /// The key that created this one; `None` if it was created on the command line.
     pub made_by: Option<Uuid>,
@@ -112,9 +112,9 @@ impl NewKey {
     /// Checks the values of the key, without access to the database.
     ///
     /// # Errors
-    /// Fails without a scope, and with a name that is empty or longer than 200 characters. Fails
-    /// with a service-wide scope on a key for one collection. Also fails with a rate below 1 and
-    /// with an expiry in the past.
+    /// Fails if the key has no scope, or if its name is empty or longer than 200 characters. Fails
+    /// if a key for one collection has a service-wide scope. Also fails if the rate is below 1 or
+    /// the expiry is in the past.
     pub fn check(&self) -> Result<(), InvalidKey> {
         let refuse = |field: &'static str, sentence: String| Err(InvalidKey { field, sentence });
         if self.scopes.is_empty() {
@@ -215,7 +215,7 @@ impl FromRow<'_, PgRow> for ApiKey {
             collection: row.try_get("collection")?,
             name: row.try_get("name")?,
             prefix: row.try_get("prefix")?,
-            // A scope of a later version, unknown here, grants nothing.
+            // A scope that only a later version defines grants nothing.
             scopes: scopes.iter().filter_map(|name| Scope::parse(name)).collect(),
             requests_per_minute: row.try_get("requests_per_minute")?,
             created_at: row.try_get("created_at")?,

@@ -1,4 +1,4 @@
-//! Remembers which scopes of searches are large, so that not every search counts their faces.
+//! Remembers which scopes are large, so that not every search has to count the faces in its scope.
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -26,12 +26,13 @@ pub struct Outcomes {
 
 impl Store {
     /// Locks the crawl's row until the transaction ends (lock order: before any row of its
-    /// ledgers). Others can still add rows that refer to the crawl.
+    /// ledgers). Other transactions can still add rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
-    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl is gone.
+    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl does not
+    /// exist.
     pub async fn crawl_state(
         &self,
         conn: &mut PgConnection,

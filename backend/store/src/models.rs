@@ -1,4 +1,4 @@
-//! The registered embedding models. Search never mixes them.
+//! The registered embedding models. A search never compares faces of different models.
 use crate::{Store, StoreError};
 use sqlx::AssertSqlSafe;
 
@@ -118,7 +118,7 @@ impl Store {
     }
 }
 
-/// Maximum number of components of an embedding: the row must fit one database page.
+/// Maximum number of components of an embedding. It ensures that a row fits into one database page.
 const MAX_DIMENSIONS: i32 = 2000;
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of

@@ -5,17 +5,17 @@
 //! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three or
 //! more in each band would make twelve.) The query looks up these 137 values of every band. If at
 //! most [`MARKED_GRADIENT_BITS`] bits of dhash differ, at least one band differs in at most one
-//! bit: 17 values.
+//! bit, which gives 17 values.
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::QueryAs;
 
 /// Maximum number of differing phash bits of a candidate, regardless of its dhash.
 pub const NEAR_BITS: u32 = 11;
-/// Maximum number of differing dhash bits of a copy with a watermark. A watermark changes many bits
-/// of the phash.
+/// Maximum number of dhash bits in which an image and its copy with a watermark differ. A watermark
+/// changes many bits of the phash.
 pub const MARKED_GRADIENT_BITS: u32 = 4;
-/// Maximum number of differing phash bits of such a copy.
+/// Maximum number of phash bits in which an image and such a copy differ.
 pub const MARKED_BITS: u32 = 24;
 
 /// Builds a query for the ids of candidates in `table`, in the collection `$1`. Its parameters 2 to

@@ -1,7 +1,7 @@
 //! The page ledger and the image ledger of a crawl: each URL once, with its outcome.
 //!
 //! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
-//! admitted once, and the limits are exact, also under concurrency. Lock order within a
+//! admitted once, and the limits are exact, even under concurrency. Lock order within a
 //! transaction: crawl, pages, image URLs, sources.
 use crate::text::{clipped, url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub struct NewPage {
     /// Normalised URL.
     pub url: String,
-    /// Number of links from a seed.
+    /// Number of links between a seed and the page.
     pub depth: i32,
 }
 
@@ -40,7 +40,7 @@ pub struct Admitted {
     pub id: Uuid,
     /// The URL.
     pub url: String,
-    /// Number of links from a seed (0 for images).
+    /// Number of links between a seed and the page (0 for images).
     pub depth: i32,
 }
 
@@ -295,8 +295,8 @@ impl Store {
         Ok(())
     }
 
-    /// Records that a redirect led from an image URL to another URL, in its row and in its sources
-    /// so far.
+    /// Records that a redirect led from an image URL to another URL, in its row and in the sources
+    /// recorded so far.
     pub async fn record_moved_image(
         &self,
         conn: &mut PgConnection,
@@ -376,7 +376,7 @@ async fn record_sightings(
     let pages: Vec<Option<String>> =
         images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
-    // All images of a page have the same URL here. It can be long, so it is hashed once.
+    // All images of a page have the same URL here. This URL can be long, so it is hashed once.
     let mut known: HashMap<&str, Uuid> = HashMap::new();
     let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
     let asked: Vec<Option<Uuid>> =

@@ -50,7 +50,7 @@ impl Store {
     /// Returns, for each model other than `model`, its name and its number of faces in all
     /// collections, in descending order of that number.
     pub async fn faces_of_other_models(&self, model: i32) -> Result<Vec<(String, i64)>, StoreError> {
-        // One index lookup per model, regardless of how many faces `model` has.
+        // The query makes one index lookup per model, regardless of how many faces `model` has.
         Ok(sqlx::query_as(
             "select m.name, n.faces from embedding_models m
              cross join lateral (select count(*) as faces from faces f where f.model_id = m.id) n
@@ -61,9 +61,9 @@ impl Store {
         .await?)
     }
 
-    /// Replaces the embeddings of the faces by embeddings of `model`, in one transaction, so that a
-    /// face always has exactly one embedding. Returns the number replaced; faces deleted in the
-    /// meantime do not count.
+    /// Replaces the embeddings of the faces with embeddings of `model`, in one transaction, so that
+    /// a face always has exactly one embedding. Returns the number replaced. Faces that were
+    /// deleted in the meantime are not counted.
     ///
     /// Clustering will process the faces again. Their subjects do not change.
     ///

@@ -21,7 +21,7 @@ pub struct Expired {
     pub images: u64,
     /// Number of faces.
     pub faces: u64,
-    /// Number of ended crawls.
+    /// Number of crawls that had ended.
     pub crawls: u64,
     /// Number of ledger rows of such crawls.
     pub rows: u64,
@@ -38,7 +38,8 @@ impl Expired {
 
 impl Store {
     /// Claims a run of a periodic task for this process. Returns `true` for the first process that
-    /// asks once the task is due. The task is due again after `every`, even if that process dies.
+    /// calls it once the task is due. The task is due again after `every`, even if that process
+    /// dies.
     pub async fn claim_maintenance(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
         let taken = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
@@ -63,8 +64,8 @@ impl Store {
     /// Deletes some expired content. Call it until the result is empty.
     ///
     /// First it deletes images that were stored and last seen before the retention period. Then it
-    /// deletes the records of crawls that ended before it. Images with an enrolled face and crawls
-    /// with a next run are kept.
+    /// deletes the records of crawls that ended before this period. Images with an enrolled face
+    /// and crawls with a scheduled next run are kept.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,

@@ -46,14 +46,14 @@ pub struct Hit {
     pub similarity: f32,
 }
 
-/// The index search keeps this many candidates per result (`hnsw.ef_search`), within the bounds
-/// below (pgvector allows 1 to 1000).
+/// Number of candidates per result that the index search keeps (`hnsw.ef_search`), within the
+/// bounds below (pgvector allows 1 to 1000).
 const EF_PER_RESULT: i64 = 4;
 const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
 /// Maximum number of index entries that a filtered search visits. If this is not enough, the search
-/// is repeated exactly.
+/// is repeated as an exact search.
 const MAX_SCAN_TUPLES: i64 = 100_000;
-/// Faces read first per requested subject, and maximum number of faces read.
+/// Number of faces read first per requested subject, and maximum number of faces read.
 const FACES_PER_SUBJECT: i64 = 4;
 const MAX_FACES: i64 = 20_000;
 
@@ -61,8 +61,8 @@ impl Store {
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
     ///
     /// Up to 50,000 faces in scope ([`crate::Config::exact_limit`]) the search is exact; above that
-    /// it uses HNSW with an iterative scan. If the index returns fewer faces than requested, the
-    /// search is repeated exactly.
+    /// it uses HNSW with an iterative scan. If the index returns fewer faces than requested, an
+    /// exact search follows.
     ///
     /// # Errors
     /// Fails with `NotFound` if the model is unknown or the collection is outside the store's

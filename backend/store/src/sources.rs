@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// Maximum number of sources per image that one call returns. A logo, for example, can be on every
 /// page of a site.
 pub const MAX_SOURCES: i64 = 100;
-/// Maximum to which the sources of an image are counted.
+/// Maximum number up to which the sources of an image are counted.
 pub const MAX_COUNTED_SOURCES: i64 = 1_000;
 /// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
 /// among its images. Each image has at least one source in any case.

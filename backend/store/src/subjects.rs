@@ -172,8 +172,8 @@ impl Store {
         }
     }
 
-    /// Changes a locked subject. A cluster becomes `enrolled`: from now on it counts as a user's
-    /// decision.
+    /// Changes a locked subject. A cluster becomes `enrolled`: from then on it is treated as a
+    /// user's decision.
     ///
     /// # Errors
     /// Fails with `Conflict` if the external id is taken.
@@ -203,8 +203,8 @@ impl Store {
 
     /// Merges several locked subjects into one.
     ///
-    /// The faces and refusals of the others move to `into`. It inherits their name, external id and
-    /// metadata entries if it has none of its own. The other subjects are deleted.
+    /// The faces and refusals of the others move to `into`. The subject `into` inherits their name,
+    /// external id and metadata entries if it has none of its own. The other subjects are deleted.
     ///
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the

@@ -1,11 +1,11 @@
-//! Replaces smaller versions of an image by a larger one.
+//! Replaces smaller versions of an image with a larger one.
 //!
 //! A transaction that links a ledger row to a stored image first locks the image (`for share`),
-//! until the transaction ends. A transaction that replaces an image locks it against that (`for no
-//! key update`). So a link is either created before the replacement and moved by it, or fails
-//! because the image is gone. Sightings need no such lock: they are added under a lock on their
-//! ledger row, and these rows are locked here before they move. Lock order: images, ledger rows,
-//! sources, cached responses.
+//! until the transaction ends. A transaction that replaces an image locks it against such links
+//! (`for no key update`). So a link is either created before the replacement and moved by it, or
+//! fails because the image is gone. Sightings need no such lock: they are added under a lock on
+//! their ledger row, and these rows are locked here before they move. Lock order: images, ledger
+//! rows, sources, cached responses.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
@@ -110,8 +110,8 @@ impl Store {
         Ok(rows.into_iter().map(OlderFace::from).collect())
     }
 
-    /// Replaces the locked `images` by the image `by`. Moves their ledger rows and sources to `by`,
-    /// then deletes them with their faces. Returns the blob keys to delete after the commit.
+    /// Replaces the locked `images` with the image `by`. Moves their ledger rows and sources to
+    /// `by`, then deletes them with their faces. Returns the blob keys to delete after the commit.
     ///
     /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
     /// ledger row that the caller settles in the same transaction. It is locked together with the
@@ -133,7 +133,7 @@ impl Store {
                     state = case state when 'processed' then 'duplicate' else state end
              where image_id = any($1)",
             "update image_sources set image_id = $2 where image_id = any($1)",
-            // The cached response still refers to stored content, in its larger version.
+            // The cached response then refers to the larger version of the stored content.
             "update image_visits set image_id = $2 where image_id = any($1)",
             "update superseded_images set image_id = $2 where image_id = any($1)",
             "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1::uuid[]) as older (id)",

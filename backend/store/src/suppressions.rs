@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`
-    /// bits. All sketches must be computed with the same secret and model.
+    /// bits. All sketches must have been computed with the same secret and model.
     pub async fn suppressed_sketches(
         &self,
         conn: &mut PgConnection,

@@ -30,8 +30,7 @@ pub(crate) struct Traces {
     /// Hashes of URLs, including URLs of which only the hash is stored.
     hashes: BTreeSet<Uuid>,
     pages: Pages,
-    /// Hashes of URLs of pages that were erased themselves. Pages that link to them keep their
-    /// titles.
+    /// Hashes of the URLs of erased pages. Pages that link to an erased page keep their titles.
     erased_pages: BTreeSet<Uuid>,
     pub(crate) jobs: LedgerJobs,
 }
@@ -137,8 +136,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the traces of pages at these URLs: their rows, and sightings on them of images that
-    /// were never stored.
+    /// Removes the traces of pages at these URLs: the rows of these pages, and the sightings on
+    /// these pages of images that were never stored.
     pub(crate) async fn erase_page_traces(
         &mut self,
         conn: &mut PgConnection,
@@ -173,9 +172,9 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
-    /// titles of pages that contain an image, and cached content of pages that mention one of the
-    /// URLs.
+    /// Removes the remaining traces, after the images' rows. These are seeds of crawls that have
+    /// ended, titles of pages that contain an image, and cached content of pages that mention one
+    /// of the URLs.
     pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());

@@ -4,8 +4,8 @@
 //! that can be repeated without harm, and whole transactions from
 //! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without a
 //! response is [`StoreError::CommitUnknown`]. It is not transient, because the change may have been
-//! committed. Only a caller that can determine the outcome (a job of the queue, by its fence) may
-//! continue after it.
+//! committed. Only a caller that can determine the outcome (such as a job of the queue, which uses
+//! its fence) may continue after it.
 use crate::StoreError;
 use std::iter::successors;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Number of retries. Together with their pauses they take about seven seconds, which is usually
 /// enough for a server restart.
 const MAX_RETRIES: usize = 9;
-/// No attempt starts later than this after the first, so that a caller that already waited long for
-/// a connection is not retried.
+/// No attempt starts later than this after the first, so that a call that already waited long for a
+/// connection is not retried.
 const RETRY_TIME_LIMIT: Duration = Duration::from_secs(12);
 
 tokio::task_local! {

@@ -80,8 +80,8 @@ impl Store {
         .await?)
     }
 
-    /// Returns the keys that currently sign messages to a collection's webhooks, newest first: one,
-    /// or two during a rotation.
+    /// Returns the keys that currently sign messages to a collection's webhooks, newest first.
+    /// There is one key, or two during a rotation.
     pub async fn webhook_signers(&self, collection: Uuid) -> Result<Vec<WebhookSigner>, StoreError> {
         let rows: Vec<Row> = sqlx::query_as(
             "select salt, overlaps_until > clock_timestamp() as overlaps from webhook_secrets

@@ -2,8 +2,8 @@
 //! without a fuzzer.
 //!
 //! `cargo run --release -p facecrawl-vision --example mutate -- SECONDS SEED FILE...`. Damaged
-//! files that still decode join the seeds, so that damage accumulates. It prints the count of each
-//! outcome at the end. A failed check panics with the number of the round.
+//! files that still decode are added to the seeds, so that damage accumulates. The program prints
+//! the count of each outcome at the end. A failed check panics with the number of the round.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! Measures how many altered copies of images are recognised: by the near-duplicate rule, and by
-//! the look-ups that find candidates.
+//! Measures how many altered copies of images are recognised by the near-duplicate rule, and how
+//! many by the look-ups that find candidates.
 //!
-//! `cargo run --release -p facecrawl-vision --example near [FOLDER]`. Without a folder, it uses the
-//! synthetic images of the tests.
+//! `cargo run --release -p facecrawl-vision --example near [FOLDER]`. Without a folder, the program
+//! uses the synthetic images of the tests.
 #![allow(clippy::unwrap_used)]
 use vision::{Frame, Limits, PerceptualHashes, Rect, crop, decode, encode};
 
@@ -72,7 +72,8 @@ fn files() -> Vec<Vec<u8>> {
 }
 
 fn main() {
-    // One image at a time: the pixels of a folder of photographs do not fit into memory together.
+    // One image at a time, because the pixels of a folder of photographs do not fit into memory
+    // together.
     let (mut pictures, mut table) = (0, [[0_u32; 3]; EDITS.len()]);
     let mut originals = Vec::new();
     for file in files() {

@@ -29,8 +29,8 @@ impl Similarity {
     /// coincide or a coordinate is not finite.
     ///
     /// In the plane the best proper rotation and scale have a closed form: a regression of complex
-    /// numbers. It equals Umeyama's solution by singular value decomposition with its sign matrix.
-    /// For a mirrored face, the result is the best rotation, never a reflection.
+    /// numbers. This form equals Umeyama's solution by singular value decomposition with its sign
+    /// matrix. For a mirrored face, the result is the best rotation, never a reflection.
     pub fn estimate(from: &Landmarks, to: &Landmarks) -> Option<Self> {
         let [a, b, tx, ty] = fit(from, to)?.map(|v| v as f32);
         Some(Self { a, b, tx, ty })
@@ -107,7 +107,7 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
 
 /// Number of fraction bits of a coordinate, and of a weight.
 const FRACTION: u32 = 11;
-/// One pixel in these units. The weights of two neighbours add up to it.
+/// One pixel in these units, which is also the sum of the weights of two neighbours.
 const ONE: i64 = 1 << FRACTION;
 
 /// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so distant coordinates
@@ -134,7 +134,7 @@ fn interpolate([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     ((between(above, below, y) + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION)) as u8
 }
 
-/// Returns [`sample`] for a point that is inside according to [`is_inside`].
+/// Returns the result of [`sample`] for a point that is inside according to [`is_inside`].
 fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
     let at = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
@@ -144,8 +144,8 @@ fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     [channel(0), channel(1), channel(2)]
 }
 
-/// Returns the bilinear sample. Integer coordinates are pixel centres; weights are in 1/2048;
-/// pixels outside the image are black.
+/// Returns the bilinear sample. Integer coordinates are pixel centres, and weights are in 1/2048.
+/// Pixels outside the image are black.
 fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let (left, top) = (x >> FRACTION, y >> FRACTION);
     let pixel = |x: i64, y: i64| {
@@ -182,8 +182,8 @@ mod tests {
     fn a_mirrored_face_is_turned_but_never_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
         let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
-        // For such a symmetric face, upright and smaller is the best that a proper similarity can
-        // achieve.
+        // For such a symmetric face, the best proper similarity only scales the face down and keeps
+        // it upright.
         assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
         assert!(norm_crop(&picture(112, 112), &mirrored, 112).is_some());
         // Points in a symmetric cross and their mirror image determine no rotation.

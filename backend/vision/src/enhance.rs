@@ -61,7 +61,7 @@ pub struct Plan {
     pub scale: f32,
     /// Contrast gain, 1..=[`MAX_GAIN`].
     pub gain: f32,
-    /// Added after the gain, in grey levels.
+    /// Value in grey levels that is added after the gain.
     pub offset: f32,
 }
 
@@ -146,7 +146,7 @@ fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {
         return 1.0;
     }
     let by_side = f64::from(limits.max_side) / long;
-    // Both sides are rounded; one pixel less leaves room for that.
+    // Both sides are rounded, and one pixel less leaves room for the rounding.
     let by_pixels = (limits.max_pixels as f64 / (short * long)).sqrt() - 1.0 / short;
     (f64::from(TARGET_SIDE) / short).min(MAX_SCALE).min(by_side).min(by_pixels).max(1.0)
 }

@@ -1,8 +1,9 @@
 //! Perceptual hashes: fingerprints that change little when an image is saved again, scaled or
 //! lightly edited.
 //!
-//! All three are computed from one grey reduction of the whole image, stretched to a square, so
-//! they do not depend on its size. Bits are in reading order; the first one is the highest.
+//! All three hashes are computed from one grey reduction of the whole image, stretched to a square,
+//! so they do not depend on the image's size. Bits are in reading order; the first one is the
+//! highest.
 //!
 //! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
 //! distances between different images. The thresholds keep a margin to both, and a larger margin to
@@ -41,7 +42,7 @@ impl PerceptualHashes {
     /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
         // Means over whole pixels reduce the image first, down to at least the size of the
-        // reduction, because they are many times faster.
+        // reduction, because they are many times faster than means over areas with parts of pixels.
         let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
         let factor = |length: u32, target: u32| (length / target).clamp(1, MAX_FACTOR);
         let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));

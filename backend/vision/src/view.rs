@@ -9,8 +9,8 @@ use crate::geometry::Region;
 use crate::{Detection, Frame, Letterbox, Point, Rect};
 
 /// Share of a tile's side that overlaps its neighbour. A face that is larger than the overlap is
-/// completely visible in the views of half the scale. There it has at least a tenth of the canvas's
-/// size.
+/// completely visible in the views of half the scale. In these views, it has at least a tenth of
+/// the canvas's size.
 const OVERLAP: f64 = 0.2;
 /// Distance from a border inside the image, as a share of the box's longer side, below which the
 /// border is considered to cut the box.

@@ -135,7 +135,7 @@ fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     out
 }
 
-/// Lanczos with three lobes; pixels outside the image have weight 0.
+/// Enlarges a line with three lobes of Lanczos; pixels outside the image have weight 0.
 fn enlarge(line: &[f64], length: usize) -> Vec<f64> {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;

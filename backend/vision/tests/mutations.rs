@@ -33,7 +33,7 @@ fn thousands_of_damaged_files() {
             *outcomes.entry(outcome).or_default() += 1;
         }
     }
-    // The damage must cause all of these outcomes, or the test has no value.
+    // The damage must cause all of these outcomes. Otherwise, the test has no value.
     for outcome in ["decoded", "corrupt_image", "not_an_image", "image_too_large"] {
         assert!(outcomes.contains_key(outcome), "{outcomes:?}");
     }

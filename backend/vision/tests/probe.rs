@@ -70,15 +70,15 @@ fn png(color: ColorType) -> Vec<u8> {
 #[test]
 fn what_a_decoder_needs_beside_the_result_is_counted() {
     let fixture = |name: &str| fixtures().into_iter().find(|(found, _)| found == name).unwrap().1;
-    // Used without conversion.
+    // The decoder's output is used without conversion.
     assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
     assert_eq!(each(&png(ColorType::Rgb8)), 3);
-    // The decoder's output, and the result made from it.
+    // The decoder's output and the result made from it.
     assert_eq!(each(&png(ColorType::Rgba8)), 7);
     assert_eq!(each(&png(ColorType::Rgba16)), 11);
     assert_eq!(each(&png(ColorType::L8)), 4);
-    // The result, and the coefficients: of three components in the progressive file; none in the
-    // grey file.
+    // The result and the coefficients. The progressive file has coefficients of three components;
+    // the grey file has none.
     assert_eq!(each(&fixture("progressive.jpg")), 9);
     assert_eq!(each(&fixture("grey.jpg")), 3);
     let mut turned = fixture("baseline_444.jpg");

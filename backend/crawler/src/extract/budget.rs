@@ -3,7 +3,7 @@
 /// Counts bytes up to a limit.
 ///
 /// A short relative link becomes at least as long as its base. Limits on the number of links and on
-/// the document's bytes do not limit the bytes of the resolved URLs.
+/// the length of the document do not limit the total length of the resolved URLs.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     left: usize,

@@ -3,8 +3,8 @@
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 use std::borrow::Cow;
 
-/// Number of bytes that are searched for a `<meta>` that declares the encoding. The standard
-/// requires 1024.
+/// Number of bytes that are searched for a `<meta>` element that declares the encoding. The
+/// standard requires 1024.
 const PRESCAN: usize = 4096;
 
 /// Returns the page as text, and the encoding of the queries of its URLs.

@@ -10,14 +10,14 @@ const MAX_NESTING: usize = 16;
 /// Images are `url(…)` and the strings of `image-set(…)` in backgrounds, borders, lists, masks,
 /// generated content and custom properties. Fonts (`src`), `@import` and `@namespace` are ignored.
 /// Only the image with the highest density of an `image-set` is reported. `attribute` means that
-/// the text is a `style` attribute: declarations without a rule around them.
+/// the text is a `style` attribute, which contains declarations without a rule around them.
 pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
     let mut input = ParserInput::new(text);
     let mut report = |url: CowRcStr<'_>| found(url.trim_ascii().to_owned());
     read_block(&mut Parser::new(&mut input), attribute, MAX_NESTING, &mut report);
 }
 
-/// The part of a declaration that the next token belongs to.
+/// The part of a declaration to which the next token belongs.
 #[derive(Clone, Copy)]
 enum Part {
     Start,
@@ -71,7 +71,7 @@ fn read_token<'i>(
     found: &mut dyn FnMut(CowRcStr<'i>),
 ) {
     match token {
-        // Browsers ignore a URL with an unescaped space or quote; it is still an image.
+        // Browsers ignore a URL with an unescaped space or quote, but it still refers to an image.
         Token::UnquotedUrl(url) | Token::BadUrl(url) => found(url.clone()),
         Token::Function(name) => inside(parser, nesting, |parser, nesting| {
             if name.eq_ignore_ascii_case("url") {

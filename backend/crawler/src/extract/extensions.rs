@@ -1,5 +1,5 @@
-//! Tells from the extension of a URL whether it may lead to an image or to a page, before anything
-//! is fetched.
+//! Determines from the extension of a URL whether it may lead to an image or to a page, before
+//! anything is fetched.
 
 /// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];

@@ -74,7 +74,7 @@ pub(super) struct ImageAttributes {
 }
 
 impl ImageAttributes {
-    /// Adds its candidates to `into`. Candidates of lazy loaders come first.
+    /// Adds the element's candidates to `into`. Candidates of lazy loaders come first.
     pub(super) fn add_candidates(&self, into: &mut Vec<Candidate>) {
         let media = self.media.as_deref().map_or(0, media_rank);
         let typed = self.mime.as_deref().is_none_or(is_decodable_type);
@@ -99,8 +99,8 @@ impl ImageAttributes {
     }
 }
 
-/// Returns the largest file that can be decoded. Among equal candidates it returns the first, as a
-/// browser does.
+/// Returns the largest file that can be decoded. Among candidates of equal size it returns the
+/// first, as a browser does.
 pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
     candidates.iter().reduce(|best, next| {
         let order = (next.decodable, next.width, next.media)
@@ -110,8 +110,9 @@ pub(super) fn best(candidates: &[Candidate]) -> Option<&Candidate> {
     })
 }
 
-/// Returns whether the text can be the URL of a file. Empty text, placeholders (`data:`,
-/// `about:blank`, `javascript:`, `blob:`) and templates that a script fills in are not.
+/// Returns whether the text can be the URL of a file. This is not the case for empty text,
+/// placeholders (`data:`, `about:blank`, `javascript:`, `blob:`), and templates that a script fills
+/// in.
 pub(super) fn is_fetchable(url: &str) -> bool {
     let url = url.trim_ascii();
     if url.is_empty() || url.starts_with('#') || url.contains("{{") || url.contains("${") {

@@ -14,12 +14,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum bytes kept of one `<style>`, `<script>` or `<noscript>`.
+/// Maximum length in bytes that is kept of one `<style>`, `<script>` or `<noscript>`.
 const MAX_BLOCK: usize = 1 << 20;
-/// Maximum bytes that the parser may hold for unfinished input and for open elements. The rest of a
-/// page that needs more is omitted.
+/// Maximum memory in bytes that the parser may use for unfinished input and for open elements. The
+/// rest of a page that needs more is omitted.
 const MAX_PARSER_MEMORY: usize = 32 << 20;
-/// Maximum bytes of an attribute value that can be a URL.
+/// Maximum length in bytes of an attribute value that can be a URL.
 const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 
 /// The values found on a page, as written.
@@ -114,8 +114,8 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             }
             Ok(())
         }),
-        // The parser treats the content of `<noscript>` as text, because it parses as if scripts
-        // were enabled. Without scripts the content is markup.
+        // The parser treats the content of `<noscript>` as text, because it parses pages as if
+        // scripts were enabled. Without scripts the content is markup.
         text!("noscript", |chunk| {
             let mut now = state.borrow_mut();
             if let Some(block) = now.block(chunk)
@@ -326,7 +326,7 @@ impl State {
             return;
         }
         if let Some(at) = self.link_index.get(&href) {
-            // The URL may be followed if one of its links may be.
+            // The URL may be followed if one of the links to it may be followed.
             self.found.links[*at].1 &= nofollow;
         } else if self.found.links.len() < MAX_LINKS {
             self.link_index.insert(href.clone(), self.found.links.len());

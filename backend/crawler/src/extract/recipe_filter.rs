@@ -1,5 +1,5 @@
-//! Applies a site recipe: decides for each element whether its images are used and its links
-//! followed.
+//! Applies a site recipe: decides for each element whether its images are used and whether its
+//! links are followed.
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
 //! for their descendants. The parser knows where an element ends even if the page omits the end
@@ -74,7 +74,7 @@ impl RecipeFilter {
     }
 }
 
-/// Gives access to the recipe filter of a state.
+/// Gives access to the gate in a parser state.
 pub(super) trait HasRecipeFilter {
     fn recipe_filter(&mut self) -> &mut RecipeFilter;
 }

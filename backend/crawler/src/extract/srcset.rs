@@ -5,9 +5,9 @@
 pub(super) struct Entry<'a> {
     /// The URL as written.
     pub(super) url: &'a str,
-    /// `w` descriptor in pixels; 0 without one.
+    /// `w` descriptor in pixels; 0 if there is none.
     pub(super) width: u32,
-    /// `x` descriptor; 1 without one.
+    /// `x` descriptor; 1 if there is none.
     pub(super) density: f64,
 }
 

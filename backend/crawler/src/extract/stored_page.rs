@@ -1,5 +1,5 @@
-//! Serializes a page's content for storage. It is reused when the server responds that the page has
-//! not changed.
+//! Serializes a page's content for storage. The stored content is reused when the server responds
+//! that the page has not changed.
 //!
 //! The content is stored before the scope, depth and politeness rules of a crawl apply, because the
 //! next crawl may have other rules.
@@ -16,9 +16,10 @@ use url::Url;
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
 const VERSION: u32 = 3;
-/// Maximum compressed bytes stored per page. A page with more content is downloaded on every visit.
+/// Maximum compressed length in bytes that is stored per page. A page with more content is
+/// downloaded on every visit.
 pub const MAX_STORED_BYTES: usize = 256 << 10;
-/// Maximum bytes that are decompressed from a stored page.
+/// Maximum number of bytes that are decompressed from a stored page.
 const MAX_UNPACKED_BYTES: u64 = 32 << 20;
 
 #[derive(Serialize, Deserialize)]

@@ -12,7 +12,7 @@ impl Attributes {
         Self(el.attributes().iter().map(|a| (a.name(), a.value())).collect())
     }
 
-    /// Returns the first value of that name, with character references decoded.
+    /// Returns the first value of the attribute with this name, with character references decoded.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| unescape(value).into_owned())
     }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// Limits of one body.
 pub(super) struct Limits {
-    /// Maximum decoded bytes.
+    /// Maximum length in decoded bytes.
     pub(super) bytes: usize,
     /// Whether bytes beyond `bytes` are ignored. If `false`, they are an error.
     pub(super) truncate: bool,

@@ -255,7 +255,7 @@ fn header_text(value: &HeaderValue) -> String {
 /// no valid target.
 ///
 /// # Errors
-/// `Refused(UrlTooLong)` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
+/// Fails with `Refused(UrlTooLong)` for a target of more than [`urls::MAX_PARSED_LENGTH`] bytes.
 fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url>, FetchError> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
@@ -277,7 +277,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         // A number that does not fit into a u64 is treated as the maximum.
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
-    // An IMF-fixdate is a subset of RFC 2822's dates.
+    // An IMF-fixdate is also a valid RFC 2822 date.
     let at = time::OffsetDateTime::parse(&text, &time::format_description::well_known::Rfc2822).ok()?;
     let wait = at - time::OffsetDateTime::now_utc();
     // A date in the past means no wait.

@@ -16,8 +16,8 @@ impl Fetcher {
     /// contain the URL, because it may contain a secret.
     ///
     /// # Errors
-    /// `Guard` for a forbidden URL or address; `Dns`, `Connect` or `Timeout` if there is no
-    /// response.
+    /// Fails with `Guard` for a forbidden URL or address, and with `Dns`, `Connect` or `Timeout` if
+    /// there is no response.
     pub async fn post(
         &self,
         url: &Url,

@@ -1,9 +1,10 @@
 //! Lists the special-purpose address ranges.
 //!
 //! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates) and
-//! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added: it is in public space
-//! but reachable only inside that cloud. Each range is listed as a whole, even if the registry
-//! marks parts of it as globally reachable (protocol anycast). Web sites do not use those parts.
+//! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added, because it is in
+//! public space but reachable only inside that cloud. Each range is listed as a whole, even if the
+//! registry marks parts of it as globally reachable (protocol anycast). Web sites do not use those
+//! parts.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// (first address, prefix length, name)
@@ -85,7 +86,7 @@ pub(super) struct Embedded {
     /// Name of the form.
     pub(super) name: &'static str,
     /// Whether the form is legitimately used to reach public addresses. The socket connects to the
-    /// inner address of an IPv4-mapped one; gateways translate NAT64 and 6to4.
+    /// inner address of an IPv4-mapped address; gateways translate NAT64 and 6to4.
     pub(super) forwards: bool,
 }
 

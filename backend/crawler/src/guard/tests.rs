@@ -193,7 +193,7 @@ fn opened_ranges_open_any_port_there_and_nothing_else() {
         ("http://2130706433:8080/", "ok"),
         ("http://[::ffff:127.0.0.1]:8080/", "ok"),
         ("http://[fd12::1]:9000/", "ok"),
-        // A gateway would translate these. They do not lead to our own loopback.
+        // A gateway would translate these addresses. They do not lead to our own loopback.
         ("http://[64:ff9b::127.0.0.1]/", "loopback"),
         ("http://[2002:7f00:1::]/", "loopback"),
         ("http://[::1]/", "loopback"),

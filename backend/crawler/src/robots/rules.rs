@@ -3,15 +3,15 @@ use super::Verdict;
 use crate::urls::hex_value;
 use memchr::memmem;
 
-/// Maximum bytes of the value of an `Allow` or `Disallow` line. RFC 9309 sets no limit for a rule.
-/// A path of this length is already treated as a trap ([`crate::urls::MAX_LENGTH`]).
+/// Maximum length in bytes of the value of an `Allow` or `Disallow` line. RFC 9309 sets no limit
+/// for a rule. A path of this length is already treated as a trap ([`crate::urls::MAX_LENGTH`]).
 pub const MAX_RULE_BYTES: usize = 2 << 10;
 /// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
-/// Maximum bytes of rules and path that are compared to judge one URL.
+/// Maximum number of bytes of rules and path that are compared to judge one URL.
 ///
-/// Rules without `*` cannot reach this limit. Each compares its own pattern once, and the patterns
-/// of a file have at most three times 500 KiB in total.
+/// Rules without `*` cannot reach this limit. The pattern of each is compared once, and the
+/// patterns of a file have a length of at most three times 500 KiB in total.
 pub const MAX_STEPS: usize = 2 << 20;
 
 /// One rule. Its pattern is in canonical form (see `canonical`); `*` is the only special byte.
@@ -48,7 +48,7 @@ impl Rule {
         self.allow
     }
 
-    /// Returns the number of bytes that count for the longest match.
+    /// Returns the number of bytes by which the longest match is determined.
     fn length(&self) -> usize {
         self.pattern.len() + usize::from(self.to_end)
     }
@@ -108,7 +108,7 @@ impl Rules {
     /// Sorts the rules: the longest first, and among equal lengths an `Allow` first. The first
     /// match then determines the result (RFC 9309 2.2.2).
     pub(super) fn new(mut rules: Vec<Rule>) -> Self {
-        // An empty pattern matches nothing: `Disallow:` allows all.
+        // An empty pattern matches nothing, so `Disallow:` allows everything.
         rules.retain(|rule| rule.length() > 0);
         rules.sort_by_key(|rule| (std::cmp::Reverse(rule.length()), !rule.allow));
         Self(rules.into())
@@ -140,7 +140,7 @@ impl Rules {
 
 /// Appends the form in which patterns and paths are compared (RFC 9309 2.2.2): unreserved
 /// characters unescaped, everything outside printable ASCII escaped, escapes in upper case. `*` and
-/// `$` are escaped unless they are the pattern's own special characters, so that `%2A` in a pattern
+/// `$` are escaped unless they are the pattern's own special characters. So `%2A` in a pattern
 /// means the character.
 fn canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
     let mut at = 0;

@@ -186,7 +186,8 @@ fn crawl_delay_is_bounded() {
     for none in ["-1", "NaN", "soon", ""] {
         assert_eq!(delay(&format!("Crawl-delay: {none}")), None, "{none}");
     }
-    // Delays for other agents do not apply. Our own delay replaces the one for all agents.
+    // Delays for other agents do not apply. The delay for our agent replaces the one for all
+    // agents.
     let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
     assert_eq!(robots(text).crawl_delay(), None);
 }
@@ -297,7 +298,7 @@ proptest! {
         for (allow, pattern) in &rules {
             text.push_str(&format!("{}: {pattern}\n", if *allow { "Allow" } else { "Disallow" }));
         }
-        // The other parser counts every star of a run in the pattern's length; ours counts one.
+        // The other parser includes every star of a run in the pattern's length; ours includes one.
         prop_assume!(!text.contains("**"));
         prop_assert_eq!(allows(&robots(&text), &path), second_opinion(&text, &path), "{} on\n{}", path, text);
     }

@@ -10,7 +10,7 @@ use url::Url;
 
 /// Maximum number of open elements. Deeper elements are read as if they were at this depth.
 const MAX_DEPTH: usize = 64;
-/// Maximum bytes kept of one element's text, such as the HTML of an entry.
+/// Maximum length in bytes that is kept of one element's text, such as the HTML of an entry.
 const MAX_TEXT: usize = 1 << 20;
 
 pub(super) struct SitemapBuilder {
@@ -27,7 +27,7 @@ pub(super) struct SitemapBuilder {
     entry: Entry,
 }
 
-/// The values of one `<url>`, `<item>` or `<entry>`.
+/// The values in one `<url>`, `<item>` or `<entry>`.
 #[derive(Default)]
 struct Entry {
     page: Option<String>,

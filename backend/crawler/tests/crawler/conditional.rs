@@ -38,7 +38,7 @@ async fn conditional_requests() {
     }
     let other = asking(own(), Some("\"v0\""), None);
     assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
-    // Validators apply to the URL that they came from, also after a redirect.
+    // Validators apply to the URL that they came from, even after a redirect.
     let elsewhere = asking(site.url("/elsewhere"), Some("\"v1\""), None);
     assert_eq!(fetcher.fetch(elsewhere, &AnyHop).await.unwrap().status, 200);
     let moved = Request { url: site.url("/moved"), ..asking(own(), Some("\"v1\""), None) };

@@ -23,7 +23,7 @@ async fn code(fetcher: &Fetcher, url: &str) -> String {
 async fn literals_in_every_spelling() {
     let forbidden = Forbidden::listen("127.0.0.1:0").await;
     let port = forbidden.address.port();
-    // The port is allowed everywhere, the address nowhere.
+    // The port is allowed everywhere; the address is allowed nowhere.
     let config = Config { ports: vec![80, 443, port], ..Config::default() };
     let fetcher = Fetcher::new(&config);
     for host in [
@@ -153,7 +153,7 @@ async fn rebinding_gains_nothing() {
     let names = Arc::new(Names::default().with("rebind.example", &[&["127.0.0.1"], &["127.0.0.2"]]));
     let fetcher = Fetcher::with_lookup(&local_config(), names.clone());
     let url = format!("http://rebind.example:{port}/");
-    // The fetcher connects to the answer that was checked: one look-up per connection.
+    // The fetcher connects to the address that was checked, with one look-up per connection.
     assert_eq!(code(&fetcher, &url).await, "200");
     assert_eq!(names.asked("rebind.example"), 1);
     assert_eq!(code(&fetcher, &url).await, "forbidden_address");

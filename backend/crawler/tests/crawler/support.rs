@@ -1,4 +1,4 @@
-//! Contains a test server on 127.0.0.1, listeners that must not receive connections, and scripted
+//! Provides a test server on 127.0.0.1, listeners that must not receive connections, and scripted
 //! DNS answers.
 use axum::Router;
 use axum::extract::Request;
@@ -76,7 +76,7 @@ impl Forbidden {
     }
 
     /// Returns the number of connections so far. The method opens its own connection, which is the
-    /// last in the accept queue. When it is counted, all others are too.
+    /// last in the accept queue. When this connection is counted, all others have been counted too.
     pub(crate) async fn connections(&self) -> usize {
         let before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());

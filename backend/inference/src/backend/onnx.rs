@@ -116,7 +116,7 @@ impl OnnxModel {
     }
 
     /// Restricts the session to the shapes in `profile`, because it would build an engine for any
-    /// other shape. Inputs of other shapes run on `other`. If it is `None`, they fail.
+    /// other shape. Inputs of other shapes run on `other`. If `other` is `None`, such runs fail.
     pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
         Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
     }

@@ -1,5 +1,5 @@
 //! A model that takes images. Each image is copied to the device once, as bytes. The device
-//! converts it to a tensor and runs the model without copying the tensor to the host.
+//! converts the image to a tensor and runs the model without copying the tensor to the host.
 use super::graphs::Program;
 use super::onnx::{OnnxModel, classify, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputView, Placement};
@@ -9,8 +9,8 @@ use crate::runtime::Runtime;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::value::DynValue;
 
-/// The graphs that run before a model on its device. One converts an image to the model's input
-/// tensor. There is also one per batch size, which joins tensors into a batch.
+/// The graphs that run before a model on its device. One graph converts an image to the model's
+/// input tensor. There is also one graph per batch size, which joins tensors into a batch.
 pub struct Preparation {
     tensor: Program,
     stacks: Vec<(usize, Program)>,

@@ -57,8 +57,8 @@ impl Placement {
     }
 }
 
-/// OpenVINO uses as many threads as other sessions. They are not pinned to cores, because parallel
-/// sessions would be pinned to the same cores.
+/// OpenVINO uses as many threads as other sessions. The threads are not pinned to cores, because
+/// parallel sessions would be pinned to the same cores.
 #[cfg(feature = "openvino")]
 fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
     let precision = match placement.precision {

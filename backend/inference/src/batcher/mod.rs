@@ -32,7 +32,7 @@ pub struct Limits {
     pub queue_capacity: usize,
     /// Maximum number of requests in one run; 1 for CPUs and for models with a fixed batch axis.
     pub max_batch: usize,
-    /// Maximum time that the first request of a batch waits for others to join.
+    /// Maximum time that the first request of a batch waits for other requests to join.
     pub max_delay: Duration,
     /// Whether the next batch is written while the current one runs. This helps devices that
     /// compute independently of the CPU; on a CPU it would only occupy a core. An interactive
@@ -231,7 +231,7 @@ impl<M: Model> Shared<M> {
             .set(waiting as f64);
     }
 
-    /// Updates the moving average of the time per request; the new run counts one eighth.
+    /// Updates the moving average of the time per request. The new run has a weight of one eighth.
     fn record_run_time(&self, per_request: Duration) {
         let new = u64::try_from(per_request.as_nanos()).unwrap_or(u64::MAX).max(1);
         let _ = self.mean_run_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {

@@ -2,8 +2,8 @@
 //!
 //! Each device has two threads, which exchange two tensors. The preparer starts a batch and writes
 //! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
-//! it. At most one batch is prepared in advance, so interactive requests overtake all waiting work
-//! except that batch.
+//! the batch. At most one batch is prepared in advance, so interactive requests overtake all
+//! waiting work except that batch.
 use super::queue::DeviceReady;
 use super::run::Tensor;
 use super::worker::Worker;

@@ -1,4 +1,4 @@
-//! What a caller chooses for a request, and what it receives.
+//! The terms that a caller chooses for a request, and the result that the caller receives.
 use crate::fair_queue::Requester;
 use std::time::{Duration, Instant};
 

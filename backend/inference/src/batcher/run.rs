@@ -85,8 +85,8 @@ pub(super) fn write_and_run<M: Model>(
     catch_panics(|| run(model, backend, tensor, buckets, part))
 }
 
-/// Runs entries that are already written. A panic in the model's code or in the backend fails only
-/// these entries.
+/// Runs entries that are already written. If the model's code or the backend panics, only these
+/// entries fail.
 pub(super) fn run_written<M: Model>(
     model: &M,
     backend: &mut dyn Backend,

@@ -31,8 +31,8 @@ struct Part<M: Model> {
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
         let buckets = buckets(shared.limits.max_batch);
-        // Counted here instead of on the thread, so that a batcher is ready as soon as it has
-        // started.
+        // The worker is counted here instead of on the thread, so that a batcher is ready as soon
+        // as it has started.
         shared.workers.fetch_add(1, Ordering::AcqRel);
         let ceiling = Arc::new(AtomicUsize::new(shared.limits.max_batch));
         Self { shared, device, buckets, ceiling, tensor: Tensor::default(), lost: false, retired: false }
@@ -53,8 +53,8 @@ impl<M: Model> Worker<M> {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// Returns whether the worker ends because its device is lost and other workers remain.
-    /// Otherwise it would take requests that the others can run.
+    /// Returns whether the worker ends because its device is lost and other workers remain. If this
+    /// worker continued, it would take requests that the others can run.
     pub(super) fn retire(&mut self) -> bool {
         let all_but_one = |workers: usize| (workers > 1).then(|| workers - 1);
         self.retired = self.lost
@@ -106,7 +106,7 @@ impl<M: Model> Worker<M> {
                 return self.split(entries, halved);
             }
             // A single input may cause the failure. A batch is halved only once, so that a device
-            // that fails on everything does not fail at every size.
+            // that fails on every input does not fail again at every size.
             Err(BackendError::Failed(reason)) if entries.len() > 1 && !halved => {
                 tracing::warn!(
                     operation = self.shared.operation(),
@@ -135,8 +135,8 @@ impl<M: Model> Worker<M> {
             return;
         }
         if batch.len() > self.ceiling() || written.is_err() {
-            // The batch was written before the device ran out of memory, or one entry panics: each
-            // part is rewritten.
+            // The batch was written before the device ran out of memory, or one entry panics. In
+            // both cases each part is written again.
             return self.serve(batch);
         }
         let started = Instant::now();

@@ -1,7 +1,7 @@
 //! Lists NVIDIA GPUs from the driver's management library (NVML). Without NVML, as in some
 //! containers, it reads the driver's files.
 //!
-//! Both number the devices in PCI bus order. CUDA uses that order with
+//! NVML and these files number the devices in PCI bus order. CUDA uses that order with
 //! `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On machines with different
 //! GPUs, set `CUDA_DEVICE_ORDER` so that `GPU_DEVICE_ID` refers to the device listed here.
 use super::{GpuDevice, folders};

@@ -176,7 +176,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
-        // Loaded first, so that a missing TensorRT is reported immediately and clearly.
+        // The library is loaded first, so that a missing TensorRT is reported immediately and
+        // clearly.
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
         let mode = self.config.performance_mode;
@@ -199,8 +200,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         Ok(engine)
     }
 
-    /// Returns a CUDA session for canvases that the engine was not built for. Returns `None` if it
-    /// is not needed or CUDA is not available.
+    /// Returns a CUDA session for canvases for which the engine was not built. Returns `None` if no
+    /// such session is needed or CUDA is not available.
     fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
         if !self.any_size || Unavailable::absence(Provider::Cuda, self.runtime.path()).is_some() {
             return Ok(None);

@@ -1,5 +1,5 @@
 //! Runs an image operation on a device, compares its results with those of the CPU, and measures
-//! it. `candidate` does the same for models.
+//! the time. `candidate` does the same for models.
 use super::candidate::median_seconds;
 use super::candidates::{for_pixels, memory_share};
 use super::loading::Loading;

@@ -31,9 +31,9 @@ pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
     Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
 }
 
-/// Returns the bytes of device memory for a session of `operation`. All operations that request a
-/// GPU share the memory limit. The share of a model is four times that of an image operation,
-/// because a model runs batches and an image operation runs one image at a time.
+/// Returns the size in bytes of the device memory for a session of `operation`. All operations that
+/// request a GPU share the memory limit. The share of a model is four times that of an image
+/// operation, because a model runs batches and an image operation runs one image at a time.
 pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
     let weight = |operation: Operation| match operation {
         Operation::FaceDetection | Operation::FaceEmbedding => 4,

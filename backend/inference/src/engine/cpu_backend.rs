@@ -8,7 +8,7 @@ use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
 use crate::{CpuBackend, Operation, Precision};
 
 /// Returns the CPU placement that `CPU_BACKEND` selects, or `None` for ONNX Runtime in FP32. Only
-/// embedders use INT8: it would move a detector's scores across the threshold.
+/// embedders use INT8, because it would move a detector's scores across the threshold.
 pub(super) fn chosen<M: Model>(candidate: &CandidateModel<'_, M>) -> Option<Placement> {
     let embeds = candidate.model.operation() == Operation::FaceEmbedding;
     match candidate.config.cpu_backend {

@@ -61,8 +61,8 @@ pub struct SelfTest {
     pub tests: Vec<DeviceTest>,
 }
 
-/// Tests the pack's models and the image operations on all providers and devices. Blocks; with
-/// TensorRT for minutes if engines must be built.
+/// Tests the pack's models and the image operations on all providers and devices. Blocks the
+/// calling thread, with TensorRT for minutes if engines must be built.
 ///
 /// # Errors
 /// Fails as [`crate::Engine::start`] does if the library or a model cannot be used at all. Failures
@@ -93,8 +93,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
             tests.push(test(&attempts, &detector, provider, id));
             tests.push(test(&attempts, &embedder, provider, id));
             tests.extend(scorer.as_ref().map(|scorer| test(&attempts, scorer, provider, id)));
-            // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. Both
-            // are tested separately.
+            // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. CUDA
+            // and this code are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
                 tests.push(test_image_operation(&attempts, &CandidateImageOperation::canvas(), provider, id));
                 tests.push(test_image_operation(

@@ -43,7 +43,7 @@ pub enum Channels {
 pub struct PixelInput {
     /// Order of the planes.
     pub channels: Channels,
-    /// Subtracted from each plane, in grey levels.
+    /// Value that is subtracted from each plane, in grey levels.
     pub mean: [f32; 3],
     /// Divisor of each plane, in grey levels; never zero.
     pub std: [f32; 3],

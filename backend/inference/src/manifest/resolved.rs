@@ -28,8 +28,8 @@ impl ResolvedPack {
         }
     }
 
-    /// Reads the file and verifies its hash again, so that exactly the bytes that are loaded are
-    /// verified.
+    /// Reads the file and verifies its hash again, so that the verified bytes are exactly those
+    /// that are loaded.
     pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
         let path = self.path(file);
         let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;

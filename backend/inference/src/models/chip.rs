@@ -21,7 +21,7 @@ pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
 /// Defines the operation of such a model and the meaning of its row. The conversion of chips and
 /// outputs is the same for all of these models.
 pub trait ChipModel: Send + Sync + 'static {
-    /// The result that a row is converted to.
+    /// The result to which a row is converted.
     type Output: Send + 'static;
 
     /// The model's operation.

@@ -1,5 +1,5 @@
-//! Defines the inputs of models and the meaning of their outputs. It does not depend on the
-//! runtime.
+//! Defines the inputs of models and the meaning of their outputs. This module does not depend on
+//! the runtime.
 pub mod anchors;
 mod chip;
 mod detector;

@@ -39,7 +39,8 @@ impl PixelWriter {
         let [red, green, blue] =
             self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
 
-        // Copied to locals: behind `self`, the compiler must assume that each store changes them.
+        // Copied to locals, because the compiler must assume that each store changes values behind
+        // `self`.
         let (scale, offset) = (self.scale, self.offset);
         for (((rgb, red), green), blue) in frame.data().chunks_exact(3).zip(red).zip(green).zip(blue) {
             *red = f32::from(rgb[0]) * scale[0] + offset[0];

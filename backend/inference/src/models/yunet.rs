@@ -50,8 +50,8 @@ fn level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Le
 }
 
 fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, faces: &mut Vec<Detection>) {
-    // Nearly every cell is below the threshold: comparing squares avoids roots and exponentials for
-    // them.
+    // Nearly every cell is below the threshold. Comparing squares avoids roots and exponentials for
+    // these cells.
     let threshold = min_score.max(0.0) * min_score.max(0.0);
     for (cell, (first, second)) in level.scores[0].iter().zip(level.scores[1]).enumerate() {
         let squared = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);

@@ -1,7 +1,7 @@
 //! Frees axes that an export fixed although no operator of the model depends on their length.
 //!
 //! Only shape information changes: the shapes of inputs and outputs, and targets of `Reshape` that
-//! begin with 1. Their 1 becomes 0, which means "as in the input". Weights do not change, so
+//! begin with 1. This 1 becomes 0, which means "as in the input". Weights do not change, so
 //! embeddings remain comparable. The caller must run the model to verify that it computes each item
 //! independently of the others.
 use super::element;

@@ -1,12 +1,12 @@
-//! Replaces `PRelu` by operators for which ONNX Runtime's own kernels are fast.
+//! Replaces `PRelu` with operators for which ONNX Runtime's own kernels are fast.
 //!
 //! The runtime's `PRelu` kernel processes one value at a time and does not use the blocked layout
-//! of the surrounding convolutions. It takes half of SFace's time. With one slope `a` for each
-//! channel, `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a product with one factor
-//! for each channel as a convolution in the blocked layout, and fuses the following `Relu` and sum.
-//! If no slope exceeds 1, `Relu((1 - a) * x)` equals `(1 - a) * Relu(x)` and saves a pass. The
-//! result differs only in the last bits. Other runtimes have a fast `PRelu`, so their models keep
-//! it.
+//! of the surrounding convolutions. The kernel takes half of the time that SFace needs. With one
+//! slope `a` for each channel, `PRelu(x) = a * x + (1 - a) * Relu(x)`. The runtime computes a
+//! product with one factor for each channel as a convolution in the blocked layout, and fuses the
+//! following `Relu` and sum. If no slope exceeds 1, `Relu((1 - a) * x)` equals `(1 - a) * Relu(x)`
+//! and saves a pass. The result differs only in the last bits. Other runtimes have a fast `PRelu`,
+//! so models for these runtimes keep it.
 use super::proto::{Graph, Model, Node, Tensor};
 
 /// The first opset in which the operators used here broadcast shapes without attributes.

@@ -122,8 +122,8 @@ fn missing_symbol(text: &str) -> Option<&str> {
     text.split_once("undefined symbol: ")?.1.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// Returns whether the symbol belongs to the driver's interface. Its names are like `cuInit`;
-/// CUDA's other libraries have names like `cudaMalloc` or `cublasCreate`.
+/// Returns whether the symbol belongs to the driver's interface. The names in that interface are
+/// like `cuInit`; CUDA's other libraries have names like `cudaMalloc` or `cublasCreate`.
 fn is_driver_symbol(symbol: &str) -> bool {
     symbol.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }

@@ -111,7 +111,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
                 Err(other) => panic!("{other}"),
             }
         }
-        // These are at most the running request and the prepared one.
+        // Only the running request and the prepared request can have failed.
         assert!(failed <= 2, "{failed}");
     }
 }

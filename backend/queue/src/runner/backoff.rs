@@ -25,8 +25,8 @@ impl Backoff {
     }
 }
 
-/// Fails a queue call after `limit`. Without the limit, a call on a connection whose peer vanished
-/// may wait for hours.
+/// Ends a queue call with an error after `limit`. Without the limit, a call on a connection whose
+/// peer vanished may wait for hours.
 pub(crate) async fn with_time_limit<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, QueueError>>,

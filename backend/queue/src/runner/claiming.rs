@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 /// Maximum number of jobs per claim.
 const MAX_JOBS_PER_CLAIM: i64 = 1000;
-/// Maximum number of waiting completions. Beyond it, handlers have to wait.
+/// Maximum number of waiting completions. Above it, handlers have to wait.
 const MAX_WAITING_COMPLETIONS: usize = 10_000;
 /// Time limit for cancelled handlers to stop.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit of the last completions and releases: the database may be shutting down too.
+/// Time limit of the last completions and releases. The database may be shutting down too.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
 /// claiming that job.
@@ -76,8 +76,8 @@ async fn claim_until(
         while runs.try_join_next().is_some() {}
         let requests = shared.slots.requests();
         if !requests.is_empty() {
-            // Not in a `select!` with the shutdown: a claim whose future is dropped may still claim
-            // jobs, and no task would run them.
+            // Not in a `select!` with the shutdown, because a claim whose future is dropped may
+            // still claim jobs, which no task would run.
             match claim(shared, &requests, runs, done).await {
                 Ok(0) => next_poll = Instant::now() + pause(shared).await,
                 Ok(_) => backoff.reset(),
@@ -193,7 +193,7 @@ async fn pause(shared: &Shared) -> Duration {
     }
 }
 
-/// Releases the jobs that no handler settled. Does not count as an attempt.
+/// Releases the jobs that no handler settled. Their runs are not counted as attempts.
 async fn release_remaining(shared: &Shared) {
     let left = shared.active_claims.held();
     if left.is_empty() {

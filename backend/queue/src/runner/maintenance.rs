@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 const RESCUE_EVERY: Duration = Duration::from_secs(5);
 /// Interval at which the depth of the queue is published.
 const STATS_EVERY: Duration = Duration::from_secs(15);
-/// Interval between two purges of ended jobs.
+/// Interval between two purges of jobs that have ended.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 /// Notifications within this time after the first are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -47,7 +47,8 @@ pub(super) async fn maintenance(shared: Arc<Shared>) {
     }
 }
 
-/// Purges ended jobs. This is a separate task, because deleting ten million old jobs takes minutes.
+/// Purges jobs that have ended. This is a separate task, because deleting ten million old jobs
+/// takes minutes.
 pub(super) async fn purges(shared: Arc<Shared>) {
     let mut tick = ticks(PURGE_EVERY);
     loop {

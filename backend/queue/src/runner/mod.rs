@@ -1,9 +1,9 @@
 //! The worker of one process. It claims, runs, settles and rescues jobs, and extends their leases.
 //!
 //! One claim loop serves all kinds; each claimed job runs as a task. Other tasks send heartbeats,
-//! complete jobs in batches, do maintenance (rescue, gauges), purge ended jobs, unpark jobs and
-//! listen for new ones. These tasks use a few separate connections. So handlers that exhaust the
-//! main pool cannot block the heartbeats.
+//! complete jobs in batches, do maintenance (rescue, gauges), purge jobs that have ended, unpark
+//! jobs and listen for new ones. These tasks use a few separate connections. So handlers that
+//! exhaust the main pool cannot block the heartbeats.
 mod active_claims;
 pub(crate) mod backoff;
 mod claiming;
@@ -38,7 +38,7 @@ pub enum Outcome {
     Retry(String, Option<OffsetDateTime>),
     /// The job failed permanently.
     Discard(String),
-    /// The job runs again at this time. The run does not count as an attempt.
+    /// The job runs again at this time. The run is not counted as an attempt.
     Snooze(OffsetDateTime),
     /// The claim was lost; there is nothing to settle.
     Stale,
@@ -48,7 +48,7 @@ pub enum Outcome {
 #[async_trait::async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job. `cancel` fires when the claim is lost or the shutdown's time limit expires. A
-    /// panic counts as a failed attempt.
+    /// panic is treated as a failed attempt.
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome;
 }
 
@@ -59,7 +59,7 @@ pub struct RunnerConfig {
     pub concurrency: HashMap<String, usize>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,
-    /// How long to wait for running jobs: at a shutdown before they are released, and before a job
+    /// How long to wait for running jobs, both before a shutdown releases them and before a job
     /// that must run alone starts.
     pub drain: Duration,
     /// Name of this worker in `locked_by`.

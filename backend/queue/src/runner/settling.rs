@@ -79,8 +79,7 @@ struct ExclusiveRun<'a>(&'a Shared);
 
 impl<'a> ExclusiveRun<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
-        // Not `then_some`: it would create and drop the guard in every case, and the drop resumes
-        // claims.
+        // `then_some` would create and drop the guard in every case, and the drop resumes claims.
         job.runs_alone().then(|| Self(shared))
     }
 }
@@ -94,8 +93,8 @@ impl Drop for ExclusiveRun<'_> {
 /// Waits until no other job runs in the process, then marks the job as alone.
 ///
 /// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs
-/// concurrently with them and without the mark. If the process then crashes, this job does not
-/// count as the cause.
+/// concurrently with them and without the mark. If the process then crashes, this job is not
+/// regarded as the cause.
 async fn wait_until_alone(
     shared: &Shared,
     job: &ClaimedJob,

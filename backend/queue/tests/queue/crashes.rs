@@ -103,7 +103,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     assert_eq!((second.len(), alone(&second)), (2, 1));
     let third = bench.claim(1).await;
     assert_eq!((third.len(), alone(&third)), (1, 1));
-    // Three of the six other jobs remain, and one suspect.
+    // Three of the six other jobs and one suspect remain.
     let rest = bench.claim(10).await;
     assert_eq!((rest.len(), alone(&rest)), (4, 1));
 }

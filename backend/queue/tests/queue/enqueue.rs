@@ -82,8 +82,8 @@ async fn of_racing_enqueuers_of_one_key_one_wins() {
         async move {
             let mut jobs: Vec<NewJob> =
                 (0..200).map(|key| NewJob { unique_key: Some(format!("{key}")), ..page() }).collect();
-            // Each caller uses a different order. Without sorting, transactions that wait for each
-            // other would deadlock.
+            // Each caller uses a different order. Without sorting, the transactions would wait for
+            // each other and deadlock.
             jobs.rotate_left(offset * 25);
             bench.add(&jobs).await.iter().filter(|one| matches!(one, Enqueued::New(_))).count()
         }

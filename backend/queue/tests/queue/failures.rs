@@ -1,5 +1,5 @@
 //! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
-//! metrics that report them.
+//! metrics that report these failures.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};

@@ -137,7 +137,7 @@ async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
     bench.add(&[of(group)]).await;
     let parent = bench.claim_one().await;
 
-    // A hold happens while a job ends and adds its children in one transaction.
+    // The group is held while a job ends and adds its children in one transaction.
     let mut tx = bench.db.pool().begin().await.unwrap();
     bench.queue.complete(&mut tx, parent.claim).await.unwrap();
     let hold = tokio::spawn({

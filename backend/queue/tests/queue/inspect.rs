@@ -16,7 +16,7 @@ async fn lists_page_through_both_tables_newest_first() {
         let group_id = (index % 3 == 0).then_some(group);
         ids.push(bench.add_one(NewJob { group_id, priority: index, ..job }).await);
     }
-    // One job of each state: completed, discarded, retryable, running. The others remain available.
+    // One job in each state: completed, discarded, retryable, running. The others remain available.
     let jobs = bench.claim(4).await;
     bench.complete(jobs[0].claim).await.unwrap();
     bench.fail(jobs[1].claim, true).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests the queue on a real Postgres.
+//! Tests the queue against a real Postgres server.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod contention;

@@ -33,7 +33,7 @@ async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     let group = Uuid::now_v7();
     bench.add(&jobs(group, "slow", 0..10)).await;
     assert_eq!(parked(&bench).await, 6);
-    // Jobs of earlier calls count too.
+    // Jobs of earlier calls are also counted.
     bench.add(&jobs(group, "slow", 10..12)).await;
     assert_eq!(parked(&bench).await, 8);
     let line = bench.claim(100).await;

@@ -1,4 +1,4 @@
-//! Tests the removal of contents from the records of ended jobs.
+//! Tests the removal of contents from the records of jobs that have ended.
 use crate::support::{Bench, page};
 use queue::NewJob;
 use serde_json::json;

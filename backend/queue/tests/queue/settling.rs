@@ -199,7 +199,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     assert_eq!((second.claim.id, second.attempt), (id, 2));
     assert!(second.claim.fence > first.fence);
 
-    // No other job ran concurrently, so this job counts as the cause.
+    // No other job ran concurrently, so this job is regarded as the cause.
     bench.queue.begin_alone(second.claim).await.unwrap();
     bench.expire(id).await;
     assert_eq!(bench.queue.rescue().await.unwrap(), 1);

@@ -81,7 +81,7 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
         shared.end_one(other);
         assert_eq!(shared.next().await, other, "the other tenant keeps these places while it has jobs");
     }
-    // The slow tenant may reuse the slot of its ended job, but no further slot.
+    // The slow tenant may reuse the slot of its job that ended, but no further slot.
     shared.end_one(slow);
     assert_eq!(shared.next().await, slow);
     assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));

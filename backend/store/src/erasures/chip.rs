@@ -8,7 +8,7 @@ const TEMPLATE: [[f64; 2]; 5] =
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
 const SIDE: f64 = 112.0;
 /// Margin, in pixels of the image, from which interpolation can add pixels to the edge of a chip,
-/// also if the image was upscaled first.
+/// even if the image was upscaled first.
 const BORDER: f64 = 4.0;
 
 /// Returns `true` if the chip of a face with these landmarks may contain a part of the box `other`.

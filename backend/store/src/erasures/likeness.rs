@@ -6,8 +6,8 @@ use crate::models::EmbeddingModel;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Faces that one statement compares: a small part of what the statement timeout allows, even on a
-/// slow machine.
+/// Number of faces that one statement compares. It takes a small part of the statement timeout,
+/// even on a slow machine.
 const BATCH: i64 = 50_000;
 
 /// Returns all faces of the collection and model with at least the given similarity.
@@ -40,7 +40,8 @@ pub(super) async fn similar_faces(
             .bind(BATCH - 1)
             .fetch_optional(&mut *conn)
             .await?;
-        // Built at run time: the type of the probe has the model's dimensions.
+        // Built at run time, because the type of the probe contains the model's number of
+        // dimensions.
         let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
             .bind(collection)
             .bind(model.id)

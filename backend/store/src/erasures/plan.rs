@@ -251,7 +251,7 @@ async fn faces_where(
     condition: &'static str,
     ids: &[Uuid],
 ) -> Result<Vec<PlannedFace>, StoreError> {
-    // Built at run time: the condition is a constant of the caller.
+    // Built at run time from a condition, which is a constant of the caller.
     let sql = format!(
         "select f.id, f.image_id, f.bbox, null::float8 as similarity
          from faces f where f.collection_id = $1 and {condition} order by f.id"

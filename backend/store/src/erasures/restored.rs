@@ -62,7 +62,7 @@ async fn with_tombstones(
     table: &'static str,
     collection: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
-    // Built at run time: the table is one of three constants.
+    // Built at run time from the name of the table, which is one of three constants.
     let sql = format!(
         "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
          where r.collection_id = $1 order by r.id limit $2"

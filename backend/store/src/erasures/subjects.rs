@@ -1,8 +1,8 @@
 //! Finds people and clusters that have no faces left after an erasure. The erasure deletes their
 //! names, external ids and metadata too.
 //!
-//! Only an erasure deletes them. The deletion of a face or an image keeps people. After a backup is
-//! restored, only the people in the deletion log are deleted.
+//! Only an erasure deletes such people and clusters. The deletion of a face or an image does not
+//! delete people. After a backup is restored, only the people in the deletion log are deleted.
 use super::{Plan, PlannedFace};
 use crate::StoreError;
 use sqlx::PgConnection;

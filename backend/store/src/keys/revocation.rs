@@ -28,8 +28,8 @@ impl Store {
     /// Revokes a key permanently, and with `with_descendants` its valid descendants too. Revoking a
     /// revoked key again does not change it.
     ///
-    /// A service that has cached the key notices within seconds. From then on, the key cannot
-    /// create other keys.
+    /// A service that has cached the key notices the revocation within seconds. From then on, the
+    /// key cannot create other keys.
     pub async fn revoke_key(
         &self,
         conn: &mut PgConnection,
@@ -75,8 +75,8 @@ impl Store {
     }
 }
 
-/// Locks the creation of keys by keys (shared) against revocation (exclusive). So a revocation
-/// finds every descendant, and no new ones appear afterwards.
+/// Acquires the lock that separates the creation of keys by keys (shared mode) from revocation
+/// (exclusive mode). So a revocation finds every descendant, and no new ones appear afterwards.
 pub(super) async fn lock_descent(conn: &mut PgConnection, exclusive: bool) -> Result<(), StoreError> {
     let lock = if exclusive {
         "select pg_advisory_xact_lock(hashtextextended('facecrawl.keys', 0))"

@@ -66,8 +66,8 @@ struct Columns<'a> {
     phash: Vec<Option<i64>>,
     dhash: Vec<Option<i64>>,
     ahash: Vec<Option<i64>>,
-    /// x, y, width and height of the region. One column each, because `unnest` flattens an array of
-    /// arrays.
+    /// x, y, width and height of the region. Each has its own column, because `unnest` flattens an
+    /// array of arrays.
     region: [Vec<Option<f32>>; 4],
     url_hash: Vec<Option<Uuid>>,
     sketch: Vec<Option<&'a str>>,

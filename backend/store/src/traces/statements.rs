@@ -45,7 +45,7 @@ pub(super) async fn pages_that_are_images(
     condition: &'static str,
     ids: &[Uuid],
 ) -> Result<Vec<LedgerRow>, StoreError> {
-    // Built at run time: the condition is a constant of the caller.
+    // Built at run time from a condition, which is a constant of the caller.
     let sql = format!(
         "select p.id, p.crawl_id, p.url, p.url_hash from image_urls u join pages p on p.crawl_id = u.crawl_id
          where {condition} and p.state = 'skipped' and p.reason = 'is_an_image' and p.final_url = u.url"

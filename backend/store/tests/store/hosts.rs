@@ -49,8 +49,8 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                 }
                 match store.acquire_host_permit("busy.test", DELAY_MS).await.unwrap() {
                     PermitOutcome::Granted { token } => {
-                        // Both readings are inside the permit: after it was granted and before it
-                        // ends.
+                        // The clock is read twice while the permit is held: after it was granted
+                        // and before it ends.
                         let begin = clock(&store).await;
                         let end = clock(&store).await;
                         store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();

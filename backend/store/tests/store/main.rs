@@ -1,4 +1,4 @@
-//! Tests the store on a real Postgres, with one database per test.
+//! Tests the store against a real Postgres server, with one database per test.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod blob_deletions;

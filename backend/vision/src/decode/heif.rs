@@ -20,8 +20,8 @@ static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 /// have the size of the image.
 const BLOCK: u32 = 64;
 
-/// Maximum bytes per pixel. The codec and the library each hold three planes of 16 bits; the
-/// conversion to 8-bit RGB and the result are added.
+/// Maximum number of bytes per pixel. The codec and the library each hold three planes of 16 bits;
+/// the conversion to 8-bit RGB and the result are added.
 const DECODING_BYTES: u32 = 20;
 
 /// Reads the container, checks the size of its image, and passes the image to `then`.

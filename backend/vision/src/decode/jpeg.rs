@@ -21,7 +21,8 @@ type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
-    // No limit here: `Limits::check` rejects a size and reports it.
+    // The decoder has no limit here, because `Limits::check` rejects an excessive size and reports
+    // it.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)
