@@ -32,14 +32,14 @@ struct Host {
     ready_at: Duration,
     first: Option<Duration>,
     last: Duration,
-    /// Minimum total duration of its requests and of the delays after them.
+    /// Minimum total duration of the host's requests and of the delays after them.
     least: Duration,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
     found: Duration,
-    /// Number of requests that had started before that time.
+    /// Number of requests that had started before the site was found.
     ahead_of_it: usize,
     first: Option<Duration>,
 }
@@ -61,8 +61,8 @@ pub(crate) struct Ledger {
     /// request.
     idle: Vec<Duration>,
     pages: usize,
-    /// Maximum number of requests that started between the discovery of a site and its own first
-    /// request.
+    /// Maximum number of requests that started between the discovery of a site and the first
+    /// request to that site.
     most_ahead: usize,
     /// Time of the first request to the site that was reached last.
     all_begun: Duration,
@@ -144,8 +144,8 @@ impl Ledger {
         nth
     }
 
-    /// Records the end of a request. The host requires a rest of `delay` or `pause`, whichever is
-    /// longer.
+    /// Records the end of a request. No further request to the host may start for `delay` or
+    /// `pause`, whichever is longer.
     pub(crate) fn ended(
         &mut self,
         site: usize,

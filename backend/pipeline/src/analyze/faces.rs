@@ -22,7 +22,7 @@ const CHIPS_IN_FLIGHT: usize = 32;
 /// contains hundreds of faces, so they are processed in groups to bound the memory.
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
-/// A face and its aligned crop, between the models.
+/// A face and its aligned crop, as one model passes it to the next.
 pub(super) struct Cut {
     pub(super) chip: Arc<Frame>,
     /// The face; its `chip` is `None`.

@@ -4,7 +4,7 @@ use crate::budget::{Budget, Exhausted, Share};
 use inference::Priority;
 use std::time::Instant;
 
-/// The additional budget for small images is the common budget divided by this.
+/// The additional budget for small images is the common budget divided by this number.
 const PARTS: u64 = 8;
 /// Minimum number of small images that fit into the additional budget together.
 const SMALL_AT_ONCE: u64 = 2;

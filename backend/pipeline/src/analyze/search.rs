@@ -27,8 +27,8 @@ use vision::{Detection, Frame, View, keep_best, nms};
 ///
 /// A detection alone is not enough, because detectors sometimes find a rotated face too. Such a
 /// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
-/// 90, 180 and 270 degrees, YuNet reports the scores 0.94, none, 0.87 and 0.83. SCRFD 2.5G reports
-/// 0.81, 0.69, none and 0.59.
+/// 90, 180 and 270 degrees, the scores of YuNet are 0.94, none (no detection), 0.87 and 0.83. Those
+/// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
 const CONVINCING: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
 /// pixels, and detectors reliably find a face that fills the view.

@@ -19,8 +19,9 @@ use store::clusters::{Group, Party};
 use uuid::Uuid;
 
 /// Returns the groups of parties that are the same person; a party is a subject or a face without a
-/// subject. `pairs` are the neighbours as indices of `parties`, and `threshold` is the minimum mean
-/// similarity, -1..1. The result depends on neither the order of the pairs nor any random state.
+/// subject. `pairs` contains the neighbours as indices into `parties`. `threshold` is the minimum
+/// mean similarity, from -1 to 1. The result depends on neither the order of the pairs nor any
+/// random state.
 ///
 /// Never merges two enrolled subjects, a subject and a face that a user removed from it, or two
 /// faces of one image.
@@ -70,8 +71,8 @@ impl Cluster {
             && other.refused.is_disjoint(&self.ids)
     }
 
-    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`,
-    /// -1..1.
+    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`, from
+    /// -1 to 1.
     fn linkage(&self, other: &Self) -> f32 {
         self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
     }

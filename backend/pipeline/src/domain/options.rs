@@ -1,4 +1,4 @@
-//! Defines the options of a crawl and checks their ranges. It does not check seeds.
+//! Defines the options of a crawl and checks their ranges. This module does not check seeds.
 
 use super::{CrawlError, Interval};
 use crawler::Scope;

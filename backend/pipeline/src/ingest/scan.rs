@@ -1,5 +1,5 @@
-//! Runs a scan of local files as a crawl record. Every file has a row in the image ledger, like
-//! every URL of a crawl. This module does not read files or list directories.
+//! Runs a scan of local files and records it as a crawl. Every file has a row in the image ledger,
+//! like every URL of a crawl. This module does not read files or list directories.
 //!
 //! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
 //! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`

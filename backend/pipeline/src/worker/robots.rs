@@ -39,7 +39,7 @@ pub(super) struct RobotsCache {
     throttle: Arc<HostThrottle>,
     config: Config,
     hosts: Mutex<HashMap<String, Slot>>,
-    /// Bytes of the rules in `hosts`.
+    /// Size of the rules in `hosts`, in bytes.
     bytes: Arc<AtomicUsize>,
 }
 
@@ -124,8 +124,8 @@ impl RobotsCache {
         Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
     }
 
-    /// Fetches robots.txt while no other process does, because the host's delay is unknown before
-    /// that. Other processes retry until the result is stored.
+    /// Fetches robots.txt while no other process fetches it, because the host's delay is unknown
+    /// until then. Other processes retry until the result is stored.
     async fn fetch_alone(
         &self,
         host: &str,

@@ -170,7 +170,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.state, CrawlState::Completed);
-    // These are the seed, about, five months and five lists.
+    // These are the seed, the page `about`, five pages of the calendar and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
 }

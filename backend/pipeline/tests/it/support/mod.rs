@@ -31,7 +31,7 @@ async fn start(pack: impl FnOnce() -> ResolvedPack + Send + 'static) -> Engine {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-/// Returns the engine on the default pack.
+/// Returns the engine with the default pack.
 pub(crate) async fn engine() -> Engine {
     ENGINE.get_or_init(|| start(testing::pack)).await.clone()
 }
