@@ -129,7 +129,7 @@ pub fn record_process() {
 /// there is no `/proc`.
 pub fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // proc(5): fields 14 and 15, in clock ticks. They are counted from the process name in
+    // proc(5): fields 14 and 15, in clock ticks. The fields are counted from the process name in
     // brackets, which may contain any characters.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let fields = after_name.split_whitespace().skip(11).take(2);

@@ -1,4 +1,4 @@
-//! Tests backup and restore: the same faces and images are restored, except those of people who
+//! Tests backup and restore. The same faces and images are restored, except those of people who
 //! were erased after the backup.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -36,7 +36,7 @@ fn showing(file: &str) -> Value {
     json!({"image_base64": BASE64_STANDARD.encode(testing::picture(file))})
 }
 
-/// Serves a page with one image, which is sent when the gate opens. The `Notify` fires when the
+/// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
 /// image is requested.
 async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
     let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));

@@ -1,6 +1,6 @@
-//! Tests that no data of an erased person remains in the files of the database and of the blobs. It
-//! searches for every format in which an embedding or a chip is written. Compressed columns are
-//! decompressed, and stored images are decoded.
+//! Tests that no data of an erased person remains in the files of the database and of the blobs.
+//! The test searches for every format in which an embedding or a chip is written. Compressed
+//! columns are decompressed, and stored images are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -21,7 +21,7 @@ use std::process::Command;
 use testing::files_below;
 
 /// Number of consecutive components of an embedding that are searched for. No other face has the
-/// same.
+/// same run of components.
 const RUN: usize = 12;
 /// Number of bytes from the middle of an image that are searched for.
 const PIECE: usize = 64;
@@ -176,8 +176,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
     caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
-    // Another person, whose only face is in one image. The erasure of that image therefore deletes
-    // the person.
+    // The only face of another person is in one image. Erasing that image therefore deletes the
+    // person.
     let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("ben.jpg"))});
     let other = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await["matches"][0].clone();
     let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});

@@ -21,8 +21,7 @@ pub struct Gain {
     pub note: Option<String>,
 }
 
-/// The most important result: that of the pipeline if it was measured, of medium images if there
-/// are any, and of a GPU if one did the work.
+/// The most important result: preferably that of the pipeline, for medium images, and on a GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The operation.

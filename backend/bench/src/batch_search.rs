@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The limits of a search, and what each of its steps measures.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSearch<'a> {
-    /// The preceding measurement. Each step measures about as many images.
+    /// The preceding measurement. Each step measures about the same number of images.
     pub plan: &'a Plan,
     /// The images of every step.
     pub pictures: &'a Pictures,
@@ -86,7 +86,8 @@ impl BatchSearch<'_> {
         let plan = Plan {
             subjects: vec![self.subject()],
             batch_size: in_flight,
-            // The same number of images in every step, and several batches in the largest step.
+            // Every step measures the same number of images, and the largest step measures several
+            // batches.
             iterations: images.div_ceil(in_flight).max(3),
             warmup: self.plan.warmup,
         };

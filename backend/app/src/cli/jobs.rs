@@ -226,7 +226,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// The result for the specified jobs.
+/// The results for the specified jobs.
 #[derive(Default)]
 struct Told {
     done: u64,

@@ -1,4 +1,4 @@
-//! Implements `up`, `serve` and `worker`: the service in its roles.
+//! Implements `up`, `serve` and `worker`, which run the service in its different roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
 use crate::service::{Foundation, Sharing, Surface, bind, listen_for_signals, serve, start_runner};
@@ -42,7 +42,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         foundation = Foundation::start(settings, Sharing::Alone) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
-    // Fires for a signal and for a failure.
+    // This token fires for a signal and for a failure.
     let shutdown = signal.child_token();
     let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
@@ -86,7 +86,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => shutdown.cancelled().await,
         }
     };
-    // Requests and jobs drain concurrently. The database closes after them.
+    // Requests and jobs drain concurrently. The database is closed after both.
     let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
     served?;

@@ -6,12 +6,12 @@ use super::parse::Parser;
 use figment::Figment;
 use figment::value::Value;
 
-/// A variable as `.env.example` and `config check` list it.
+/// A variable in the form that `.env.example` and `config check` show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// The name, such as `GPU_BATCH_SIZE`.
     pub name: &'static str,
-    /// Title of its group.
+    /// Title of the variable's group.
     pub group: &'static str,
     /// The default; empty if the variable is unset by default.
     pub default: &'static str,

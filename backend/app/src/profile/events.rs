@@ -96,8 +96,8 @@ impl Events {
             .and_then(|()| serde_json::to_writer(&mut *file, event).map_err(io::Error::from));
         state.first = false;
         if let Err(error) = written {
-            // The disk may be full, for example. The data written so far is kept, and `finish`
-            // reports the error.
+            // A write can fail, for example because the disk is full. The data written so far is
+            // kept, and `finish` reports the error.
             state.error = Some(error);
             state.file = None;
         }

@@ -108,7 +108,7 @@ impl Attacks {
         }
     }
 
-    /// Waits until every attack had its first response or its connection ended.
+    /// Waits until every attack has received its first response or its connection has ended.
     pub(crate) async fn wait_until_all_have_struck(&self) {
         let mut struck = self.record.struck.subscribe();
         struck.wait_for(|struck| *struck >= self.count).await.unwrap();

@@ -26,7 +26,7 @@ impl Stage {
         Self::with(&[]).await
     }
 
-    /// Does the same with additional variables in the service's environment.
+    /// Works like [`Self::set`], with additional variables in the service's environment.
     pub async fn with(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
             .expect("./scripts/browser-tools has installed axe-core");

@@ -34,7 +34,7 @@ impl FileServer {
         Self::with(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
     }
     pub async fn with(files: Vec<(String, Vec<u8>)>) -> Self {
-        // The command line does this for the process; a test has no command line.
+        // In the program, the command line installs the provider. A test has no command line.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });

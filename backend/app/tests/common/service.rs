@@ -126,7 +126,7 @@ impl Caller {
     }
 }
 
-/// Does the same without a key.
+/// Works like [`Caller::until`], without a key.
 pub async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
     Caller { base: String::new(), key: "none".into() }.until(url, right).await
 }

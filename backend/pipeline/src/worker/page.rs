@@ -142,8 +142,8 @@ enum Content {
 
 /// Returns the kind of the fetched content.
 ///
-/// The `Content-Type` header determines it. The first bytes determine it if the header is missing
-/// or specifies only XML, or if they are the signature of an image.
+/// The `Content-Type` header determines the kind. The first bytes determine it if the header is
+/// missing or specifies only XML, or if they are the signature of an image.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();

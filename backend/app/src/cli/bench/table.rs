@@ -8,7 +8,7 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 
 /// Returns two tables, the summary and the notes.
 pub(super) fn text(report: &Report) -> String {
-    // Some cells contain two values, because twelve columns would not fit the width of a page.
+    // Some cells contain two values, because twelve columns would be wider than a terminal.
     let mut speeds = whole(
         &[0],
         [

@@ -106,7 +106,7 @@ fn matching(embedder: &ModelFile) -> String {
     }
 }
 
-/// Describes the computing time of one core per face and per canvas, if both were measured.
+/// Describes the time that one core needs per face and per canvas, if both times were measured.
 fn cost(pack: &Pack) -> Option<String> {
     let embedder = pack.file(ModelKind::Embedder)?.cpu_ms?;
     let detector = pack.file(ModelKind::Detector)?.cpu_ms?;
