@@ -90,7 +90,7 @@ pub(crate) struct BodyMemory {
 }
 
 impl BodyMemory {
-    /// Returns a memory of `limit` bytes.
+    /// Returns a `BodyMemory` with a budget of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
         let budget = Budget::new("request_bodies", limit);
         Self { shares: Shares::of(budget.limit(), KIB), budget, elder: Elder::default() }
@@ -123,8 +123,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Returns the reserved bytes. A body that holds the whole budget needs no more, so the result
-    /// is then `u64::MAX`.
+    /// Returns the reserved bytes. If the body holds the whole budget, it needs no further memory,
+    /// and the result is `u64::MAX`.
     pub(crate) fn bytes(&self) -> u64 {
         if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
     }
@@ -132,7 +132,7 @@ impl Room {
     /// Raises the reservation to `bytes` in total.
     ///
     /// # Errors
-    /// Fails with [`NoRoom`]. The previous reservation remains.
+    /// Fails with [`NoRoom`]. The previous reservation is kept.
     pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), NoRoom> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.

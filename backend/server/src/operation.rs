@@ -10,7 +10,7 @@ use crate::{Code, Scope};
 /// Which key an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// No key. These operations are the health checks and the description of the API.
+    /// No key. This value is for the health checks and the description of the API.
     Open,
     /// A key with any scopes.
     AnyKey,

@@ -32,12 +32,12 @@ fn operations() -> Routes {
         .merge(docs::operation())
 }
 
-/// Returns the OpenAPI description of the API. It needs no running service.
+/// Returns the OpenAPI description of the API. The function needs no running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     described().0
 }
 
-/// Returns the OpenAPI description of the API, and its operations.
+/// Returns the OpenAPI description of the API, and the operations of the API.
 pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
     let Routes { router, operations } = operations();
     let mut document = router.into_openapi();

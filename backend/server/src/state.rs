@@ -31,9 +31,9 @@ pub struct Services {
     pub queue: Queue,
     /// Creates crawls and changes their state.
     pub crawls: Crawls,
-    /// Stores analyzed images. It knows the registered embedding model.
+    /// Stores analyzed images, and holds the registered embedding model.
     pub ingest: Ingest,
-    /// Fetches images from URLs in requests. It rejects forbidden addresses.
+    /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }
 
@@ -58,8 +58,8 @@ pub struct Shared {
     pub(crate) places: Shares,
     /// Memory for request bodies.
     pub(crate) bodies: BodyMemory,
-    /// Memory for images that are fetched for callers. It is separate from `bodies`, because a body
-    /// is still held while its images are fetched.
+    /// Memory for images that are fetched for callers. This budget is separate from `bodies`,
+    /// because a body is still held while its images are fetched.
     pub(crate) fetched: Budget,
     /// Each caller's share of that memory.
     pub(crate) fetched_shares: Shares,

@@ -172,8 +172,8 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     }
 }
 
-/// Without keys, the host in a request must be a known name of the service. Other containers use
-/// the name of the service in the compose file.
+/// Without keys, the host in a request must be a known name of the service. Containers address each
+/// other by the names of their services in the compose file.
 #[test]
 fn containers_may_name_each_other_and_so_may_the_operator() {
     let compose = compose();

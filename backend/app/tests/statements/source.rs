@@ -10,7 +10,7 @@ use syn::{
     Local, Pat, Signature, Stmt, Type,
 };
 
-/// A comment with these words is required in the lines directly above a statement that is not
+/// A comment with these words is required at most eight lines above a statement that is not
 /// constant.
 const BUILT_AT_RUN_TIME: &str = "run time";
 const LINES_ABOVE: usize = 8;

@@ -1,8 +1,8 @@
 //! Checks the structure of a JSON text before it is parsed into values.
 //!
 //! This check needs memory only in proportion to the depth of the text. The parsed values of a text
-//! with many small values can take many times its length. So this module limits the number of
-//! values, their depth and their names in one pass.
+//! with many small values can take many times the memory of the text. This module therefore limits
+//! the number of values, their depth and their names in one pass.
 use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};

@@ -22,15 +22,17 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
 
-/// Bodies of up to this many bytes are not counted. Small control requests therefore succeed while
-/// images wait for memory. Uncounted bodies need little memory, because the number of connections
-/// is limited.
+/// Bodies with at most this number of bytes are not counted. Small control requests therefore
+/// succeed while images wait for memory. Uncounted bodies need little memory, because the number of
+/// connections is limited.
 const UNCOUNTED: u64 = 64 << 10;
-/// Copies of a JSON body that exist at the same time. First, the text and its strings. Later, a
-/// string, the same string without line breaks, and the decoded image.
+/// Maximum number of copies of the content of a JSON body that exist at the same time. At first,
+/// these are the text and its strings. Later, these are a string, the same string without line
+/// breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Rejects a body without a content type. Counts every other body until the response is ready.
+/// Rejects a body without a content type. Counts the memory of every other body until the response
+/// is ready.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
     if let Err(error) = check_type(&api.operations, &request) {
         crate::extract::drop_unread(request).await;
@@ -83,8 +85,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns the bytes to reserve after `arrived` bytes. It adds 50 %, because the read buffer
-    /// grows by about the same factor.
+    /// Returns the bytes to reserve after `arrived` bytes. The result includes an additional 50 %,
+    /// because the read buffer grows by about the same factor.
     fn wanted(self, arrived: u64) -> u64 {
         self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.longest.max(arrived))
     }
@@ -107,7 +109,7 @@ fn counted(body: Body, plan: Plan, room: Arc<Mutex<Room>>) -> Body {
         {
             held.release();
             drop(held);
-            // The rest is read so that the sender receives the error response.
+            // The rest of the body is read so that the sender receives the error response.
             linger(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }

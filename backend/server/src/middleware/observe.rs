@@ -7,7 +7,8 @@ use axum::response::Response;
 use std::time::Instant;
 use tracing::Instrument;
 
-/// Counts a request in flight. Dropping it decrements the gauge, also if the caller disconnected.
+/// Counts a request in flight. Dropping it decrements the gauge, even if the caller has
+/// disconnected.
 struct InFlight;
 
 impl InFlight {

@@ -1,6 +1,6 @@
-//! Describes the headers of responses, each once for the whole document. A handler lists the
-//! headers of its own responses in `#[utoipa::path]`. This module adds the headers that follow from
-//! a status or a key.
+//! Describes each header of a response once for the whole document. A handler lists the headers of
+//! its own responses in `#[utoipa::path]`. This module adds the headers that follow from a status
+//! or a key.
 use super::operations;
 use super::problems::announces;
 use crate::Code;

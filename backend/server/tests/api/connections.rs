@@ -1,4 +1,4 @@
-//! Tests the limits of connections, and the handling of open connections at shutdown.
+//! Tests the limits on connections, and the handling of open connections at shutdown.
 use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::Duration;

@@ -6,8 +6,8 @@ use crate::support::pages::Pages;
 use serde_json::{Value, json};
 use vision::{Frame, PerceptualHashes, crop, encode};
 
-/// Returns a copy with a white mark in the bottom right corner. The mark has `hundredths` percent
-/// of the width and half as many percent of the height.
+/// Returns a copy with a white mark in the bottom right corner. The mark is `hundredths` percent of
+/// the width wide, and half that percentage of the height high.
 fn marked(frame: &Frame, hundredths: u32) -> Frame {
     let mut marked = frame.clone();
     let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
