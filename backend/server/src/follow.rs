@@ -25,7 +25,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Loads a crawl by id with its first seeds. Does not check whether a caller may see the crawl.
+    /// Loads the crawl with this id and its first seeds. Does not check whether a caller may see
+    /// the crawl.
     pub(crate) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
         let crawl = store.crawl_in_brief(id).await?;
         let progress = store.crawl_progress(id).await?;

@@ -154,7 +154,7 @@ pub(super) async fn create_erasure(
             let is_normal =
                 |url: &str| crawler::urls::address(url).is_ok_and(|normal| normal.as_str() == url);
             // The first spelling is the normal form of the address. Earlier versions stored the
-            // others.
+            // other spellings.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
             kept_out.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }

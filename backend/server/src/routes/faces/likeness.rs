@@ -6,7 +6,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 
-/// A face of an image in a request, with the description of both.
+/// A face of an image in a request, with the descriptions of the face and of the image.
 pub(crate) struct Likeness {
     pub(crate) embedding: Embedding,
     pub(crate) image: ImageInfo,
@@ -15,7 +15,7 @@ pub(crate) struct Likeness {
 
 impl Likeness {
     /// Analyses the image and returns the face at `index` by descending score, or the face with the
-    /// highest score. Problems refer to the image as `place`.
+    /// highest score. Problems name the image `place`.
     pub(crate) async fn of(
         state: &AppState,
         bytes: Bytes,
