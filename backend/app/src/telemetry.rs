@@ -54,7 +54,7 @@ pub fn init_logs(
     use tracing_subscriber::prelude::*;
     let filter = EnvFilter::new(filter(log));
     if chrome.is_none() && traces.is_none() {
-        // One filter for all layers, so that a comparison of levels is enough to discard an
+        // All layers share one filter, so that a comparison of levels suffices to discard an
         // unwanted span.
         tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?;
     } else {

@@ -152,7 +152,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     service.signal(Signal::KILL);
     let _ = service.ended();
 
-    // The machine and the database are lost; the backup still exists.
+    // The machine and the database are lost, but the backup still exists.
     let (place, restored) = (Workplace::new(), TestDatabase::empty().await);
     let facecrawl = |args: &[&str]| on(&place, &restored, args);
     let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();

@@ -63,8 +63,8 @@ impl Forms {
         let parts: Vec<&str> = text.split(',').take(RUN).collect();
         let floats: Vec<f32> = parts.iter().map(|part| part.parse().unwrap()).collect();
         let doubles = || floats.iter().map(|value| f64::from(*value));
-        // The wire format: dimensions and flags, then half-precision values with the high byte
-        // first.
+        // The wire format consists of dimensions and flags, followed by half-precision values with
+        // the high byte first.
         let halves =
             hex::decode(ask("encode(halfvec_send(embedding), 'hex')")).unwrap()[4..4 + 2 * RUN].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();

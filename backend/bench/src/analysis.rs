@@ -21,7 +21,8 @@ pub struct Gain {
     pub note: Option<String>,
 }
 
-/// The most important result: preferably that of the pipeline, for medium images, and on a GPU.
+/// The most important result. The result of the pipeline, of medium images and of a GPU is
+/// preferred.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The operation.

@@ -34,7 +34,8 @@ pub struct SearchReport {
 }
 
 impl BatchSearch<'_> {
-    /// Returns what is measured: the only subject of the plan, or the pipeline if it has several.
+    /// Returns what is measured, which is the only subject of the plan, or the pipeline if the plan
+    /// has several subjects.
     pub fn subject(&self) -> Subject {
         match self.plan.subjects.as_slice() {
             [one] => *one,

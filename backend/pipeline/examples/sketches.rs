@@ -112,8 +112,8 @@ fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
             .collect();
         (genuine, impostors) = (0, 0);
         photographs::each_pair(faces, |pair, a, b| {
-            // Two faces that presumably differ may belong to one person, so only pairs known to
-            // differ are counted.
+            // Two faces that are only assumed to belong to two people may belong to one person, so
+            // only pairs of people known to be different are counted.
             match pair {
                 Pair::Genuine => genuine += 1,
                 Pair::Certain => impostors += 1,

@@ -16,8 +16,8 @@ use uuid::Uuid;
 /// Time after which a caller with too many streams may try again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in
-/// a response. The conversion removes what the caller may not see.
+/// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in a
+/// response. The conversion removes the fields that the caller may not see.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) crawl: Crawl,

@@ -61,7 +61,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => eprintln!("facecrawl worker is ready"),
         }
     }
-    // The count of faces is slow, so the service becomes ready before it completes.
+    // Counting faces is slow, so the service becomes ready before the count is complete.
     let outdated = async {
         if let Err(error) = foundation.tell_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");

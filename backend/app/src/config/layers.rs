@@ -68,7 +68,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Creates a layer. Empty values count as unset and are omitted.
+    /// Creates a layer. Empty values are treated as unset and are omitted.
     fn new(name: impl Into<String>, values: impl IntoIterator<Item = (String, Value)>) -> Self {
         let values =
             values.into_iter().filter(|(_, value)| as_text(value).is_none_or(|text| !text.trim().is_empty()));

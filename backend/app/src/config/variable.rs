@@ -1,6 +1,6 @@
-//! Describes one variable: its name, default, meaning and allowed values. The `settings!` macro
-//! generates the typed fields and the table of variables from the same lines, so that both are
-//! always complete.
+//! Describes the name, the default, the meaning and the allowed values of one variable. The
+//! `settings!` macro generates the typed fields and the table of variables from the same lines, so
+//! that both are always complete.
 use super::error::ConfigError;
 use super::parse::Parser;
 use figment::Figment;

@@ -222,7 +222,7 @@ impl ModelStore {
             return Err("the manifest has no checksum for this archive".into());
         };
         let archive = self.directory.join(format!("{sha256}.zip"));
-        // One download serves all members of an archive.
+        // An archive is downloaded once for all its members.
         if !fetched.archives.contains(&archive) {
             fetched.downloader.get(url, &archive, sha256, None).await?;
             fetched.archives.push(archive.clone());

@@ -1,4 +1,4 @@
-//! Writes the trace file: one JSON object per event, in one array.
+//! Writes the trace file, which is an array with one JSON object per event.
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
 use std::io::{self, Write};

@@ -126,7 +126,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;
     browser.type_into("textarea", &site.url("/")).await;
-    // The delay is so long that the crawl does not end by itself.
+    // The delay is so long that the crawl does not end during the test.
     browser.type_into("[name=delay_ms]", "300000").await;
     browser.click_text("Start the crawl").await;
     browser.until_text(".chip", "Running").await;

@@ -76,7 +76,7 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
                 r#"m.csv([["a", 1, null], ["b,c", "d\"e", "f\ng"]])"#,
                 json!("a,1,\r\n\"b,c\",\"d\"\"e\",\"f\ng\"\r\n"),
             ),
-            // Text that a spreadsheet would run as a formula is escaped; numbers stay numbers.
+            // Text that a spreadsheet would run as a formula is escaped. Numbers remain unchanged.
             (r#"m.csv([["=1+1", "@x", -5]])"#, json!("'=1+1,'@x,-5\r\n")),
         ],
     )

@@ -70,7 +70,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.click_text("Delete").await;
     browser.click("dialog .danger").await;
     browser.until_text("h1", "People").await;
-    // The merged person is gone; the other clusters remain.
+    // The merged person is deleted, and the other clusters remain.
     browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 2)).await;
 
     // Enrols a face in the view of that face.

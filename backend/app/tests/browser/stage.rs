@@ -98,7 +98,7 @@ impl Stage {
         found.iter().filter(bad).cloned().collect()
     }
 
-    /// Requires an empty console: no error, no warning, no violation of the content security
+    /// Requires an empty console, without errors, warnings or violations of the content security
     /// policy.
     pub async fn silent(&self) {
         let lines = self.browser.console().await;

@@ -97,7 +97,7 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
     response.body(body).unwrap()
 }
 
-/// Returns the content type for file types of web sites; model files have none.
+/// Returns the content type for the file types of web sites. Model files have no content type.
 fn content_type(path: &str) -> Option<&'static str> {
     match path.rsplit_once('.').map_or(path, |(_, extension)| extension) {
         "html" => Some("text/html; charset=utf-8"),

@@ -1,4 +1,4 @@
-//! Controls a running service: its log and its signals.
+//! Controls a running service by signals, and reads its log.
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

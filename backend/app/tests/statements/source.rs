@@ -45,8 +45,8 @@ struct Names {
     macros: HashMap<String, Vec<Arm>>,
 }
 
-/// One arm of a `macro_rules!` macro: for each argument, the preceding tokens and its name; and the
-/// body.
+/// One arm of a `macro_rules!` macro. It consists of the name of each argument with the tokens
+/// before it, and of the body.
 struct Arm {
     arguments: Vec<(Vec<String>, String)>,
     body: TokenStream,

@@ -25,7 +25,7 @@ pub(crate) enum Pair {
     /// The faces are known to belong to two people, because they are in one photograph or because
     /// the list names different people.
     Certain,
-    /// The faces presumably belong to two people, at least one of whom is unknown.
+    /// The faces are assumed to belong to two people, at least one of whom is unknown.
     Presumed,
 }
 

@@ -178,7 +178,7 @@ impl Analyzer {
     }
 }
 
-/// Runs a model on face crops concurrently. Only the shortest wait counts as time in the queue,
+/// Runs a model on face crops concurrently. Only the shortest wait is counted as time in the queue,
 /// because the other crops wait for crops of the same image.
 async fn ask<T, F>(
     chips: Vec<Arc<Frame>>,

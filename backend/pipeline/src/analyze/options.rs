@@ -85,7 +85,7 @@ pub struct Config {
     pub decode_threads: usize,
     /// `MAX_DECODED_MEGAPIXELS`, converted to bytes: the maximum memory for all decoded images,
     /// including the memory for decoding and enhancing them. Background work may use three quarters
-    /// of it. Requests beyond these limits wait.
+    /// of it. Images that would exceed these limits wait.
     pub decoded_bytes: u64,
 }
 

@@ -219,8 +219,8 @@ impl Search<'_> {
             all.ran += seen.ran;
             queued = Some(queued.map_or(seen.queued, |least| least.min(seen.queued)));
         }
-        // Only the shortest wait counts as time in the queue. The other tiles wait for tiles of the
-        // same image.
+        // Only the shortest wait is counted as time in the queue. The other tiles wait for tiles of
+        // the same image.
         all.queued = queued.unwrap_or_default().min(started.elapsed());
         let elapsed = started.elapsed() - all.queued;
         let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
@@ -256,7 +256,7 @@ impl Search<'_> {
         Ok(seen)
     }
 
-    /// Removes duplicates: among faces that overlap, only the face with the best score is kept. The
+    /// Removes duplicates. Among faces that overlap, only the face with the best score is kept. The
     /// number of comparisons grows with the square of the number of faces, so many faces are
     /// compared on the CPU pool.
     async fn suppress(

@@ -166,7 +166,7 @@ mod tests {
         let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
         let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
         let a: HashSet<i64> = rendezvous(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
-        // One flipped bit in each of seven bytes.
+        // Seven bytes have one flipped bit each.
         let near: HashSet<i64> =
             rendezvous(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
         assert_eq!(a.intersection(&near).count(), 1);

@@ -24,9 +24,9 @@ pub struct Left {
     pub face_id: Uuid,
     /// Name of the model that computed its embedding.
     pub model: String,
-    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not contain it.
-    /// `chip_unreadable`: it cannot be decoded. `no_embedding`: no embedding could be computed for
-    /// this face.
+    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not contain the chip.
+    /// `chip_unreadable`: the chip cannot be decoded. `no_embedding`: no embedding could be
+    /// computed for this face.
     pub reason: &'static str,
 }
 

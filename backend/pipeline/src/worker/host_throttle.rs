@@ -143,7 +143,7 @@ impl HostThrottle {
         if let Some(outcome) = outcome
             && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
         {
-            // If the host's history cannot be read, a refusal counts as the first one, and the
+            // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
             let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {

@@ -19,8 +19,8 @@ const MAX_NESTED: u8 = 3;
 /// The pages, sitemaps and images that a page yielded, and the result for its own row.
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
-    /// Further sitemaps. Their rows have depth 0, so that their entries count like the links of a
-    /// seed.
+    /// Further sitemaps. Their rows have depth 0, so that their entries are treated like the links
+    /// of a seed.
     pub(super) sitemaps: Vec<NewPage>,
     /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,

@@ -1,5 +1,5 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. The limits of concurrent messages are in `deliveries`.
+//! the receiver accepts it. The limits on concurrent messages are in `deliveries`.
 //!
 //! Neither the URL nor the secret is written to a log or to a job's record, because both may grant
 //! access.

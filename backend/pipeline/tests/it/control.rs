@@ -83,7 +83,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
     };
-    // The gate remains closed, and the worker does not wait for it.
+    // The gate remains closed, and the worker does not wait until it opens.
     let (outcome, ()) = tokio::join!(running, cancel);
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }

@@ -25,7 +25,7 @@ impl Drop for InFlight {
 }
 
 /// Records one request. The labels are the route's template and a known method, so callers cannot
-/// create new time series.
+/// cause new time series.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let method = method_label(request.method());
     let route = request

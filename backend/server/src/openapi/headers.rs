@@ -144,7 +144,7 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
                 "429" => add("retry-after"),
                 _ => {}
             }
-            // Rejected requests do not count towards a limit.
+            // Rejected requests are not counted towards a limit.
             if guarded && !matches!(status.as_str(), "401" | "403") {
                 add("ratelimit");
                 add("ratelimit-policy");

@@ -44,7 +44,7 @@ pub(super) fn run(
     Ok(Exit::Success)
 }
 
-/// Returns the description of a pack: rows of a label and a text.
+/// Returns the description of a pack as rows, each with a label and a text.
 fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("description", pack.description.clone()),
