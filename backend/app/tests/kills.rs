@@ -89,7 +89,7 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let rest = left().await;
     assert!((1..COPIES).contains(&rest), "{rest} faces are left");
 
-    // One face has lost its chip in the meantime.
+    // The chip of one face is deleted in the meantime.
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;

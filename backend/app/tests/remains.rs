@@ -86,7 +86,8 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Files with their content, with compressed parts decompressed. The write-ahead log is excluded.
+/// Files with their content, in which compressed parts are decompressed. The write-ahead log is
+/// excluded.
 struct Files(Vec<(String, Vec<u8>)>);
 
 impl Files {

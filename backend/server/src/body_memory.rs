@@ -29,7 +29,7 @@ impl From<NoRoom> for ApiError {
     }
 }
 
-/// The oldest partly read body that waits for more memory. Its entry holds the age of the body and
+/// The oldest partly read body that waits for more memory. The entry holds the age of the body and
 /// a token that ends the wait. A lower age means an older body.
 #[derive(Clone, Default)]
 struct Elder(Arc<Mutex<Option<(u64, CancellationToken)>>>);

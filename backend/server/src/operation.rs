@@ -62,8 +62,8 @@ impl Spec {
         Self { one_of, ..self }
     }
 
-    /// Marks an operation that takes long but hardly uses the database. The limits on analyses and
-    /// on event streams apply to it instead of the limit on database connections.
+    /// Marks an operation that takes a long time but makes little use of the database. The limits
+    /// on analyses and on event streams apply to it instead of the limit on database connections.
     pub(crate) const fn limited_elsewhere(self) -> Self {
         Self { takes_place: false, ..self }
     }

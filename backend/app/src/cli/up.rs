@@ -94,8 +94,8 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     Ok(Exit::Success)
 }
 
-/// Runs `serving` until it ends. If it fails or the database is lost, fires `shutdown` so that
-/// everything else stops too.
+/// Runs `serving` until it ends. If `serving` fails or the connection to the database is lost,
+/// fires `shutdown`, so that all other tasks stop too.
 async fn fail_together(
     serving: impl Future<Output = anyhow::Result<()>>,
     lost: impl Future<Output = ()>,

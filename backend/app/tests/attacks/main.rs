@@ -1,6 +1,6 @@
 //! Attacks one service in many ways at once, while normal callers use it.
 //!
-//! The normal load runs alone first and then alongside the attacks, with the same number of
+//! The normal load runs first without and then alongside the attacks, with the same number of
 //! requests each time. The test requires that no normal request fails and that no attacker receives
 //! a response that is not allowed. The data of the normal tenant must not change. The test prints
 //! the latencies, their ratio and the peak memory, but makes no assertion about them.

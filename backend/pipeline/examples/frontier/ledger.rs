@@ -1,5 +1,5 @@
-//! Records the events of a simulation. It is separate from the product code, so that politeness and
-//! fairness are measured independently.
+//! Records the events of a simulation. This module is separate from the product code, so that
+//! politeness and fairness are measured independently.
 
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
 use serde_json::{Value, json};
@@ -57,8 +57,8 @@ pub(crate) struct Ledger {
     waits: usize,
     too_soon: usize,
     two_at_once: usize,
-    /// For hosts of [`Manner::Quick`]: time from the moment when a request was allowed to the next
-    /// request.
+    /// For hosts of [`Manner::Quick`], the times from the moment when a request was allowed to the
+    /// start of the next request.
     idle: Vec<Duration>,
     pages: usize,
     /// Maximum number of requests that started between the discovery of a site and the first

@@ -16,7 +16,7 @@ use vision::{Detection, Frame, Point, QualityReport};
 /// Side of an aligned face crop in pixels.
 pub(super) const CHIP: u32 = 112;
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
-/// the limit prevents an image of a crowd from filling the queue alone.
+/// the limit prevents a single image of a crowd from filling the queue.
 const CHIPS_IN_FLIGHT: usize = 32;
 /// Number of faces that are cut in one step. A face crop takes 38 kB and an image of a crowd
 /// contains hundreds of faces, so they are processed in groups to bound the memory.

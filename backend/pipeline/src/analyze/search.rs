@@ -61,8 +61,8 @@ const MOST_BLIND_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const VIEW_FACES: usize = 1_000;
-/// Maximum number of faces that are compared directly on the async thread. For so few faces, the
-/// comparison takes less time than moving it to another thread.
+/// Maximum number of faces that are compared directly on the async thread. For this number of
+/// faces, the comparison takes less time than a switch to another thread.
 const FEW_FACES: usize = 256;
 /// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
 /// leave space for other images.

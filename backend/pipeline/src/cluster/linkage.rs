@@ -91,8 +91,9 @@ impl Cluster {
         self.neighbours.extend(other.neighbours);
     }
 
-    /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
-    /// with the lowest id, which is the oldest. A group without a subject becomes a new subject.
+    /// Returns the merged group. The group keeps the enrolled subject if there is one, or else the
+    /// subject with the lowest id, which is the oldest. A group without a subject becomes a new
+    /// subject.
     fn group(&self, parties: &[Party]) -> Group {
         let members = || self.members.iter().map(|&index| &parties[index]);
         let subject = members()
@@ -135,8 +136,8 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 struct Graph {
-    /// A merged cluster gets a new index and its parts become `None`. This invalidates candidates
-    /// that refer to the parts.
+    /// A merged cluster gets a new index and its parts become `None`. Candidates that refer to the
+    /// parts thereby become invalid.
     clusters: Vec<Option<Cluster>>,
     candidates: BinaryHeap<Candidate>,
     threshold: f32,

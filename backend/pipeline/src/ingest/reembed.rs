@@ -87,7 +87,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Returns an inner error for this face alone, and an outer error that ends the whole call.
+    /// Returns an inner error that concerns only this face, or an outer error that ends the whole
+    /// call.
     async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
         let Inner { analyzer, blobs, .. } = &*self.inner;
         let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };

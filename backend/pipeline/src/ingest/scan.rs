@@ -5,8 +5,9 @@
 //! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
 //! for each row, and `finish`.
 //!
-//! A running scan holds a lease on the crawl record. If its command is killed, the lease expires.
-//! The next maintenance run of a service, or the next scan, then ends the scan as failed.
+//! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
+//! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
+//! failed.
 
 use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};

@@ -236,8 +236,8 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= HOSTS || self.bytes.load(Ordering::Relaxed) >= BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use are kept, so that a robots.txt is never requested twice at the same
-            // time.
+            // Entries in use are kept, so that two concurrent requests for one robots.txt are
+            // impossible.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()

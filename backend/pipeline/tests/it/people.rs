@@ -195,7 +195,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     world
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
-    // The chip of one face is lost; another face never had a chip.
+    // The chip of one face is deleted, and another face never had a chip.
     let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
     let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();

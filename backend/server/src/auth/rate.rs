@@ -1,8 +1,8 @@
 //! Limits the requests per minute of each key with a token bucket. The bucket holds the tokens of
 //! one minute and refills evenly.
 //!
-//! Every process counts separately. Behind a load balancer with three processes, a key gets up to
-//! three times its rate.
+//! Every process counts requests separately. A key can therefore use up to three times its rate if
+//! a load balancer distributes its requests to three processes.
 use crate::{ApiError, Code};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use governor::clock::{Clock, DefaultClock};

@@ -150,7 +150,8 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
-/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or twice `image`.
+/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or two parts
+/// `image`.
 pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {

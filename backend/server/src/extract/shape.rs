@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// Maximum number of values in a body, including arrays and objects. No operation needs that many.
-/// Their parsed form takes at most about one megabyte.
+/// Maximum number of values in a body, including arrays and objects. No operation needs this number
+/// of values. The parsed form of all values takes at most about one megabyte.
 pub(super) const VALUES: usize = 20_000;
 /// Maximum number of characters of a field name that a problem repeats.
 const LONGEST_NAME: usize = 200;

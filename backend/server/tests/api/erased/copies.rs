@@ -64,8 +64,8 @@ fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
     let small = encode::jpeg(&crop::thumbnail(&whole, 500), 90);
     let mut large = whole.clone();
     if painted {
-        // Only the facial features are painted over, so the hashes of the whole image hardly
-        // change.
+        // Only the facial features are painted over, so the hashes of the whole image change very
+        // little.
         let head = vision::Rect { x: 665.0, y: 230.0, width: 110.0, height: 130.0 };
         crop::paint_over(&mut large, &head, 0.0);
     }
