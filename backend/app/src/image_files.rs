@@ -1,4 +1,5 @@
-//! Finds image files: those with the name or the first bytes of an image. Hidden files are ignored.
+//! Finds image files, which are files whose extension or first bytes are those of an image. Hidden
+//! files are ignored.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use walkdir::{DirEntry, WalkDir};
 const EXTENSIONS: [&str; 13] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "tif", "tiff"];
 
-/// Number of bytes that are enough to detect every format.
+/// Number of bytes that suffice to detect any format.
 const HEAD: u64 = 64;
 
 /// The result of a search.

@@ -6,8 +6,8 @@ use listenfd::ListenFd;
 fn main() {
     // For invalid arguments, clap prints its message and exits with status 2.
     let cli = Cli::parse();
-    // Must run before other threads start, because it removes the variables of a service manager's
-    // sockets from the environment.
+    // This call must run before other threads start, because it removes the variables of a service
+    // manager's sockets from the environment.
     let inherited = ListenFd::from_env();
     main_of(cli, inherited)
 }

@@ -1,8 +1,8 @@
 //! Exports traces to an OpenTelemetry collector, if the environment configures one (the standard
 //! `OTEL_` variables).
 //!
-//! Only spans are exported, no log lines. A span contains a duration, ids, a route or a kind of
-//! job. URLs and other details of log lines are not exported.
+//! Only spans are exported; log lines are not. A span contains a duration, ids, a route or a kind
+//! of job. URLs and other details of log lines are not exported.
 use crate::config::Otlp;
 use anyhow::Context;
 use inference::trace::STAGE;

@@ -54,7 +54,7 @@ pub fn init_logs(
     use tracing_subscriber::prelude::*;
     let filter = EnvFilter::new(filter(log));
     if chrome.is_none() && traces.is_none() {
-        // One filter for all layers, so that a comparison of levels is enough to discard an
+        // All layers share one filter, so that a comparison of levels suffices to discard an
         // unwanted span.
         tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?;
     } else {
@@ -129,7 +129,7 @@ pub fn record_process() {
 /// there is no `/proc`.
 pub fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // proc(5): fields 14 and 15, in clock ticks. They are counted from the process name in
+    // proc(5): fields 14 and 15, in clock ticks. The fields are counted from the process name in
     // brackets, which may contain any characters.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let fields = after_name.split_whitespace().skip(11).take(2);

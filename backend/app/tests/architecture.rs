@@ -10,7 +10,7 @@ const SECTION: &str = "\n## Where is ...?\n";
 const HEAD: [&str; 2] = ["| Behaviour | File | Item |", "|---|---|---|"];
 /// The keywords before the name of an item in its definition.
 const KEYWORDS: [&str; 6] = ["fn", "struct", "enum", "const", "macro_rules!", "trait"];
-/// Minimum number of rows. Fewer rows mean that the section is missing or that its form changed.
+/// Minimum number of rows. If there are fewer rows, the section is missing or its form has changed.
 const MIN_ROWS: usize = 40;
 
 fn root() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Tests backup and restore: the same faces and images are restored, except those of people who
+//! Tests backup and restore. The same faces and images are restored, except those of people who
 //! were erased after the backup.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -36,7 +36,7 @@ fn showing(file: &str) -> Value {
     json!({"image_base64": BASE64_STANDARD.encode(testing::picture(file))})
 }
 
-/// Serves a page with one image, which is sent when the gate opens. The `Notify` fires when the
+/// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
 /// image is requested.
 async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
     let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
@@ -152,7 +152,7 @@ async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() 
     service.signal(Signal::KILL);
     let _ = service.ended();
 
-    // The machine and the database are lost; the backup still exists.
+    // The machine and the database are lost, but the backup still exists.
     let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
     let facecrawl = |args: &[&str]| on(&place, &restored, args);
     let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();

@@ -32,7 +32,7 @@ const WORKERS: usize = 4;
 const KILLS: usize = 8;
 /// Seed of the times and the targets of the failures.
 const SEED: u64 = 0x5eed_c4a0;
-/// Time limit, far more than the slowest machine needs.
+/// Time limit, which is far longer than the slowest machine needs.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -167,7 +167,7 @@ async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_onc
     let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
     let bin = std::env::var("POSTGRES_BIN_DIR").expect("run the tests through ./scripts/test");
-    // The machine stays up when the server crashes, so data need not reach the disk.
+    // The machine continues to run when the server crashes, so data need not reach the disk.
     let server = embedded_postgres::Config::new(bin, place.path().join("postgres"))
         .with_setting("fsync=off")
         .with_setting("max_connections=200");

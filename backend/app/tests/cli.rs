@@ -181,7 +181,7 @@ fn detect_takes_more_files_than_there_is_memory_for() {
     let place = TestFolder::new();
     let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
     files.iter().for_each(|file| drop(place.put(file, &ada)));
-    // The memory is enough for one of them at a time.
+    // The memory suffices for one of these images at a time.
     let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
     let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
     let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();
@@ -309,7 +309,7 @@ const WITH_DESTRUCTOR: &str = r#"
     extern "C" fn destructor() { let _ = std::fs::write("destroyed", ""); }
 "#;
 
-/// Compares with a command that does run destructors, so that the library is known to be loaded.
+/// A command that does run destructors proves that the library is loaded.
 #[cfg(target_os = "linux")]
 #[test]
 fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {

@@ -9,8 +9,8 @@ use std::path::Path;
 use syn::visit::Visit;
 use testing::TestDatabase;
 
-/// Crates that must not write a code as a literal. The queue has states of its own, and `vision`
-/// and `inference` know no crawl.
+/// Crates that must not write a code as a literal. The queue has its own states, and `vision` and
+/// `inference` do not deal with crawls.
 const CRATES: [&str; 5] = ["store", "crawler", "pipeline", "server", "app"];
 
 /// Files in which a literal that equals a code has another meaning.

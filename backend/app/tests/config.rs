@@ -293,7 +293,8 @@ fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
     }
 }
 
-/// The names are a public interface: those in the guide, and those that the design adds.
+/// The names are a public interface. They are the names in the guide and those that the design
+/// adds.
 #[test]
 fn no_variable_of_the_contract_is_missing() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 /// Number of images sent before the gate closes.
 const BEFORE_THE_GATE: usize = 6;
 
-/// A page with images. After `BEFORE_THE_GATE` images, the others are not sent until the gate
-/// opens.
+/// A page with images. After `BEFORE_THE_GATE` images, the remaining ones are not sent until the
+/// gate opens.
 struct Site {
     images: BTreeMap<String, Vec<u8>>,
     asked: AtomicUsize,

@@ -1,7 +1,7 @@
 //! Tests `scripts/gpu-runtime`, its callers, and the program with the installed libraries.
 //!
 //! Each test with the real libraries uses a separate process, because a process loads one ONNX
-//! Runtime. They need no GPU: they test how the program reports what is missing.
+//! Runtime. These tests need no GPU, because they test how the program reports what is missing.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod common;

@@ -1,5 +1,5 @@
-//! Tests the crawl of a hostile site. It must end within its limits and record reasons, and the
-//! service's memory usage must remain small.
+//! Tests the crawl of a hostile site. The crawl must end within its limits and record reasons, and
+//! the service's memory usage must remain small.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -52,7 +52,7 @@ fn bomb() -> Vec<u8> {
     gzip(&vec![b' '; 8 << 20]).repeat(128)
 }
 
-/// Returns the head of an image of 900 megapixels.
+/// Returns the header of an image of 900 megapixels.
 fn vast() -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());
@@ -121,7 +121,7 @@ async fn a_hostile_site_ends_within_the_limits() {
     command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
     let service = Service::start(&mut command);
     assert_eq!(get(&format!("{}/health/live", service.base)).await.0, 200);
-    // The memory of the models, including that used to load them.
+    // This is the memory for the models, including the memory used to load them.
     let before = peak(service.child.id());
     let created = reqwest::Client::builder()
         .no_proxy()
@@ -156,7 +156,7 @@ async fn a_hostile_site_ends_within_the_limits() {
         "{answer:#}"
     );
     let reasons = &answer["reasons"];
-    // The pages huge, announced and bomb; the image huge.
+    // These are the pages `huge`, `announced` and `bomb`, and the image `huge`.
     assert_eq!(reasons["too_many_bytes"], 4, "{answer:#}");
     assert_eq!(reasons["too_many_redirects"], 1, "{answer:#}");
     assert_eq!(reasons["timeout"], 2, "{answer:#}");

@@ -7,7 +7,7 @@ use queue::{NewJob, Queue};
 use serde_json::{Value, json};
 use testing::TestDatabase;
 
-/// Adds three jobs: one is waiting, two are discarded.
+/// Adds one waiting job and two discarded jobs.
 async fn filled(database: &TestDatabase) {
     let queue = Queue::new(database.pool().clone(), queue::Config::default());
     let store = database.store();

@@ -39,7 +39,8 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
         tokio::task::yield_now().await;
     }
 
-    // Keys that a key created over HTTP are counted when it is revoked, and are revoked on request.
+    // When a key is revoked, the keys that were created with it over HTTP are counted, and are
+    // revoked on request.
     let maker = keys(&["create", "--all", "--scope", "read,keys", "--json"]).json();
     let body = serde_json::json!({"name": "a", "collection": null, "scopes": ["read"]});
     let make = client.post(format!("{}/keys", service.base)).bearer_auth(maker["key"].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! Tests long work that is killed in the middle: completed work is kept, the next run completes the
+//! Tests that long-running work survives a kill. Completed work is kept, the next run completes the
 //! remaining work, and nothing is done twice.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -20,7 +20,7 @@ use store::{Blobs, Store};
 use testing::{Hold, TestDatabase, files_below};
 use uuid::Uuid;
 
-/// Number of copies of one face, more than one transaction handles.
+/// Number of copies of one face, which is more than one transaction handles.
 const COPIES: i64 = 2_000;
 /// Number of images whose retention has ended.
 const EXPIRED: usize = 2_000;
@@ -33,7 +33,7 @@ fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     command
 }
 
-/// Waits until `is_so` returns `true`.
+/// Waits until the call of `is_so` returns `true`.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so().await {
@@ -89,7 +89,7 @@ async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let rest = left().await;
     assert!((1..COPIES).contains(&rest), "{rest} faces are left");
 
-    // One face has lost its chip in the meantime.
+    // The chip of one face is deleted in the meantime.
     database
         .execute("update faces set chip_key = null where id = '00000000-0000-7000-8000-000000002000'")
         .await;

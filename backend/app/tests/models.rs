@@ -145,7 +145,7 @@ async fn wrong_content_never_gets_the_models_name() {
 #[tokio::test]
 async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    // A port without a listener, and a mirror without the files.
+    // The sources are a port without a listener and a mirror without the files.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = |name: &str| format!("http://{gone}/{name}");
     let files = ["one.onnx", "two.onnx"].map(|name| file(name, &content(), &[url(name)]));

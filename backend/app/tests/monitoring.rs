@@ -53,7 +53,7 @@ fn alerts() -> Vec<Rule> {
 }
 
 /// Returns title and expression of each query of the dashboard, with Grafana's own variables
-/// replaced.
+/// replaced with values.
 fn dashboard() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let mut queries = Vec::new();
@@ -144,8 +144,8 @@ fn sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// Returns the labels with which the source code records a metric. It is for metrics that this
-/// machine cannot produce, such as those of a GPU or a panic.
+/// Returns the labels with which the source code records a metric. The function is for metrics that
+/// this machine cannot produce, such as those of a GPU or a panic.
 fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     let literal = format!("\"{name}\"");
     let mut constant = None;

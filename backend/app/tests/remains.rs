@@ -1,6 +1,6 @@
-//! Tests that no data of an erased person remains in the files of the database and of the blobs. It
-//! searches for every format in which an embedding or a chip is written. Compressed columns are
-//! decompressed, and stored images are decoded.
+//! Tests that no data of an erased person remains in the files of the database and of the blobs.
+//! The test searches for every format in which an embedding or a chip is written. Compressed
+//! columns are decompressed, and stored images are decoded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
@@ -21,7 +21,7 @@ use std::process::Command;
 use testing::files_below;
 
 /// Number of consecutive components of an embedding that are searched for. No other face has the
-/// same.
+/// same run of components.
 const RUN: usize = 12;
 /// Number of bytes from the middle of an image that are searched for.
 const PIECE: usize = 64;
@@ -63,8 +63,8 @@ impl Forms {
         let parts: Vec<&str> = text.split(',').take(RUN).collect();
         let floats: Vec<f32> = parts.iter().map(|part| part.parse().unwrap()).collect();
         let doubles = || floats.iter().map(|value| f64::from(*value));
-        // The wire format: dimensions and flags, then half-precision values with the high byte
-        // first.
+        // The wire format consists of dimensions and flags, followed by half-precision values with
+        // the high byte first.
         let halves =
             hex::decode(ask("encode(halfvec_send(embedding), 'hex')")).unwrap()[4..4 + 2 * RUN].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();
@@ -86,7 +86,8 @@ fn holds(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Files with their content, with compressed parts decompressed. The write-ahead log is excluded.
+/// Files with their content, in which compressed parts are decompressed. The write-ahead log is
+/// excluded.
 struct Files(Vec<(String, Vec<u8>)>);
 
 impl Files {
@@ -176,8 +177,8 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let subject = subject["id"].as_str().unwrap();
     let enrol = json!({"face_ids": faces, "force": true});
     caller.ask(200, Method::POST, &format!("/subjects/{subject}/faces"), Some(&enrol)).await;
-    // Another person, whose only face is in one image. The erasure of that image therefore deletes
-    // the person.
+    // The only face of another person is in one image. Erasing that image therefore deletes the
+    // person.
     let probe = json!({"image_base64": BASE64_STANDARD.encode(testing::picture("ben.jpg"))});
     let other = caller.ask(200, Method::POST, "/faces/search", Some(&probe)).await["matches"][0].clone();
     let person = json!({"name": "Ottokar Vexborough", "external_id": "vexborough-4", "metadata": {"born": "vexville"}});

@@ -38,7 +38,7 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
     for _ in 0..CONNECTIONS {
         let (url, picture, seen) = (format!("{base}/faces/detect"), picture.to_vec(), Arc::clone(seen));
         callers.spawn(async move {
-            // Without retries, so that every failure is visible.
+            // The client does not retry, so that every failure is visible.
             let client = reqwest::Client::builder()
                 .no_proxy()
                 .retry(reqwest::retry::never())

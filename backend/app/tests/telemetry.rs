@@ -98,7 +98,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
         assert!(request, "{line:#}");
     }
     assert!(answered.iter().any(|line| line["span"]["request_id"] == "from-the-caller"), "{answered:#?}");
-    // All lines between the claim of a job and its end.
+    // These are all lines between the claim of a job and the end of that job.
     let of_jobs: Vec<&Value> = log
         .iter()
         .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::worker")))

@@ -21,8 +21,8 @@ pub struct Gain {
     pub note: Option<String>,
 }
 
-/// The most important result: that of the pipeline if it was measured, of medium images if there
-/// are any, and of a GPU if one did the work.
+/// The most important result. The result of the pipeline, of medium images and of a GPU is
+/// preferred.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The operation.

@@ -1,8 +1,8 @@
 //! Recommends a batch size from measurements.
 use serde::Serialize;
 
-/// A throughput of at least this share of the best one counts as equally good. A larger batch that
-/// gains less uses more memory and latency without benefit.
+/// A throughput of at least this share of the best one is treated as equally good. A larger batch
+/// that gains less uses more memory and latency without benefit.
 const GOOD_ENOUGH: f64 = 0.97;
 
 /// The measurement of one batch size.
@@ -25,8 +25,8 @@ pub struct AutoBatch {
     pub steps: Vec<Step>,
     /// The smallest batch whose throughput is within 3 % of the best.
     pub recommended_batch: Option<usize>,
-    /// The same as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where each run contains one
-    /// image.
+    /// The recommended batch as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where each run
+    /// contains one image.
     pub recommended_gpu_batch_size: Option<usize>,
     /// An explanation in one sentence.
     pub why: String,

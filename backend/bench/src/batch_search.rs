@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The limits of a search, and what each of its steps measures.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSearch<'a> {
-    /// The preceding measurement. Each step measures about as many images.
+    /// The preceding measurement. Each step measures about the same number of images.
     pub plan: &'a Plan,
     /// The images of every step.
     pub pictures: &'a Pictures,
@@ -34,7 +34,8 @@ pub struct SearchReport {
 }
 
 impl BatchSearch<'_> {
-    /// Returns what is measured: the only target of the plan, or the pipeline if it has several.
+    /// Returns what is measured, which is the only subject of the plan, or the pipeline if the plan
+    /// has several subjects.
     pub fn target(&self) -> BenchTarget {
         match self.plan.targets.as_slice() {
             [one] => *one,
@@ -86,7 +87,8 @@ impl BatchSearch<'_> {
         let plan = Plan {
             targets: vec![self.target()],
             batch_size: in_flight,
-            // The same number of images in every step, and several batches in the largest step.
+            // Every step measures the same number of images, and the largest step measures several
+            // batches.
             iterations: images.div_ceil(in_flight).max(3),
             warmup: self.plan.warmup,
         };

@@ -30,7 +30,7 @@ pub struct Bottleneck {
     pub resource: &'static str,
     /// The stage with the largest share of the work.
     pub stage: &'static str,
-    /// Its share of all stages except `queue`, 0..=1.
+    /// The stage's share of the time of all stages except `queue`, from 0 to 1.
     pub share: f64,
     /// An explanation in one sentence.
     pub why: String,

@@ -18,7 +18,7 @@ impl std::fmt::Debug for Counters {
 /// The counts per operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// Number of runs, and of requests in them.
+    /// Number of runs, and number of requests in these runs.
     pub(crate) runs: BTreeMap<String, (f64, f64)>,
     /// Number of requests that ran on the CPU instead of the device.
     pub(crate) fallbacks: f64,

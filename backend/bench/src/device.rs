@@ -10,7 +10,7 @@ pub struct Device {
     pub asked: String,
     /// The device that does the work: `cpu`, `cuda:0`, …
     pub effective: String,
-    /// Why they differ.
+    /// Why the two devices differ.
     pub reason: Option<String>,
     /// Whether a GPU was requested and the CPU does the work.
     pub fell_back: bool,

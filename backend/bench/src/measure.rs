@@ -1,4 +1,4 @@
-//! Measures each target on each size, on the sides in turn.
+//! Measures each subject at each image size, on both sides in turn.
 use crate::rounds::{Tally, round};
 use crate::work::Work;
 use crate::{BenchTarget, Pictures, Process, Results, Side};
@@ -11,7 +11,7 @@ const ROUNDS: usize = 5;
 pub struct Plan {
     /// The operations, in the order of the report.
     pub targets: Vec<BenchTarget>,
-    /// Number of images (or faces) in flight; also their number per iteration.
+    /// Number of images (or faces) in flight, which is also the number of images per iteration.
     pub batch_size: usize,
     /// Number of iterations that are measured.
     pub iterations: usize,
@@ -19,7 +19,7 @@ pub struct Plan {
     pub warmup: usize,
 }
 
-/// Measures every operation on every size of `pictures`. Runs on the CPU and on the GPU alternate.
+/// Measures every operation at every size of `pictures`. Runs on the CPU and on the GPU alternate.
 /// `progress` is called with the name of the next measurement.
 ///
 /// # Errors

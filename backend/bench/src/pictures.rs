@@ -1,4 +1,4 @@
-//! Provides the images of a benchmark: drawn images of three sizes, or those of a folder.
+//! Provides the images of a benchmark, which are drawn in three sizes or read from a folder.
 use bytes::Bytes;
 use std::sync::Arc;
 use vision::{Frame, Letterbox, Limits};
@@ -45,7 +45,7 @@ impl ImageSize {
 /// Images as files and decoded. For an image that cannot be read, the list contains the reason.
 #[derive(Clone, Debug)]
 pub struct Pictures {
-    /// `small`, `medium`, `large`, or `original` for a folder's own sizes.
+    /// `small`, `medium`, `large`, or `original` if the images of a folder keep their sizes.
     pub size: String,
     /// The encoded files.
     pub files: Vec<Bytes>,
@@ -75,8 +75,8 @@ impl Pictures {
         Self { size: "original".to_owned(), frames: files.iter().map(decode).collect(), files }
     }
 
-    /// Returns the same images as JPEG, scaled to fit into `size` with the rest black. Images that
-    /// cannot be read stay unchanged.
+    /// Returns the same images as JPEG, scaled to fit into `size`. The rest of each image is black.
+    /// Images that cannot be read stay unchanged.
     #[must_use]
     pub fn scaled(&self, size: ImageSize) -> Self {
         let scale = |frame: &Frame| {

@@ -1,4 +1,4 @@
-//! Describes what the measurements read of the process in which they run.
+//! Describes what the measurements read from the process in which they run.
 use crate::Counters;
 
 /// The process that runs the measurements.

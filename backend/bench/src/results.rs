@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// The results by operation, size and side.
 pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport>>>;
 
-/// Returns the results of every operation, size and side in the order of the documentation, not of
-/// the alphabet.
+/// Returns the results of every operation, size and side in the order of the documentation, not in
+/// alphabetical order.
 pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
     let operations = BenchTarget::ALL.map(BenchTarget::name);

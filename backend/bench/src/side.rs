@@ -1,7 +1,7 @@
 //! Defines the sides of a measurement: an engine on the CPU and one on a GPU.
 use pipeline::Analyzer;
 
-/// One way to run the work: a separate engine.
+/// One way to run the work, with a separate engine.
 #[derive(Clone)]
 pub struct Side {
     /// Whether GPUs were requested for the engine.

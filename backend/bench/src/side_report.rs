@@ -13,7 +13,7 @@ pub struct SideReport {
     pub mean_time_ms: Option<f64>,
     /// Images per second, 1000 / `mean_time_ms`.
     pub mean_throughput: f64,
-    /// Share of images without an error, 0..=1.
+    /// Share of images without an error, from 0 to 1.
     pub success_rate: f64,
     /// Median of the iterations' milliseconds per image.
     pub median_time_ms: Option<f64>,
@@ -61,8 +61,8 @@ pub struct SideReport {
 }
 
 impl Tally {
-    /// Computes the report. `in_flight` is the number of concurrent images, and `cores` that of the
-    /// cores that the process may use.
+    /// Computes the report. `in_flight` is the number of concurrent images, and `cores` is the
+    /// number of cores that the process may use.
     pub(crate) fn report(
         self,
         side: &Side,

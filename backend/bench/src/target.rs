@@ -4,7 +4,7 @@ use inference::Operation;
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchTarget {
-    /// One operation alone.
+    /// A single operation.
     Operation(Operation),
     /// The whole pipeline, from bytes to embeddings.
     Pipeline,

@@ -98,8 +98,8 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
     match operation {
         Operation::FaceDetection => {
             let min_score = engine.detector().min_score;
-            // The pipeline does the same: if both operations share a device, the image is copied to
-            // it once, and the canvas is part of the run.
+            // The pipeline works in the same way. If both operations share a device, the image is
+            // copied to it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
                 let letterbox = analyzer.letterbox(&frame);
                 engine.detect_frame(frame, letterbox, min_score, Priority::Background).await?

@@ -159,7 +159,7 @@ fn report(time: f64, effective: &str) -> SideReport {
 
 #[test]
 fn gains_are_the_guides_and_a_fallback_is_none() {
-    // The example in the guide.
+    // This is the example in the guide.
     let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
     assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
     assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");

@@ -3,11 +3,12 @@
 //!     TEST_DATABASE_URL=postgres://… cargo run --release -p facecrawl-pipeline \
 //!       --example clustering -- FACES PEOPLE FREEDOM GENUINE THRESHOLD
 //!
-//! Each of `PEOPLE` has a direction in a space of `FREEDOM` of the 128 dimensions. Similarities of
-//! different people have a standard deviation of `1 / sqrt(FREEDOM)` around 0. The faces of a
-//! person are distributed around that direction, so that the mean similarity of two of them is
-//! `GENUINE`. Every face is in a separate image. 32 degrees of freedom are about as bad as the
-//! default embedder on small faces of crowds (docs/reference/ACCURACY.md).
+//! Each of the `PEOPLE` people has a direction in a space of `FREEDOM` of the 128 dimensions.
+//! Similarities of different people have a standard deviation of `1 / sqrt(FREEDOM)` around 0. The
+//! faces of a person are distributed around that direction, so that the mean similarity of two of
+//! them is `GENUINE`. Every face is in a separate image. With 32 degrees of freedom, the embeddings
+//! are about as inaccurate as those of the default embedder for small faces in crowds
+//! (docs/reference/ACCURACY.md).
 #![allow(clippy::unwrap_used)]
 
 use futures::{StreamExt, TryStreamExt, stream};

@@ -4,10 +4,10 @@
 //!     TEST_DATABASE_URL=postgres://… \
 //!       cargo run --release -p facecrawl-pipeline --example footprint -- [IMAGES] [DIMENSIONS]
 //!
-//! It calls the store and the queue like the jobs of a crawl, page by page and image by image, in
-//! the same transactions. Nothing is fetched and no model runs. Every page contains eight images,
-//! and every image contains four faces. Addresses have about 60 characters; hashes and embeddings
-//! are random.
+//! The example calls the store and the queue in the same way as the jobs of a crawl: page by page
+//! and image by image, in the same transactions. Nothing is fetched and no model runs. Every page
+//! contains eight images, and every image contains four faces. Addresses have about 60 characters;
+//! hashes and embeddings are random.
 //!
 //! The server should have no other load, because WAL is counted for the whole server. The example
 //! creates its own database and prints one JSON document, which `docs/explanation/SCALING.md` uses.
@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
 const FACES_PER_IMAGE: usize = 4;
-/// Number of pages admitted in one call, like the links of one page.
+/// Number of pages that one call admits, as for the links of one page.
 const LINKS: usize = 50;
 
 type Failure = Box<dyn std::error::Error>;
@@ -248,7 +248,7 @@ impl Crawl {
     }
 }
 
-/// Returns a blob key like those of the product, which are based on the content.
+/// Returns a blob key in the form of the product's keys, which are derived from the content.
 fn key(prefix: &str, suffix: &str) -> String {
     let digest = hex(&Sha256::digest(Uuid::now_v7().as_bytes()));
     format!("{prefix}/{}/{digest}.{suffix}", &digest[..2])

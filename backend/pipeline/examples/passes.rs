@@ -3,7 +3,7 @@
 //!
 //! Run `cargo run --release -p facecrawl-pipeline --example passes -- PACK MODELS PHOTOGRAPHS
 //! [ROUNDS]` with `ORT_DYLIB_PATH` set. Prints one row per photograph: faces and views for each
-//! mode, and the time from bytes to faces (without embeddings) as a ratio to `single`. The time is
+//! mode, and the time from bytes to faces (without embeddings) relative to `single`. The time is
 //! the median over the rounds. In each round the three modes run in turn.
 #![allow(clippy::unwrap_used)]
 

@@ -97,12 +97,12 @@ fn pair(random: &mut Random, cosine: f64) -> (Vec<f32>, Vec<f32>) {
 /// the share of pairs of two people that match. Each rate is the mean, the minimum and the maximum
 /// over the secrets.
 fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
-    // The rule of the product, stricter and looser ones, and the same ratio for half and twice the
-    // bits.
+    // These are the rule of the product, two stricter and two looser rules, and rules with the same
+    // ratio for half and for twice the number of bits.
     let stored = [most - 10, most - 5, most, most + 5, most + 10].map(|most| (STORED, most));
     let rules: Vec<(usize, usize)> =
         [(STORED / 2, most / 2)].into_iter().chain(stored).chain([(STORED * 2, most * 2)]).collect();
-    // By rule and secret: number of missed pairs and of matched pairs.
+    // Numbers of missed and of matched pairs, for each rule and each secret.
     let mut counts = vec![vec![(0_usize, 0_usize); planes.len()]; rules.len()];
     let (mut genuine, mut impostors) = (0_usize, 0_usize);
     for (secret, planes) in planes.iter().enumerate() {
@@ -112,8 +112,8 @@ fn photographed(title: &str, faces: &[&Face], planes: &[Planes], most: usize) {
             .collect();
         (genuine, impostors) = (0, 0);
         photographs::each_pair(faces, |pair, a, b| {
-            // Two faces that presumably differ may belong to one person, so only certain pairs
-            // count.
+            // Two faces that are only assumed to belong to two people may belong to one person, so
+            // only pairs of people known to be different are counted.
             match pair {
                 Pair::Genuine => genuine += 1,
                 Pair::Certain => impostors += 1,

@@ -4,10 +4,10 @@
 //!     TEST_DATABASE_URL=postgres://… \
 //!       cargo run --release -p facecrawl-pipeline --example steering
 //!
-//! The page ledger has one million queued rows on one host. Each has a job: 256 are claimable, the
-//! others are parked. Two SQL statements write them, because the product itself would insert them
-//! page by page, which takes minutes. The example creates its own database and prints one JSON
-//! document; times are in milliseconds.
+//! The page ledger has one million queued rows on one host. Each row has a job; 256 of the jobs are
+//! claimable, the others are parked. Two SQL statements insert the rows and the jobs, because the
+//! product itself would insert them page by page, which takes minutes. The example creates its own
+//! database and prints one JSON document; times are in milliseconds.
 #![allow(missing_docs)]
 
 use pipeline::{CrawlOptions, Crawls};

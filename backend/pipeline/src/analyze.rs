@@ -1,4 +1,5 @@
-//! The analysis of one image: decode, detect, align, assess quality, embed.
+//! Analyses one image: decodes it, detects and aligns its faces, assesses their quality and embeds
+//! them.
 //!
 //! The analysis has two stages, so that a caller can stop after the first. [`Analyzer::decode`]
 //! returns pixels and hashes, which suffice to recognise a duplicate. [`Analyzer::find_faces`]
@@ -115,8 +116,8 @@ impl Analyzer {
         self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
     }
 
-    /// Returns the threads for work on pixels, with the requester of [`Self::on_behalf_of`] and the
-    /// deadline of [`Self::before`].
+    /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and
+    /// the deadline of [`Self::before`].
     pub(crate) fn cpu(&self) -> CallerCpu<'_> {
         CallerCpu {
             cpu: &self.inner.cpu,

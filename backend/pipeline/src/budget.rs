@@ -1,4 +1,5 @@
-//! A limit on memory that many callers share, such as decoded images and request bodies.
+//! A limit on the memory that many callers share, for example the memory for decoded images and for
+//! request bodies.
 //!
 //! Before a caller allocates a large amount of memory, it acquires a share of the budget. The share
 //! is stored with the bytes and dropped together with them. Shares are granted in the order of the
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// Budgets count in KiB, so that the size of every share fits into 32 bits.
+/// A budget is counted in KiB, so that the size of every share fits into 32 bits.
 const UNIT_BYTES: u64 = 1 << 10;
 /// Time before a caller's deadline at which the wait ends, so that the error still reaches the
 /// caller. Work that started later could not finish in time.
@@ -31,7 +32,7 @@ pub struct Exhausted {
     pub retry_after: Duration,
 }
 
-/// Maximum number of bytes that may be in use at a time. Cloning it is cheap.
+/// Limits the number of bytes that are in use at a time. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Budget {
     what: &'static str,

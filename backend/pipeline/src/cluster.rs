@@ -26,7 +26,7 @@ const BATCH: i64 = 500;
 const NEIGHBOURS: i64 = 24;
 
 /// Returns the default for the minimum mean similarity at which clusters are merged. `margin` is
-/// the embedder's.
+/// that of the embedder.
 ///
 /// It is higher than the match threshold, because a face is compared with the whole collection. An
 /// error that is rare in one comparison would occur for many faces.

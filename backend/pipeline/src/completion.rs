@@ -16,7 +16,7 @@ use store::ledger::Outcomes;
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
-/// Number of queued rows below which a crawl counts as near its end.
+/// Number of queued rows below which a crawl is treated as near its end.
 ///
 /// It exceeds the number of concurrent transactions (Postgres allows 100 connections by default),
 /// so that all transactions of the last rows acquire the lock. It is not much larger, because the

@@ -94,8 +94,8 @@ impl Crawls {
     /// Checks seeds (1 to 10,000 http or https URLs) and options, and inserts the crawl and its
     /// first jobs in one transaction.
     ///
-    /// A seed whose path ends like an image file is fetched as an image. The collection must exist;
-    /// `default` always exists.
+    /// A seed whose path has the extension of an image file is fetched as an image. The collection
+    /// must exist; `default` always exists.
     ///
     /// # Errors
     /// Fails with [`CrawlError::Invalid`], which contains the field and what is allowed.

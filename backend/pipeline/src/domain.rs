@@ -1,7 +1,7 @@
 //! Types that every other module of the pipeline may use: options, jobs and their payloads, ledger
 //! rows and errors.
 //!
-//! It does not fetch, analyse or store images.
+//! This module does not fetch, analyse or store images.
 
 mod collection;
 mod error;

@@ -1,9 +1,10 @@
-//! Stores images: recognises known images before any model runs, writes blobs first, and then
-//! writes the rows in one transaction. Fetching is in the module `worker`.
+//! Stores images. Recognises known images before any model runs. Writes the blobs of a new image,
+//! and then its rows in one transaction. Fetching is in the module `worker`.
 //!
 //! Blobs are named by their content. If the transaction is rolled back (stale claim, database
-//! failure) or another one is faster, the blobs are not deleted. The next attempt with the same
-//! image uses the same names. A sweep of the blob store removes blobs that no row refers to.
+//! failure) or another transaction stores the image first, the blobs are not deleted. The next
+//! attempt with the same image uses the same names. A sweep of the blob store removes blobs that no
+//! row refers to.
 
 mod blobs;
 mod dedupe;
@@ -154,7 +155,7 @@ impl Ingest {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns a copy that also suppresses people whose sketches were computed with this secret
+    /// Returns an ingest that also suppresses people whose sketches were computed with this secret
     /// (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
@@ -173,8 +174,8 @@ impl Ingest {
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
     /// the transaction also completes the job and ends the crawl if this was its last row.
     ///
-    /// Without a claim, the caller must end the crawl. If it fails, nothing is stored and the row
-    /// is not settled.
+    /// Without a claim, the caller must end the crawl. If the call fails, nothing is stored and the
+    /// row is not settled.
     ///
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in

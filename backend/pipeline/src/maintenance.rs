@@ -9,15 +9,15 @@ use store::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
-/// Interval between two maintenance runs, over all processes.
+/// Interval between two maintenance runs, across all processes.
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum age of a blob that the sweep deletes. A younger blob may belong to an image that is
 /// being stored.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// Number of blobs that one query looks up.
 const CHUNK: usize = 500;
-/// Hosts without a request for this time are deleted. Their data is out of date by then: a
-/// robots.txt is valid for a day, and so is the learned pace.
+/// Hosts that have received no request for this time are deleted. Their data is out of date by
+/// then: a robots.txt and a learned pace are valid for one day.
 const HOST_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
 const HOSTS_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -51,7 +51,8 @@ pub struct SweepReport {
     pub orphans: u64,
     /// Number of deleted blobs: orphans, and blobs left over from erasures.
     pub removed: u64,
-    /// Number of missing blobs, to which a row refers. `None` if the caller did not request it.
+    /// Number of missing blobs: a row refers to them, but the blob store does not contain them.
+    /// `None` if the caller did not request it.
     pub missing: Option<u64>,
     /// Keys of the missing blobs, at most 20.
     pub missing_keys: Vec<String>,
@@ -120,8 +121,8 @@ impl Maintenance {
         Ok(expiry)
     }
 
-    /// Deletes hosts that no crawl has requested for a week, and delays of collections that have
-    /// ended. Returns the number of hosts.
+    /// Deletes hosts that no crawl has sent a request to for a week, and delays of collections that
+    /// have ended. Returns the number of hosts.
     ///
     /// # Errors
     /// Fails if the store fails. Earlier deletions are kept.
@@ -139,8 +140,8 @@ impl Maintenance {
     }
 
     /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
-    /// With `missing`, also counts missing blobs to which a row refers. With `dry_run`, deletes
-    /// nothing.
+    /// With `missing`, also counts the blobs that a row refers to and the blob store does not
+    /// contain. With `dry_run`, deletes nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.

@@ -1,5 +1,5 @@
-//! Repeats, in a database restored from a backup, the deletions that followed the backup. The store
-//! reads the deletion log.
+//! Repeats, in a database restored from a backup, the deletions that were made after the backup.
+//! The store reads the deletion log.
 
 use crate::domain::forget_jobs;
 use crate::domain::jobs::erase_collection;

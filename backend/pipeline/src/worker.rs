@@ -55,7 +55,7 @@ pub fn handlers(
     JobKind::ALL.map(|kind| (kind.into(), handler(kind))).into()
 }
 
-/// Returns the handler of [`JobKind::ClusterCollection`] alone. It needs no models.
+/// Returns only the handler of [`JobKind::ClusterCollection`], which needs no models.
 pub fn cluster_handler(store: Store, queue: Queue) -> Arc<dyn Handler> {
     Arc::new(clustering::ClusterCollection::new(store, queue))
 }

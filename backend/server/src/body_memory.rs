@@ -31,7 +31,7 @@ impl From<ReservationError> for ApiError {
     }
 }
 
-/// The oldest partly read body that waits for more memory. Its entry holds the age of the body and
+/// The oldest partly read body that waits for more memory. The entry holds the age of the body and
 /// a token that ends the wait. A lower age means an older body.
 #[derive(Clone, Default)]
 struct OldestWaitingBody(Arc<Mutex<Option<(u64, CancellationToken)>>>);
@@ -92,7 +92,7 @@ pub(crate) struct BodyMemory {
 }
 
 impl BodyMemory {
-    /// Returns a memory of `limit` bytes.
+    /// Returns a `BodyMemory` with a budget of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
         let budget = Budget::new("request_bodies", limit);
         Self {
@@ -129,8 +129,8 @@ pub(crate) struct BodyReservation {
 }
 
 impl BodyReservation {
-    /// Returns the reserved bytes. A body that holds the whole budget needs no more, so the result
-    /// is then `u64::MAX`.
+    /// Returns the reserved bytes. If the body holds the whole budget, it needs no further memory,
+    /// and the result is `u64::MAX`.
     pub(crate) fn bytes(&self) -> u64 {
         if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
     }

@@ -9,7 +9,7 @@ pub enum Auth {
     /// Everyone who can reach the port may use it.
     #[default]
     None,
-    /// Callers need a key. Its scopes and its collection limit what they may do.
+    /// Callers need a key. The scopes and the collection of the key limit what they may do.
     Keys,
 }
 

@@ -1,8 +1,8 @@
 //! Contains confirmation tokens, which prove that a caller saw how much a deletion removes.
 //!
-//! A token is signed and not stored, so every process of the service accepts it. It is bound to the
-//! operation and its target. It contains the number of rows that the dry run counted, and the call
-//! may delete up to `confirm_above` rows more.
+//! A token is signed and not stored, so every process of the service accepts it. A token is bound
+//! to the operation and the target of the operation. It contains the number of rows that the dry
+//! run counted, and the call may delete up to `confirm_above` rows more.
 //!
 //! The dry runs and the deletions themselves are in `routes`.
 use crate::{ApiError, Code};
@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 /// Lifetime of a token, in seconds.
 const LIFETIME_SECONDS: u64 = 15 * 60;
 
-/// Holds the signing secret that all processes share. It is read from the database once.
+/// Holds the signing secret that all processes share. The secret is read from the database once.
 #[derive(Default)]
 pub(crate) struct Secret(OnceCell<Vec<u8>>);
 

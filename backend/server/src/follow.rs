@@ -1,4 +1,4 @@
-//! Polls crawls for event streams. One task reads each crawl for all of its streams.
+//! Polls crawls for event streams. A single task per crawl reads the crawl for all its streams.
 //! `routes::crawls::events` sends the events.
 use crate::auth::CallerId;
 use crate::limit::{KeyedLimit, KeyedPermit};
@@ -16,8 +16,8 @@ use uuid::Uuid;
 /// Time after which a caller with too many streams may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in
-/// a response. The conversion removes what the caller may not see.
+/// Holds a crawl and its counts as stored. Convert it with `CrawlView::new` before it is sent in a
+/// response. The conversion removes the fields that the caller may not see.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) crawl: Crawl,
@@ -25,7 +25,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Loads a crawl by id with its first seeds. Does not check whether a caller may see it.
+    /// Loads the crawl with this id and its first seeds. Does not check whether a caller may see
+    /// the crawl.
     pub(crate) async fn in_brief(store: &Store, id: Uuid) -> Result<Self, ApiError> {
         let crawl = store.crawl_in_brief(id).await?;
         let progress = store.crawl_progress(id).await?;
@@ -140,8 +141,8 @@ struct Task {
 }
 
 impl Task {
-    /// Reads the crawl until it has no streams. A failed read is repeated, because a short loss of
-    /// the database should not end the streams.
+    /// Reads the crawl until it has no streams. A failed read is repeated, because a short failure
+    /// of the database should not end the streams.
     async fn run(&self) {
         loop {
             tokio::select! {

@@ -23,7 +23,7 @@ pub(crate) struct Authority {
     pub(crate) port: Option<u16>,
 }
 
-/// A host that the operator allows: `faces.example.org`, the same with a port
+/// A host that the operator allows, without a port (`faces.example.org`) or with one
 /// (`faces.example.org:8443`), or `*` for any host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicHost(Option<Authority>);

@@ -1,4 +1,4 @@
-//! Limits the number of concurrent permits of each holder (an address or a key).
+//! Limits the number of permits that each holder (an address or a key) has at a time.
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

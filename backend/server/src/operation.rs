@@ -10,7 +10,7 @@ use crate::{Code, Scope};
 /// Which key an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// No key. These operations are the health checks and the description of the API.
+    /// No key. This value is for the health checks and the description of the API.
     Open,
     /// A key with any scopes.
     AnyKey,
@@ -62,8 +62,8 @@ impl Spec {
         Self { one_of, ..self }
     }
 
-    /// Marks an operation that takes long but hardly uses the database. The limits on analyses and
-    /// on event streams apply to it instead of the limit on database connections.
+    /// Marks an operation that takes a long time but makes little use of the database. The limits
+    /// on analyses and on event streams apply to it instead of the limit on database connections.
     pub(crate) const fn limited_elsewhere(self) -> Self {
         Self { uses_connection: false, ..self }
     }

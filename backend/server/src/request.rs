@@ -1,5 +1,5 @@
-//! Contains what belongs to the request that the current task serves: its id and its deadline. The
-//! layers in `middleware` set both.
+//! Contains the id and the deadline of the request that the current task processes. The layers in
+//! `middleware` set both.
 use std::time::Instant;
 
 tokio::task_local! {

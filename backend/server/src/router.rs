@@ -1,5 +1,5 @@
-//! Builds the router of the service from all operations, the pages and the middleware. The
-//! operations are in `routes`.
+//! Builds the router of the service from all operations, the web page, the API browser and the
+//! middleware. The operations are in `routes`.
 mod docs;
 
 use crate::middleware::{
@@ -32,12 +32,12 @@ fn operations() -> Routes {
         .merge(docs::operation())
 }
 
-/// Returns the OpenAPI description of the API. It needs no running service.
+/// Returns the OpenAPI description of the API. The function needs no running service.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     described().0
 }
 
-/// Returns the OpenAPI description of the API, and its operations.
+/// Returns the OpenAPI description of the API, and the operations of the API.
 pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
     let Routes { router, operations } = operations();
     let mut document = router.into_openapi();
@@ -56,8 +56,8 @@ pub fn router(state: AppState) -> Router {
     surround(router, api)
 }
 
-/// Adds the key check to every operation. Pages are merged later, because pages and unknown paths
-/// need no key.
+/// Adds the key check to every operation. The web page and the API browser are merged later,
+/// because they and unknown paths need no key.
 fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
     let Routes { router, operations } = routes;
     let api = Api { state, operations: Arc::new(operations) };

@@ -1,8 +1,8 @@
 //! Contains the loop that accepts connections until the process is asked to stop.
 //!
-//! `axum::serve` limits neither the number of connections nor their time. When it stops, it also
-//! closes connections whose next request is already in transit. This loop limits both. When it
-//! stops, it first sends `connection: close` with every response.
+//! `axum::serve` limits neither the number nor the duration of connections, and when it stops, it
+//! closes connections whose next request is already in transit. The loop of this module has both
+//! limits. When this loop stops, it first sends `connection: close` with every response.
 use crate::Config;
 use crate::auth::Peer;
 use crate::limit::{KeyedLimit, KeyedPermit};
@@ -35,7 +35,7 @@ const MAX_HEAD: usize = 64 << 10;
 ///
 /// A client that sends its next request during the shutdown therefore receives a response. The wait
 /// ends early when no connection is open. A connection that is accepted during the wait has the
-/// same time for its request.
+/// same amount of time for its request.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Delay before the next accept after the process or the machine ran out of file descriptors.
@@ -90,14 +90,14 @@ pub async fn serve(
     Ok(())
 }
 
-/// Contains what all connections share.
+/// Holds the state that all connections share.
 struct Connections {
     router: Router,
-    /// After it fires, every response contains `connection: close`.
+    /// After this token fires, every response contains `connection: close`.
     shutdown: CancellationToken,
     idle: Duration,
     write_stall: Duration,
-    /// After it fires, connections without a request in progress are closed.
+    /// After this token fires, connections without a request in progress are closed.
     closing: CancellationToken,
     permits: Arc<Semaphore>,
     per_address: KeyedLimit<Peer>,

@@ -1,7 +1,7 @@
-//! Limits the share of a common resource that one caller holds. Such resources are memory, running
-//! analyses and database connections.
+//! Limits the share that one caller holds of a common resource, such as memory, running analyses or
+//! database connections.
 //!
-//! The total amounts are limited elsewhere.
+//! Other modules limit the total amounts.
 use crate::auth::CallerId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ pub(crate) struct CallerShare {
 
 impl Shares {
     /// Returns shares of three quarters of `limit` for each caller, counted in units of `unit`. The
-    /// rest remains available to other callers.
+    /// last quarter remains available to other callers.
     pub(crate) fn three_quarters_of(limit: u64, unit: u64) -> Self {
         let units = u32::try_from(limit / unit).unwrap_or(u32::MAX);
         Self { unit, units: (units - units / 4).max(1), open: Arc::default() }

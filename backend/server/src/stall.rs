@@ -1,4 +1,5 @@
-//! Wraps a connection so that writes fail when the peer reads too slowly. Reads have no limit here.
+//! Wraps a connection so that writes fail when the peer reads too slowly. This module does not
+//! limit reads.
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;

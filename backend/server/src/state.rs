@@ -31,9 +31,9 @@ pub struct Services {
     pub queue: Queue,
     /// Creates crawls and changes their state.
     pub crawls: Crawls,
-    /// Stores analyzed images. It knows the registered embedding model.
+    /// Stores analyzed images, and holds the registered embedding model.
     pub ingest: Ingest,
-    /// Fetches images from URLs in requests. It rejects forbidden addresses.
+    /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }
 

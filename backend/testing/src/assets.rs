@@ -2,7 +2,8 @@
 //! reference photographs and outputs of `../shared`.
 //!
 //! All these files exist when a test runs. A test that needs more than `./scripts/test` provides
-//! declares it with [`needs`](crate::needs), and is reported as ignored if it is missing.
+//! declares the requirement with [`needs`](crate::needs), and is reported as ignored if the
+//! requirement is not met.
 
 use inference::{Manifest, ResolvedPack};
 use std::path::{Path, PathBuf};

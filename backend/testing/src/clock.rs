@@ -1,15 +1,16 @@
 //! A database whose clock a simulation controls.
 //!
 //! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` are replaced by functions
-//! in a schema that is searched before the system's schema. They return the configured time. So the
-//! product's statements run unchanged, with real tables, locks and plans, but at a simulated time.
-//! Internal tasks of the database (vacuum, timeouts of connections) use the real clock.
+//! in a schema that is searched before the system's schema. They return the configured time. The
+//! product's statements therefore run unchanged, with real tables, locks and plans, but at a
+//! simulated time. Internal tasks of the database (vacuum, timeouts of connections) use the real
+//! clock.
 use crate::TestDatabase;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use time::OffsetDateTime;
 
-/// A pool with one connection, whose time is the last one that was set.
+/// A pool with one connection, in which the current time is the last one that was set.
 pub struct VirtualClock {
     pool: PgPool,
 }

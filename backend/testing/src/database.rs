@@ -59,7 +59,7 @@ impl TestDatabase {
         store::Store::from_pool(self.pool.clone())
     }
 
-    /// Runs one statement, for tests that change the data of a running service directly.
+    /// Runs one statement. Tests use it to change the data of a running service directly.
     pub async fn execute(&self, statement: &'static str) {
         sqlx::query(statement).execute(&self.pool).await.expect("the statement runs");
     }

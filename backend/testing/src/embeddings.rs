@@ -4,7 +4,7 @@
 pub const DIMENSIONS: usize = 128;
 
 /// A pseudo-random generator (SplitMix64, Steele et al. 2014) that computes directions by the
-/// Box-Muller method (1958). The seed is its state.
+/// Box-Muller method (1958). The value is the seed and, later, the state of the generator.
 pub struct Random(pub u64);
 
 impl Random {

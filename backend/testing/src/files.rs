@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Returns all files below a folder. A folder that does not exist counts as empty: when the last
-/// file of a folder is deleted, the folder may be deleted too.
+/// Returns all files below a folder. A folder that does not exist is treated as empty, because a
+/// folder may be deleted together with its last file.
 ///
 /// # Panics
 /// Panics if a folder cannot be read for another reason.

@@ -2,18 +2,19 @@
 //! their outputs from the image.
 //!
 //! **Detector** (YuNet's input and outputs, any size): a white cell of 32x32 pixels is the centre
-//! of a face of 64x64 pixels. Cells start at multiples of 32. Its score depends linearly on the
-//! cell's mean grey level: the score is 0 for 127.5, and 0.95 for 242 or more. The detector finds
-//! no other faces. Landmarks are placed so that the aligned chip is exactly the 64x64 box.
+//! of a face of 64x64 pixels. Cells start at multiples of 32. The score of the face depends
+//! linearly on the cell's mean grey level: the score is 0 for 127.5, and 0.95 for 242 or more. The
+//! detector finds no other faces. Landmarks are placed so that the aligned chip is exactly the
+//! 64x64 box.
 //!
-//! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences of red and
-//! blue to green, on an 8x8 grid of the chip. Grey contributes little, so the colours around the
-//! white centre determine the identity.
+//! **Embedder** (112x112 RGB, `(x - 127.5) / 127.5`, 128 dimensions): the differences between red
+//! and green and between blue and green, on an 8x8 grid of the chip. Grey contributes little, so
+//! the colours around the white centre determine the identity.
 //!
 //! **Quality** ([`fixture_quality`], optional): a weighted sum of the chip's mean colours.
 //!
 //! [`draw_face`] draws faces for the detector and the embedder. A detector that letterboxes to 640
-//! does not scale images whose longer side is 640, so draw on images of that size.
+//! does not scale images whose longer side is 640, so use images of that size.
 use image::{Rgb, RgbImage};
 use inference::manifest::{Channels, PixelInput, WeightStorage};
 use inference::onnx::builder::{Attribute, Axis, Graph};
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// The image type on which [`draw_face`] draws.
 pub type Picture = RgbImage;
 
-/// Side of the white cell in pixels. Its position is a multiple of this.
+/// Side of the white cell in pixels. The position of the cell is a multiple of this number.
 pub const CELL: u32 = 32;
 /// The false-match rate at the match threshold, as stated in the manifest.
 pub const MATCH_FMR: f64 = 0.001;

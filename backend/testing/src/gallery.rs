@@ -58,7 +58,7 @@ const PORTRAITS: [Portrait; 17] = [
     portrait("dan_3.jpg", DAN, (480, 480), (0.45, 0.44), 220.0, 0.0),
     portrait("eve.jpg", EVE, (400, 500), (0.5, 0.42), 220.0, 0.0),
     portrait("finn.jpg", FINN, (500, 500), (0.55, 0.45), 240.0, 0.1),
-    // Rotated by the functions below.
+    // The functions below rotate this portrait.
     portrait("turned_0.jpg", DAN, (325, 402), (0.5, 0.45), 190.0, 0.0),
     portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
 ];

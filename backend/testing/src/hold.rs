@@ -42,7 +42,7 @@ impl Hold {
         Self { connection, table }
     }
 
-    /// Ends the waiting sessions, whose process is dead, and lets all others continue.
+    /// Ends the waiting sessions, whose process was killed, and lets all other sessions continue.
     ///
     /// # Panics
     /// Panics if the database fails.

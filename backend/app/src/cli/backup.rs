@@ -17,7 +17,7 @@ use store::{Blobs, Store};
 pub(super) const DUMP: &str = "faces.dump";
 /// Folder of the crops, chips and thumbnails.
 pub(super) const BLOBS: &str = "blobs";
-/// Log of what was deleted and what is suppressed: one JSON document per line.
+/// Log of the deletions and the suppressions, with one JSON document per line.
 pub(super) const DELETION_LOG: &str = "erasures.jsonl";
 
 /// The arguments of `backup`.
@@ -40,7 +40,7 @@ pub struct BackupArgs {
 /// The result of a backup.
 #[derive(Default, Serialize)]
 struct Report {
-    /// Size of the dump; `None` if the database was left out.
+    /// Size of the dump in bytes; `None` if the database was not dumped.
     database_bytes: Option<u64>,
     /// `None` with --only-erasures.
     blobs: Option<Copied>,
@@ -64,9 +64,9 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
     Ok(Exit::of(1, usize::try_from(missing).unwrap_or(usize::MAX)))
 }
 
-/// Writes the backup. The database comes first: blobs are written before the rows that name them,
-/// so the blobs of the dump exist by then. The deletion log comes last, so that it contains
-/// everything deleted in the meantime.
+/// Writes the backup. The database is copied first. Blobs are written before the rows that refer to
+/// them, so all blobs to which the dump refers exist by then. The deletion log is written last, so
+/// that it contains everything that was deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
     database.store.check_schema().await?;
     let folder = &args.folder;

@@ -80,8 +80,8 @@ struct Refusal {
     detail: String,
 }
 
-/// The result of one file, kept until all files are done. It does not contain the pixels, because
-/// other files need their memory.
+/// The result of one file, kept until all files are processed. It does not contain the pixels,
+/// because other files need their memory.
 struct Found {
     faces: Vec<AnalyzedFace>,
     document: Value,
@@ -110,7 +110,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
 }
 
 /// Analyzes a file and returns its path with the result. If `draw` is set, draws the faces into
-/// that file; the outer error is that of the drawing.
+/// that file; the outer error reports a failure to draw.
 async fn one(
     analyzer: &Analyzer,
     file: &Path,

@@ -25,7 +25,7 @@ pub(super) fn faces(frame: &mut Frame, faces: &[Detection]) {
 /// Fills the part of a rectangle that lies on the frame.
 fn fill(frame: &mut Frame, left: f32, top: f32, right: f32, bottom: f32, colour: [u8; 3]) {
     let (width, height) = (frame.width(), frame.height());
-    // `as` saturates: values outside end at the border, and NaN becomes 0.
+    // `as` saturates: values outside the frame end at its border, and NaN becomes 0.
     let clamp = |value: f32, limit: u32| (value.round().max(0.0) as u32).min(limit);
     let (left, right) = (clamp(left, width), clamp(right, width));
     for y in clamp(top, height)..clamp(bottom, height) {

@@ -164,7 +164,7 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
     );
     let mut reasons = Reasons::default();
     for test in &report.tests {
-        // One line for a device if all its tests have the same reason.
+        // If all tests of a device have the same reason, the device is listed once.
         let alike = |other: &DeviceTest| other.device != test.device || other.reason == test.reason;
         match test.operation {
             Some(operation) if !report.tests.iter().all(alike) => {

@@ -228,7 +228,7 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// The result for the specified jobs.
+/// The results for the specified jobs.
 #[derive(Default)]
 struct JobResults {
     done: u64,

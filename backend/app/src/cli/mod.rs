@@ -56,7 +56,7 @@ impl Exit {
         }
     }
 
-    /// Returns the result for the given numbers of inputs that succeeded and failed.
+    /// Returns the result of a command, given the numbers of inputs that succeeded and failed.
     pub fn of(succeeded: usize, failed: usize) -> Self {
         match (succeeded, failed) {
             (_, 0) => Self::Success,
@@ -66,7 +66,7 @@ impl Exit {
     }
 }
 
-/// The arguments request something impossible.
+/// The arguments request something that is impossible.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -91,8 +91,8 @@ pub fn main_of(cli: Cli, inherited: ListenFd) -> ! {
 
 /// Runs a command. `inherited` are the sockets that a service manager opened for this process.
 pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
-    // reqwest, the crawler and the database use rustls. The provider must be installed before the
-    // first of them needs it.
+    // reqwest, the crawler and the database use rustls. The cryptography provider must be installed
+    // before any of them uses rustls.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
         Ok(loaded) if cli.global.gpu_runtime => gpu::print_runtime(cli.command.as_ref(), &loaded.settings),

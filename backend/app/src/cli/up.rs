@@ -1,4 +1,4 @@
-//! Implements `up`, `serve` and `worker`: the service in its roles.
+//! Implements `up`, `serve` and `worker`, which run the service in its different roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
 use crate::service::{Foundation, Sharing, Surface, bind, listen_for_signals, serve, start_runner};
@@ -42,7 +42,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         foundation = Foundation::start(settings, Sharing::Exclusive) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
-    // Fires for a signal and for a failure.
+    // This token fires for a signal and for a failure.
     let shutdown = signal.child_token();
     let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
@@ -61,7 +61,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => eprintln!("facecrawl worker is ready"),
         }
     }
-    // The count of faces is slow, so the service becomes ready before it completes.
+    // Counting faces is slow, so the service becomes ready before the count is complete.
     let outdated = async {
         if let Err(error) = foundation.warn_about_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");
@@ -86,7 +86,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             None => shutdown.cancelled().await,
         }
     };
-    // Requests and jobs drain concurrently. The database closes after them.
+    // Requests and jobs drain concurrently. The database is closed after both.
     let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
     served?;
@@ -94,8 +94,8 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     Ok(Exit::Success)
 }
 
-/// Runs `serving` until it ends. If it fails or the database is lost, fires `shutdown` so that
-/// everything else stops too.
+/// Runs `serving` until it ends. If `serving` fails or the connection to the database is lost,
+/// fires `shutdown`, so that all other tasks stop too.
 async fn fail_together(
     serving: impl Future<Output = anyhow::Result<()>>,
     lost: impl Future<Output = ()>,

@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// Returns the limits of decoding.
+    /// Returns the limits for decoding.
     pub fn limits(&self) -> vision::Limits {
         vision::Limits {
             max_bytes: (self.service.max_image_mb as usize) << 20,
@@ -69,9 +69,9 @@ impl Settings {
     /// Returns the limit of concurrently decoded images in millions of pixels.
     fn decoded_megapixels(&self) -> u64 {
         let largest = u64::from(self.service.max_image_megapixels);
-        // Five times the largest image, so that even the image that needs the most memory to decode
-        // fits into the share of crawls. On machines with many cores, 40 megapixels for each core,
-        // so that photographs keep the cores busy.
+        // The default is five times the largest image, so that even the image that needs the most
+        // memory to decode fits into the share of crawls. On machines with many cores it is 40
+        // megapixels per core, so that photographs keep all cores busy.
         let enough = || (5 * largest).max(40 * cores() as u64);
         self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
     }

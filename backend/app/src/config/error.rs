@@ -39,7 +39,7 @@ pub enum ConfigError {
     },
 }
 
-/// All errors that were found. Never empty.
+/// All errors that were found. The list is never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

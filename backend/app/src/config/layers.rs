@@ -13,14 +13,14 @@ use std::path::PathBuf;
 pub struct Flag {
     /// The flag as typed: `--port`.
     pub flag: String,
-    /// The variable it sets.
+    /// The variable that the flag sets.
     pub variable: String,
-    /// Its value.
+    /// The value of the variable.
     pub value: String,
 }
 
-/// Variable that `scripts/run` sets, because it can be called from any folder. It contains the
-/// folder to which the default paths are relative.
+/// Variable that `scripts/run` sets, because it can be called from any folder. The variable
+/// contains the folder to which the default paths are relative.
 const ROOT: &str = "FACECRAWL_ROOT";
 
 /// The sources of values.
@@ -30,7 +30,7 @@ pub struct Sources {
     pub file: PathBuf,
     /// Whether the file must exist, because the user specified it.
     pub file_required: bool,
-    /// The `.env` file. It may be absent.
+    /// The `.env` file, which may be absent.
     pub dotenv: PathBuf,
     /// The process environment. Names that are not variables are ignored.
     pub environment: Vec<(String, String)>,
@@ -68,7 +68,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Creates a layer. Empty values count as unset and are omitted.
+    /// Creates a layer. Empty values are treated as unset and are omitted.
     fn new(name: impl Into<String>, values: impl IntoIterator<Item = (String, Value)>) -> Self {
         let values =
             values.into_iter().filter(|(_, value)| as_text(value).is_none_or(|text| !text.trim().is_empty()));
@@ -125,8 +125,8 @@ fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
     if root.join("../shared/models").is_dir() {
         pairs.push(inside("FACE_MODEL_MIRROR", "../shared/models"));
     }
-    // A build outside the checkout that runs in another folder does not find this folder among its
-    // parents.
+    // A build outside the checkout that runs in another folder does not find the checkout among its
+    // parent folders.
     if root.join(".runtime/postgres/bin").exists() {
         pairs.push(inside("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }

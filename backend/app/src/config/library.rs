@@ -25,8 +25,8 @@ impl Settings {
         self.models.ort_dylib_path.clone().or_else(of_gpu).or_else(|| part("onnxruntime"))
     }
 
-    /// Returns a path inside `.runtime`. It searches the checkout, the working folder, and the
-    /// folders above the program (a build in `target/` finds its checkout).
+    /// Returns a path inside `.runtime`. The search covers the checkout, the working folder, and
+    /// the folders above the program (so a build in `target/` finds its checkout).
     pub(super) fn runtime_part(&self, part: &str) -> Option<PathBuf> {
         let program = std::env::current_exe().ok();
         let above =

@@ -13,7 +13,7 @@ const SECRETS: [&str; 5] = [
 ];
 
 /// Returns the value of `name` for display. Secret values, and passwords and keys inside URLs, are
-/// replaced by `***`.
+/// replaced with `***`.
 pub fn mask(name: &str, value: &str) -> String {
     if value.is_empty() {
         return String::new();

@@ -1,8 +1,9 @@
 //! Loads the configuration. No other module reads the environment for settings.
 //!
-//! Order, lowest first: defaults, `facecrawl.toml`, `.env`, environment, flags. Unknown keys in the
-//! file, values that are not allowed, and contradictions are errors. Each error names the key, the
-//! value, its source and what is allowed. All errors are reported together.
+//! The layers, lowest first, are the defaults, `facecrawl.toml`, `.env`, the environment and the
+//! flags. Unknown keys in the file, values that are not allowed, and contradictions are errors.
+//! Each error names the key, the value, its source and what is allowed. All errors are reported
+//! together.
 
 mod contradictions;
 mod convert;

@@ -2,7 +2,7 @@
 //! reads the others.
 use super::error::ConfigError;
 
-/// Settings of the trace export. They exist only if spans are exported.
+/// Settings of the trace export. These settings exist only if spans are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Otlp {
     /// Whether the environment sets the service name.

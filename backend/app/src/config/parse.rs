@@ -85,7 +85,7 @@ pub fn url(schemes: &'static [&'static str], allowed: &'static str) -> Parser<St
     })
 }
 
-/// Accepts a string for which `test` returns `true`.
+/// Accepts any string for which `test` returns `true`.
 pub fn checked(allowed: &'static str, test: fn(&str) -> bool) -> Parser<String> {
     Parser::new(allowed, move |text| test(text).then(|| text.to_owned()))
 }

@@ -2,8 +2,8 @@
 use super::{Resolved, Settings, cores};
 use inference::PerformanceMode;
 
-/// Maximum number of threads per CPU session that the mode selects. More threads hardly speed up
-/// models of this size.
+/// Maximum number of threads per CPU session that the mode selects. More threads do not make models
+/// of this size much faster.
 const MAX_THREADS: usize = 4;
 
 /// The delay, batch size and sessions in use.

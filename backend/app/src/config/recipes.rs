@@ -1,5 +1,5 @@
-//! Reads the `[[recipe]]` tables of `facecrawl.toml`, which describe the markup of sites. They
-//! cannot be set by variables.
+//! Reads the `[[recipe]]` tables of `facecrawl.toml`, which describe the markup of sites. Variables
+//! cannot set recipes.
 use super::error::{ConfigError, ConfigErrors};
 use super::layers::Sources;
 use super::toml::Toml;

@@ -1,17 +1,17 @@
-//! Describes one variable: its name, default, meaning and allowed values. The `settings!` macro
-//! generates the typed fields and the table of variables from the same lines, so that both are
-//! always complete.
+//! Describes the name, the default, the meaning and the allowed values of one variable. The
+//! `settings!` macro generates the typed fields and the table of variables from the same lines, so
+//! that both are always complete.
 use super::error::ConfigError;
 use super::parse::Parser;
 use figment::Figment;
 use figment::value::Value;
 
-/// A variable as `.env.example` and `config check` list it.
+/// A variable in the form that `.env.example` and `config check` show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// The name, such as `GPU_BATCH_SIZE`.
     pub name: &'static str,
-    /// Title of its group.
+    /// Title of the variable's group.
     pub group: &'static str,
     /// The default; empty if the variable is unset by default.
     pub default: &'static str,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
 
-/// Maximum number of attempts per URL. Each attempt resumes the download of the one before.
+/// Maximum number of attempts per URL. Each attempt resumes the previous download.
 const ATTEMPTS: u32 = 2;
 
 /// An HTTP client without the guard, because the URLs come from the manifest or the operator, not

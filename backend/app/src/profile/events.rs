@@ -1,4 +1,4 @@
-//! Writes the trace file: one JSON object per event, in one array.
+//! Writes the trace file, which is an array with one JSON object per event.
 use serde_json::{Map, Value, json};
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -96,8 +96,8 @@ impl Events {
             .and_then(|()| serde_json::to_writer(&mut *file, event).map_err(io::Error::from));
         state.first = false;
         if let Err(error) = written {
-            // The disk may be full, for example. The data written so far is kept, and `finish`
-            // reports the error.
+            // A write can fail, for example because the disk is full. The data written so far is
+            // kept, and `finish` reports the error.
             state.error = Some(error);
             state.file = None;
         }

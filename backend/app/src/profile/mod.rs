@@ -1,8 +1,8 @@
 //! Writes a Chrome trace of stages and device runs, for `chrome://tracing` and Perfetto.
 //!
 //! The spans are those of [`inference::trace`]. A run becomes a bar on its thread. A stage of an
-//! image waits and changes threads, so it becomes an asynchronous bar; all stages of one image are
-//! nested under one id. The format is Google's "Trace Event Format".
+//! image can wait and change threads, so it becomes an asynchronous bar. All stages of one image
+//! are nested under one id. The format is Google's "Trace Event Format".
 mod events;
 
 use events::Events;
@@ -41,8 +41,8 @@ pub fn create(path: &Path) -> io::Result<(ChromeLayer, Profile)> {
 }
 
 impl Profile {
-    /// Ends the document. Spans that close later are not in it. Returns the first error of all
-    /// writes.
+    /// Ends the document. The document does not contain spans that close later. Returns the first
+    /// error of all writes.
     pub fn finish(self) -> io::Result<()> {
         self.events.finish()
     }

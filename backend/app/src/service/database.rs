@@ -1,5 +1,4 @@
-//! Opens the database: that of `DATABASE_URL`, or a private Postgres that runs as long as this
-//! process.
+//! Opens the database at `DATABASE_URL`, or a private Postgres that runs as long as this process.
 use super::memory;
 use crate::config::{DATABASE, Settings, mask::mask_url};
 use anyhow::{Context, bail};
@@ -14,7 +13,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Database {
     /// Access to the tables.
     pub store: Store,
-    /// The connection URL with its password. It must not be shown.
+    /// The connection URL with its password, which must not be shown.
     pub url: String,
     cluster: Option<Cluster>,
 }
@@ -24,7 +23,8 @@ pub struct Database {
 pub enum Sharing {
     /// Fails, because a service must be the only one on its data.
     Exclusive,
-    /// Connects to that server while it runs. For commands that run alongside a service.
+    /// Connects to that server while it runs. Commands that run alongside a service use this
+    /// behaviour.
     Shared,
 }
 

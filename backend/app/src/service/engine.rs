@@ -20,7 +20,7 @@ pub async fn start_engine(settings: &Settings) -> anyhow::Result<Engine> {
     start_engine_with(settings, settings.inference()).await
 }
 
-/// Does the same with an inference configuration other than that of the settings.
+/// Works like [`start_engine`], with an inference configuration other than that of the settings.
 pub async fn start_engine_with(settings: &Settings, config: Config) -> anyhow::Result<Engine> {
     let resolved = prepare_models(settings).await?;
     Ok(tokio::task::spawn_blocking(move || Engine::start(&config, &resolved)).await??)

@@ -6,13 +6,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two measurements.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Memory assumed per image in progress: a decoded photograph of ten megapixels and space for its
-/// copies.
+/// Memory assumed per image in progress. It suffices for a decoded photograph of ten megapixels and
+/// the copies that processing makes of it.
 const PER_IMAGE: u64 = 64 << 20;
 /// Extra memory that must be available before a slot is restored, so that the limit does not
 /// oscillate by one image.
 const MARGIN: u64 = 64 << 20;
-/// Default memory floor in bytes. If a sixteenth of the total memory is less, that is the floor.
+/// Default memory floor in bytes. If a sixteenth of the total memory is less than this value, the
+/// floor is that sixteenth.
 const FLOOR: u64 = 128 << 20;
 const FLOOR_SHARE: u64 = 16;
 
@@ -45,8 +46,8 @@ impl ImageSlots {
     /// restored one at a time.
     pub(super) fn update(&mut self, memory: Memory, used: usize) -> Option<usize> {
         let floor = self.floor.unwrap_or_else(|| FLOOR.min(memory.total / FLOOR_SHARE));
-        // The memory of images in progress is no longer available, so the remaining memory is for
-        // additional images.
+        // The available memory no longer includes the memory of images in progress, so all of it
+        // can be used for additional images.
         let room = |available: u64| match available.saturating_sub(floor) {
             0 => 0,
             left => usize::try_from(left.div_ceil(PER_IMAGE))
@@ -65,8 +66,8 @@ impl ImageSlots {
     }
 }
 
-/// Keeps the number of concurrent images within the memory until `shutdown` fires. `read` is called
-/// every second; if it returns `None`, the number stays unchanged.
+/// Adapts the number of concurrent images to the available memory until `shutdown` fires. `read` is
+/// called every second; if it returns `None`, the number stays unchanged.
 pub(super) async fn keep_within(
     read: impl Fn() -> Option<Memory>,
     mut slots: ImageSlots,
@@ -108,9 +109,9 @@ pub(super) async fn keep_within(
     }
 }
 
-/// Returns the kernel's values: the available memory of the machine, or less if a control group
-/// (version 2) of this process or one of its parents has less available. Returns `None` if there is
-/// no `/proc`.
+/// Returns the values that the kernel reports: the available memory of the machine, or less if a
+/// control group (version 2) of this process or one of its parents has less available. Returns
+/// `None` if there is no `/proc`.
 pub(super) fn read() -> Option<Memory> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
@@ -121,7 +122,7 @@ fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
     let text = std::fs::read_to_string(meminfo).ok()?;
     let kib = |name: &str| field(&text, name).map(|value| value << 10);
     let machine = Memory { available: kib("MemAvailable:")?, total: kib("MemTotal:")? };
-    // A container sees its own group as the root. Both groups may have a limit.
+    // A container sees its own control group as the root. Both groups may have a limit.
     let folder: PathBuf = root.join(group);
     let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
     Some(groups.filter_map(limited).fold(machine, |least, group| Memory {

@@ -11,7 +11,7 @@ fn memory(available: u64) -> Memory {
 fn slots_go_with_the_memory_and_come_back_one_at_a_time() {
     let mut slots = ImageSlots::new(8, None);
     assert_eq!(slots.update(memory(4000), 0), None, "memory is sufficient");
-    // 128 MiB are kept free; 64 MiB are assumed per image.
+    // The floor keeps 128 MiB free, and 64 MiB are assumed per image.
     assert_eq!(slots.update(memory(128 + 5 * 64), 0), Some(5));
     assert_eq!(slots.update(memory(128 + 64), 0), Some(1));
     assert_eq!(slots.update(memory(128), 0), Some(0), "no slots at the floor");

@@ -1,5 +1,5 @@
 //! Handles SIGTERM and SIGINT: the first signal starts the shutdown, the second ends the process
-//! immediately. Also contains the only way in which the process exits.
+//! immediately. Also contains the only function that exits the process.
 use std::io::Write;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -36,14 +36,14 @@ fn name(signal: i32) -> &'static str {
     if signal == SIGINT { "SIGINT" } else { "SIGTERM" }
 }
 
-/// Ends the process with this exit status, after writing what stdout still holds.
+/// Ends the process with this exit status, after writing the output that stdout has buffered.
 ///
 /// Destructors of C++ libraries do not run. ONNX Runtime has static objects, and another thread may
 /// still load or run a model when the command has its result: a command that fails early does not
 /// wait for the models. A thread that uses an object after its destructor crashes the process, and
 /// the caller sees a signal instead of the exit status.
 pub fn exit_process(status: i32) -> ! {
-    // An error here means that nobody reads the output.
+    // If flushing fails, no program reads the output.
     let _unread = std::io::stdout().flush();
     signal_hook::low_level::exit(status)
 }

@@ -13,7 +13,7 @@ use store::Store;
 const FILE: &str = "suppression.secret";
 const MIN_CHARACTERS: usize = 32;
 
-/// Adds the service's secret to `ingest`, so that it refuses images of suppressed people.
+/// Adds the service's secret to `ingest`, so that `ingest` rejects images of suppressed people.
 pub(super) async fn with_secret(
     ingest: Ingest,
     store: &Store,

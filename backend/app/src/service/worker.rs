@@ -73,7 +73,7 @@ async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) 
             _ = tick.tick() => {}
         }
         tokio::select! {
-            // Each of its steps can be cancelled at any time.
+            // Each step of the maintenance can be cancelled at any time.
             () = shutdown.cancelled() => return,
             done = maintenance.run_due() => if let Err(error) = done {
                 tracing::warn!(%error, "storage maintenance failed");

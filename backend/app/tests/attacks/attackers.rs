@@ -59,7 +59,7 @@ pub(crate) struct Attacks {
 
 /// The results of all attacks.
 pub(crate) struct Report {
-    /// One line per attack: its responses and the number of each.
+    /// One line per attack, with the different responses and the number of each.
     pub(crate) lines: Vec<String>,
     /// Responses that no caller should receive.
     pub(crate) surprises: Vec<String>,
@@ -99,7 +99,7 @@ impl Attacks {
                     loop {
                         run(record.clone()).await;
                         // Without a pause, callers whose requests are served immediately would use
-                        // up the CPU time of the test itself.
+                        // up the CPU time that the test needs.
                         tokio::time::sleep(PAUSE).await;
                     }
                 };
@@ -108,7 +108,7 @@ impl Attacks {
         }
     }
 
-    /// Waits until every attack had its first response or its connection ended.
+    /// Waits until every attack has received its first response or its connection has ended.
     pub(crate) async fn wait_until_each_has_run(&self) {
         let mut ran_once = self.record.ran_once.subscribe();
         ran_once.wait_for(|ran_once| *ran_once >= self.count).await.unwrap();

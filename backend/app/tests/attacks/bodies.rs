@@ -3,8 +3,8 @@ use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use std::sync::LazyLock;
 
-/// Returns a flat grey image of 50 megapixels. It yields thousands of equal candidates for a
-/// detector that accepts every score.
+/// Returns a flat grey image of 50 megapixels. A detector that accepts every score finds thousands
+/// of equal candidates in it.
 pub(crate) fn grey() -> Vec<u8> {
     static GREY: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let (width, height) = (10_000, 5_000);
@@ -17,7 +17,7 @@ pub(crate) fn grey() -> Vec<u8> {
     GREY.clone()
 }
 
-/// Returns the head of a PNG of 900 megapixels.
+/// Returns the header of a PNG of 900 megapixels.
 pub(crate) fn vast() -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());

@@ -1,4 +1,5 @@
-//! Runs the normal load: the daily requests of a tenant, with the latency of each response.
+//! Runs the normal load, which is the daily requests of a tenant, and measures the latency of each
+//! response.
 use crate::common::service::client;
 use crate::world::World;
 use futures::{StreamExt, stream};

@@ -1,11 +1,11 @@
 //! Attacks one service in many ways at once, while normal callers use it.
 //!
-//! The normal load runs alone first and then alongside the attacks, with the same number of
+//! The normal load runs first without and then alongside the attacks, with the same number of
 //! requests each time. The test requires that no normal request fails and that no attacker receives
 //! a response that is not allowed. The data of the normal tenant must not change. The test prints
-//! the latencies, their ratio and the peak of memory, and does not assert them. `ATTACK_REQUESTS`
-//! sets the number of requests of the normal load (default 150) for a longer measurement. `ATTACKS`
-//! selects the attacks whose names contain its value.
+//! the latencies, their ratio and the peak memory, but makes no assertion about them.
+//! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer
+//! measurement. `ATTACKS` selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod attackers;
@@ -31,7 +31,8 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     let alone = load.run(requests).await;
     let peak_alone = world.peak_memory();
     let attacks = attackers::start(&world);
-    // The comparison starts when every attacker has had a response or a closed connection.
+    // The comparison starts when every attacker has received a response or its connection has
+    // ended.
     attacks.wait_until_each_has_run().await;
     let beside = load.run(requests).await;
     let report = attacks.stop().await;

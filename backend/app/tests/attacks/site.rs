@@ -52,7 +52,8 @@ fn huge() -> Body {
     Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
-/// Returns rules that a backtracking matcher would compare with every part of a long path.
+/// Returns robots.txt rules that a backtracking matcher would compare with every part of a long
+/// path.
 fn robots() -> String {
     format!("user-agent: *\ndisallow: /*{}b\ndisallow: /*a*a*a*a*a*a*a*a*b$\n", "a".repeat(200 << 10))
 }
@@ -63,7 +64,7 @@ fn farm(page: u64) -> Html<String> {
 }
 
 /// Returns a page with the same image under 520 URLs, 20 of which have more than 50,000 characters,
-/// and an image on an invalid host name.
+/// and an image whose URL has an invalid host name.
 fn copies() -> Html<String> {
     let long = "q".repeat(50_000);
     let short = (0..500).map(|n| format!("<img src=/copy/{n}.jpg>"));

@@ -47,8 +47,8 @@ impl World {
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
         // The container images, the systemd units and scripts/run set the same values.
         command.env("MALLOC_ARENA_MAX", "2").env("MALLOC_MMAP_THRESHOLD_", "4194304");
-        // The settings for a machine with a gigabyte of free memory: one image of the largest size
-        // at a time.
+        // These settings are for a machine with a gigabyte of free memory, which processes one
+        // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
         let make = |place: &TestFolder, of: &[&str], scopes: &str| {
@@ -61,7 +61,7 @@ impl World {
             operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
         let normal = make(&place, &["--collection", "normal"], "analyze,read,search,crawl,write");
-        // The rate in docs/how-to/TENANTS.md, because only a rate limits a flood of complete
+        // This is the rate in docs/how-to/TENANTS.md. Only a rate limits a flood of complete
         // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
         let hostile_key = |scope| (scope, make(&place, &limited, scope));

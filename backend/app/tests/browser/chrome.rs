@@ -17,7 +17,7 @@ pub struct Browser {
     driver: Child,
     client: reqwest::Client,
     session: String,
-    /// The actions so far, for the report of a failure.
+    /// The actions so far, which the report of a failure lists.
     done: Mutex<Vec<String>>,
     _profile: tempfile::TempDir,
 }
@@ -161,7 +161,7 @@ impl Browser {
         found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned()
     }
 
-    /// Clicks like a user: the element must be visible and not covered.
+    /// Clicks an element as a user would, so the element must be visible and not covered.
     pub async fn click(&self, css: &str) {
         let id = self.element(css).await;
         self.post(&format!("/element/{id}/click"), json!({})).await;

@@ -48,7 +48,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".crawl .numbers", "15").await;
     stage.check_view("crawls").await;
 
-    // All faces of the crawl, a filter without results, one face, and back to the list.
+    // The steps are: all faces of the crawl, a filter without results, one face, and back to the
+    // list.
     stage.open("/faces", "Faces").await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.until(PICTURES).await;
@@ -92,7 +93,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until(&format!("Math.abs({shown} - {above}) <= 1")).await;
     browser.until_text("[role=status]", "at or above 0.99").await;
 
-    // A face is erased after a confirmation, then the crawl with all images.
+    // After a confirmation, a face is erased, and then the crawl with all its images.
     browser.click(".probeface").await;
     browser.until_text("h1", "Face").await;
     // The service answers 404 for an image that is requested after the erasure, and the console
@@ -125,7 +126,7 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     let site = site::start().await;
     stage.open("/crawls/new", "New crawl").await;
     browser.type_into("textarea", &site.url("/")).await;
-    // The delay is so long that the crawl does not end by itself.
+    // The delay is so long that the crawl does not end during the test.
     browser.type_into("[name=delay_ms]", "300000").await;
     browser.click_text("Start the crawl").await;
     browser.until_text(".chip", "Running").await;

@@ -22,7 +22,7 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     browser.click(".mark[data-face='4'] .box").await;
     browser.until("document.querySelectorAll('.facerow')[3].getAttribute('aria-pressed') === 'true'").await;
     browser.until_text(".facedetail h3", "Face 4").await;
-    // With the keyboard, the next row is selected by Enter.
+    // On the keyboard, Enter selects the next row.
     browser.run("document.querySelectorAll('.facerow')[3].focus()").await;
     browser.press(&[TAB, ENTER]).await;
     browser.until("document.querySelector('.mark.chosen text').textContent === '5'").await;

@@ -1,4 +1,5 @@
-//! Tests erasures: they are previewed, carried out, and suppressed in the next crawl.
+//! Tests that erasures are previewed and carried out, and that the next crawl does not store the
+//! erased data again.
 use crate::site;
 use crate::stage::Stage;
 
@@ -12,7 +13,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     stage.open("/erasures", "Erasures").await;
     browser.until_text(".empty", "Nothing has been erased").await;
 
-    // Erases a face from its own page, after a preview.
+    // Erases a face in the view of that face, after a preview.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
     browser.click_text("Erase and suppress").await;
@@ -26,8 +27,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.until_text(".toast", "created 1 suppression").await;
     browser.until_text("tbody tr", "A face").await;
 
-    // Erases a person by an image that was never stored. The preview shows a threshold that would
-    // include all people.
+    // Erases a person identified by an image that was never stored. The preview shows a threshold
+    // that would include all people.
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
     browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::picture("group.jpg"))).await;
@@ -38,11 +39,11 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.click("input[type=checkbox]:not(:checked)").await;
     browser.click_text("Show preview").await;
     browser.until_text("h2", "whole images would be erased").await;
-    // Two or three images, depending on which face was erased before.
+    // The view shows two or three images, depending on which face was erased before.
     browser.until("document.querySelector('.tile img[src]')").await;
     stage.check_view("new-erasure").await;
     // Typing would append to the number in the field. At similarity 0, strangers match too, so the
-    // page asks for confirmation.
+    // web page asks for confirmation.
     browser
         .run("const t = document.querySelector('input[type=number]'); t.value = '0'; for (const e of ['input', 'change']) t.dispatchEvent(new Event(e, { bubbles: true }))")
         .await;
@@ -66,7 +67,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
     }
 
-    // A URL with no stored data. The page cannot determine which person is meant.
+    // No data is stored for this URL, so the web page cannot determine which person is meant.
     stage.open(&format!("/erasures/new?url={}", site.url("/7.jpg")), "New erasure").await;
     browser.until("document.querySelectorAll('input[type=checkbox]')[1].disabled").await;
     browser.click_text("Show preview").await;

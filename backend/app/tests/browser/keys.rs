@@ -1,4 +1,4 @@
-//! Tests the page with a service that requires keys.
+//! Tests the web page with a service that requires keys.
 use crate::site;
 use crate::stage::Stage;
 use store::keys::{NewKey, Scope};
@@ -21,7 +21,7 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
     secret
 }
 
-/// Opens a view, which asks for the key, and enters it.
+/// Opens a view that asks for a key, and enters the key.
 async fn enter(stage: &Stage, view: &str, secret: &str) {
     stage.browser.load(&format!("{}/#{view}", stage.service.base)).await;
     stage.browser.type_into("dialog input", secret).await;
@@ -42,7 +42,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text("dialog", "requires an API key").await;
     stage.expect_only_status(401).await;
     stage.check_view("key").await;
-    // After a wrong key the page asks again.
+    // After a wrong key, the web page asks again.
     browser.type_into("dialog input", "fc_wrong").await;
     browser.click_text("Use key").await;
     browser.until("document.querySelector('dialog input')?.value === ''").await;
@@ -60,7 +60,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     browser.until_text(".chip", "Completed").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
 
-    // The tab keeps the key. If the key lacks a scope, the page displays the missing scope.
+    // The tab keeps the key. If the key lacks a scope, the web page displays the missing scope.
     browser.run("location.reload()").await;
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
     stage.expect_empty_console().await;
@@ -147,7 +147,7 @@ async fn a_key_is_made_shown_once_used_and_revoked() {
 
     browser.click_text("New key").await;
     browser.type_into("[name=name]", "press desk").await;
-    // Every scope is listed. Scopes that the own key lacks are disabled.
+    // Every scope is listed. Scopes that the caller's own key lacks are disabled.
     let shown = browser.run("return [...document.querySelectorAll('[name=scopes]')].map(e => e.value)").await;
     let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
     assert_eq!(shown, serde_json::json!(all));

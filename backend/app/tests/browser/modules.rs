@@ -1,4 +1,4 @@
-//! Tests the modules of the page that have no user interface.
+//! Tests the modules of the web page that have no user interface.
 use crate::stage::Stage;
 use serde_json::{Value, json};
 
@@ -50,7 +50,8 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
                 "m.square({x: 40, y: 40, width: 20, height: 20}, {width: 100, height: 100})",
                 json!({"x": 35, "y": 35, "side": 30}),
             ),
-            // At an edge the square is moved inside. In a small image it is the whole image.
+            // At an edge of the image, the square is moved inside. In a small image, the square is
+            // the whole image.
             (
                 "m.square({x: -10, y: 90, width: 20, height: 20}, {width: 100, height: 100})",
                 json!({"x": 0, "y": 70, "side": 30}),
@@ -75,7 +76,7 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
                 r#"m.csv([["a", 1, null], ["b,c", "d\"e", "f\ng"]])"#,
                 json!("a,1,\r\n\"b,c\",\"d\"\"e\",\"f\ng\"\r\n"),
             ),
-            // Text that a spreadsheet would run as a formula is escaped; numbers stay numbers.
+            // Text that a spreadsheet would run as a formula is escaped. Numbers remain unchanged.
             (r#"m.csv([["=1+1", "@x", -5]])"#, json!("'=1+1,'@x,-5\r\n")),
         ],
     )

@@ -1,4 +1,4 @@
-//! Tests people: found by clustering, named, merged and enrolled.
+//! Tests that people are found by clustering, named, merged and enrolled.
 use crate::site;
 use crate::stage::Stage;
 
@@ -70,10 +70,10 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.click_text("Delete").await;
     browser.click("dialog .danger").await;
     browser.until_text("h1", "People").await;
-    // The merged person is gone; the other clusters remain.
+    // The merged person is deleted, and the other clusters remain.
     browser.until(&format!("document.querySelectorAll('.person').length === {}", before - 2)).await;
 
-    // Enrols from the page of a face.
+    // Enrols a face in the view of that face.
     stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
     browser.click_text("Enrol").await;

@@ -1,4 +1,4 @@
-//! Serves a site with drawn people.
+//! Serves a site with images of drawn people.
 use crate::common::files::FileServer;
 use std::sync::OnceLock;
 pub use testing::people::portrait;
@@ -6,7 +6,7 @@ pub use testing::people::portrait;
 /// Number of portraits on the site: three of each person.
 pub const PORTRAITS: usize = 15;
 
-/// Starts the site. It also has a damaged image, a dead link and a folder that robots.txt
+/// Starts the site. The site also has a damaged image, a dead link and a folder that robots.txt
 /// disallows.
 pub async fn start() -> FileServer {
     static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();

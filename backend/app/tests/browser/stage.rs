@@ -26,7 +26,7 @@ impl Stage {
         Self::with(&[]).await
     }
 
-    /// Does the same with additional variables in the service's environment.
+    /// Works like [`Self::set`], with additional variables in the service's environment.
     pub async fn with(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
             .expect("./scripts/browser-tools has installed axe-core");
@@ -98,7 +98,7 @@ impl Stage {
         found.iter().filter(bad).cloned().collect()
     }
 
-    /// Requires an empty console: no error, no warning, no violation of the content security
+    /// Requires an empty console, without errors, warnings or violations of the content security
     /// policy.
     pub async fn expect_empty_console(&self) {
         let lines = self.browser.console().await;

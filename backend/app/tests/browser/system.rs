@@ -1,4 +1,4 @@
-//! Tests System (devices, queue, discarded jobs), and the behaviour that all views share.
+//! Tests the view System (devices, queue, discarded jobs), and the behaviour that all views share.
 use crate::stage::Stage;
 use queue::{NewJob, Queue};
 use serde_json::json;
@@ -46,8 +46,8 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
 async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
-    // Without a path the page shows Detect. An unknown path is reported. A missing resource is
-    // reported as an error of the service.
+    // Without a path, the web page shows the view Detect. An unknown path is reported. A missing
+    // resource is reported as an error of the service.
     browser.load(&format!("{}/", stage.service.base)).await;
     browser.until("location.hash === '#/detect' && document.title === 'Detect · facecrawl'").await;
     stage.open("/elsewhere", "Page not found").await;

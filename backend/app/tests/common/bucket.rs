@@ -1,4 +1,5 @@
-//! Runs a private S3 server (moto, in memory) with one bucket. It checks signatures as S3 does.
+//! Runs a private S3 server (moto, in memory) with one bucket. The server checks signatures as S3
+//! does.
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

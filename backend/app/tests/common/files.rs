@@ -34,7 +34,7 @@ impl FileServer {
         Self::with(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect()).await
     }
     pub async fn with(files: Vec<(String, Vec<u8>)>) -> Self {
-        // The command line does this for the process; a test has no command line.
+        // In the program, the command line installs the provider. A test has no command line.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });
@@ -97,7 +97,7 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap)
     response.body(body).unwrap()
 }
 
-/// Returns the content type for file types of web sites; model files have none.
+/// Returns the content type for the file types of web sites. Model files have no content type.
 fn content_type(path: &str) -> Option<&'static str> {
     match path.rsplit_once('.').map_or(path, |(_, extension)| extension) {
         "html" => Some("text/html; charset=utf-8"),

@@ -1,4 +1,4 @@
-//! Controls a running service: its log and its signals.
+//! Controls a running service by signals, and reads its log.
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -126,7 +126,7 @@ impl Caller {
     }
 }
 
-/// Does the same without a key.
+/// Works like [`Caller::until`], without a key.
 pub async fn until(url: &str, right: impl Fn(&Value) -> bool) -> Value {
     Caller { base: String::new(), key: "none".into() }.until(url, right).await
 }

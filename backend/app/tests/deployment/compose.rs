@@ -172,8 +172,8 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     }
 }
 
-/// Without keys, the host in a request must be a known name of the service. Containers use the
-/// service's name.
+/// Without keys, the host in a request must be a known name of the service. Containers address each
+/// other by the names of their services in the compose file.
 #[test]
 fn containers_may_name_each_other_and_so_may_the_operator() {
     let compose = compose();
@@ -192,7 +192,7 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
     };
     let text = read("docker-compose.yml");
-    // Containers have other defaults for authentication, drain time and GPUs.
+    // Containers have different defaults for authentication, drain time and GPUs.
     let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
     for (name, value) in substitutions(&text) {
         let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));

@@ -181,7 +181,7 @@ fn a_driver_that_is_too_old_is_told_with_both_versions() {
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(said.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{said}");
     assert!(detail.contains("CUDA failure 35: CUDA driver version is insufficient"), "{detail}");
-    // Drivers before CUDA 12 lack an entry point with which the provider is linked.
+    // Drivers older than CUDA 12 lack an entry point that the provider is linked with.
     let (kind, said, detail) = with_driver("470.256.02", 11040, 0);
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(said.contains("driver 470.256.02 is too old"), "{said}");

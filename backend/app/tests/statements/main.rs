@@ -18,7 +18,7 @@ use testing::TestDatabase;
 
 /// Crates that contain SQL (`scripts/check-boundaries`).
 const CRATES: [&str; 2] = ["queue", "store"];
-/// Minimum number of statements. Fewer statements mean that the search no longer finds them.
+/// Minimum number of statements. If there are fewer, the search no longer finds all statements.
 const MIN_STATEMENTS: usize = 300;
 
 #[tokio::test]

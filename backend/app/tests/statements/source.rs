@@ -10,7 +10,7 @@ use syn::{
     Local, Pat, Signature, Stmt, Type,
 };
 
-/// A comment with these words is required within a few lines above a statement that is not
+/// A comment with these words is required at most eight lines above a statement that is not
 /// constant.
 const BUILT_AT_RUN_TIME: &str = "run time";
 const LINES_ABOVE: usize = 8;
@@ -45,8 +45,8 @@ struct Names {
     macros: HashMap<String, Vec<Arm>>,
 }
 
-/// One arm of a `macro_rules!` macro: for each argument, the preceding tokens and its name; and the
-/// body.
+/// One arm of a `macro_rules!` macro. It consists of the name of each argument with the tokens
+/// before it, and of the body.
 struct Arm {
     arguments: Vec<(Vec<String>, String)>,
     body: TokenStream,
@@ -392,7 +392,7 @@ fn at_commas(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
     parts
 }
 
-/// Replaces each `$name` by its tokens.
+/// Replaces each `$name` with its tokens.
 fn put_in(tokens: TokenStream, values: &HashMap<String, TokenStream>) -> TokenStream {
     let mut out = TokenStream::new();
     let mut tokens = tokens.into_iter().peekable();

@@ -1,4 +1,4 @@
-//! Code common to the examples that take measurements: an analyzer on the models of a pack, and a
+//! Code common to the examples that take measurements: an analyzer with the models of a pack, and a
 //! folder of photographs.
 #![allow(clippy::unwrap_used, dead_code)]
 

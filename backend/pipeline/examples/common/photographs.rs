@@ -22,10 +22,10 @@ pub(crate) struct Face {
 pub(crate) enum Pair {
     /// Both faces belong to the same person, in two images that are not near-duplicates.
     Genuine,
-    /// The faces certainly belong to two people: they are in one photograph, or the people are
-    /// known and different.
+    /// The faces are known to belong to two people, because they are in one photograph or because
+    /// the list names different people.
     Certain,
-    /// The faces presumably belong to two people, at least one of whom is unknown.
+    /// The faces are assumed to belong to two people, at least one of whom is unknown.
     Presumed,
 }
 

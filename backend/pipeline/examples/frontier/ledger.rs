@@ -1,5 +1,5 @@
-//! Records the events of a simulation. It is separate from the product code, so that politeness and
-//! fairness are measured independently.
+//! Records the events of a simulation. This module is separate from the product code, so that
+//! politeness and fairness are measured independently.
 
 use crate::world::{self, CRAWLS, Manner, Site, Sizes};
 use serde_json::{Value, json};
@@ -32,14 +32,14 @@ struct Host {
     ready_at: Duration,
     first: Option<Duration>,
     last: Duration,
-    /// Minimum total duration of its requests and of the delays after them.
+    /// Minimum total duration of the host's requests and of the delays after them.
     least: Duration,
 }
 
 #[derive(Clone, Copy, Default)]
 struct SiteTimes {
     found: Duration,
-    /// Number of requests that had started before that time.
+    /// Number of requests that had started before the site was found.
     ahead_of_it: usize,
     first: Option<Duration>,
 }
@@ -57,12 +57,12 @@ pub(crate) struct Ledger {
     waits: usize,
     too_soon: usize,
     two_at_once: usize,
-    /// For hosts of [`Manner::Quick`]: time from the moment when a request was allowed to the next
-    /// request.
+    /// For hosts of [`Manner::Quick`], the times from the moment when a request was allowed to the
+    /// start of the next request.
     idle: Vec<Duration>,
     pages: usize,
-    /// Maximum number of requests that started between the discovery of a site and its own first
-    /// request.
+    /// Maximum number of requests that started between the discovery of a site and the first
+    /// request to that site.
     most_ahead: usize,
     /// Time of the first request to the site that was reached last.
     all_begun: Duration,
@@ -144,8 +144,8 @@ impl Ledger {
         nth
     }
 
-    /// Records the end of a request. The host requires a rest of `delay` or `pause`, whichever is
-    /// longer.
+    /// Records the end of a request. No further request to the host may start for `delay` or
+    /// `pause`, whichever is longer.
     pub(crate) fn ended(
         &mut self,
         site: usize,

@@ -21,8 +21,8 @@ use uuid::Uuid;
 const KIND: &str = "scan_page";
 /// Start of the simulated time. The value has no effect on the result.
 const BEGIN: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
-/// Minimum step of the simulated time. Events within one step are processed together, as a process
-/// under load does.
+/// Minimum step of the simulated time. Events within one step are processed together, as in a
+/// process under load.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two calls of `Queue::unpark` by a process if a request ended in between.
 const UNPARK_INTERVAL: Duration = Duration::from_millis(50);

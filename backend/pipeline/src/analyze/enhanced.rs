@@ -1,4 +1,4 @@
-//! Searches images of low resolution a second time, on an enhanced copy.
+//! Searches an image of low resolution a second time, in an enhanced copy of it.
 //!
 //! The enhancement itself is in [`vision::enhance`].
 

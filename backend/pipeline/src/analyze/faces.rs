@@ -18,13 +18,13 @@ use vision::{Detection, Frame, Point, QualityReport};
 /// Side of an aligned face crop in pixels.
 pub(super) const CHIP: u32 = 112;
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
-/// the limit prevents an image of a crowd from filling the queue alone.
+/// the limit prevents a single image of a crowd from filling the queue.
 const CHIPS_IN_FLIGHT: usize = 32;
 /// Number of faces that are cut in one step. A face crop takes 38 kB and an image of a crowd
 /// contains hundreds of faces, so they are processed in groups to bound the memory.
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
-/// A face and its aligned crop, between the models.
+/// A face and its aligned crop, as one model passes it to the next.
 pub(super) struct AlignedFace {
     pub(super) chip: Arc<Frame>,
     /// The face; its `chip` is `None`.
@@ -187,7 +187,7 @@ impl Analyzer {
     }
 }
 
-/// Runs a model on face crops concurrently. Only the shortest wait counts as time in the queue,
+/// Runs a model on face crops concurrently. Only the shortest wait is counted as time in the queue,
 /// because the other crops wait for crops of the same image.
 async fn run_model<T, F>(
     chips: Vec<Arc<Frame>>,

@@ -4,7 +4,7 @@ use crate::budget::{Budget, Exhausted, Share};
 use inference::Priority;
 use std::time::Instant;
 
-/// The additional budget for small images is the common budget divided by this.
+/// The additional budget for small images is the common budget divided by this number.
 const SMALL_BUDGET_DIVISOR: u64 = 8;
 /// Minimum number of small images that fit into the additional budget together.
 const MIN_SMALL_IMAGES: u64 = 2;

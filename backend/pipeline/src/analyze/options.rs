@@ -6,15 +6,15 @@ use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;
 use vision::{Limits, Profile};
 
-/// Minimum accepted value of `min_score`. Below it, detectors report noise: with 0, YuNet finds
-/// thousands of faces in each view of a grey wall, and all of them must be compared, cut and
+/// Minimum accepted value of `min_score`. Below this value, detectors report noise: with 0, YuNet
+/// finds thousands of faces in each view of a grey wall, and all of them must be compared, cut and
 /// embedded.
 ///
 /// The value is a third of the lowest score that the search uses. Faint boxes that cause a closer
 /// search have at least 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
 pub const MIN_SCORE_FLOOR: f32 = 0.1;
-/// Maximum number of faces of one image; the best ones are kept. A page of the API contains at most
-/// as many.
+/// Maximum number of faces of one image; the best ones are kept. A page of a list in the API
+/// contains at most the same number of faces.
 pub const MAX_FACES: usize = 1_000;
 
 /// Whether to search for rotated faces.
@@ -83,9 +83,9 @@ pub struct Config {
     pub stored_faces: StoredFaces,
     /// Number of images whose pixels are processed concurrently; 0 means one per core.
     pub decode_threads: usize,
-    /// `MAX_DECODED_MEGAPIXELS` in bytes: maximum memory of all decoded images, including the
-    /// memory for their decoding and enhancement. Background work may use three quarters of it.
-    /// Requests beyond these limits wait.
+    /// `MAX_DECODED_MEGAPIXELS`, converted to bytes: the maximum memory for all decoded images,
+    /// including the memory for decoding and enhancing them. Background work may use three quarters
+    /// of it. Images that would exceed these limits wait.
     pub decoded_bytes: u64,
 }
 

@@ -27,8 +27,8 @@ use vision::{Detection, Frame, View, keep_best, nms};
 ///
 /// A detection alone is not enough, because detectors sometimes find a rotated face too. Such a
 /// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
-/// 90, 180 and 270 degrees, YuNet reports the scores 0.94, none, 0.87 and 0.83. SCRFD 2.5G reports
-/// 0.81, 0.69, none and 0.59.
+/// 90, 180 and 270 degrees, the scores of YuNet are 0.94, none (no detection), 0.87 and 0.83. Those
+/// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
 const UPRIGHT_SCORE: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
 /// pixels, and detectors reliably find a face that fills the view.
@@ -61,8 +61,8 @@ const MAX_SPECULATIVE_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const MAX_VIEW_FACES: usize = 1_000;
-/// Maximum number of faces that are compared directly on the async thread. For so few faces, the
-/// comparison takes less time than moving it to another thread.
+/// Maximum number of faces that are compared directly on the async thread. For this number of
+/// faces, the comparison takes less time than a switch to another thread.
 const MAX_FACES_INLINE: usize = 256;
 /// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
 /// leave space for other images.
@@ -221,8 +221,8 @@ impl Search<'_> {
             all.ran += found.ran;
             queued = Some(queued.map_or(found.queued, |least| least.min(found.queued)));
         }
-        // Only the shortest wait counts as time in the queue. The other tiles wait for tiles of the
-        // same image.
+        // Only the shortest wait is counted as time in the queue. The other tiles wait for tiles of
+        // the same image.
         all.queued = queued.unwrap_or_default().min(started.elapsed());
         let elapsed = started.elapsed() - all.queued;
         let share = all.drawn.as_secs_f64() / (all.drawn + all.ran).as_secs_f64().max(f64::EPSILON);
@@ -263,7 +263,7 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Removes duplicates: among faces that overlap, only the face with the best score is kept. The
+    /// Removes duplicates. Among faces that overlap, only the face with the best score is kept. The
     /// number of comparisons grows with the square of the number of faces, so many faces are
     /// compared on the CPU pool.
     async fn suppress(

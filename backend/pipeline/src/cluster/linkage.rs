@@ -70,8 +70,8 @@ impl Cluster {
             && other.refused.is_disjoint(&self.ids)
     }
 
-    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`,
-    /// -1..1.
+    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`, from
+    /// -1 to 1.
     fn linkage(&self, other: &Self) -> f32 {
         self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
     }
@@ -90,8 +90,9 @@ impl Cluster {
         self.neighbours.extend(other.neighbours);
     }
 
-    /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
-    /// with the lowest id, which is the oldest. A group without a subject becomes a new subject.
+    /// Returns the merged group. The group keeps the enrolled subject if there is one, or else the
+    /// subject with the lowest id, which is the oldest. A group without a subject becomes a new
+    /// subject.
     fn group(&self, units: &[ClusterUnit]) -> Group {
         let members = || self.members.iter().map(|&index| &units[index]);
         let subject = members()
@@ -134,8 +135,8 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 struct Graph {
-    /// A merged cluster gets a new index and its parts become `None`. This invalidates candidates
-    /// that refer to the parts.
+    /// A merged cluster gets a new index and its parts become `None`. Candidates that refer to the
+    /// parts thereby become invalid.
     clusters: Vec<Option<Cluster>>,
     candidates: BinaryHeap<Candidate>,
     threshold: f32,

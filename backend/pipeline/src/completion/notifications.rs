@@ -37,8 +37,8 @@ pub(crate) async fn ended(
     Ok(())
 }
 
-/// Returns the crawl in the form of a webhook message. It equals that of `GET /crawls/{id}`,
-/// without seeds and options, which can be long.
+/// Returns the crawl in the form of a webhook message. The message is the same as the response to
+/// `GET /crawls/{id}`, except that it omits the seeds and the options, which can be long.
 pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
     let time = |at: time::OffsetDateTime| at.format(&time::format_description::well_known::Rfc3339).ok();
     serde_json::json!({

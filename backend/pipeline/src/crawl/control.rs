@@ -1,5 +1,5 @@
-//! Pauses, resumes and cancels crawls; retries and cancels single jobs. Crawls that end by
-//! themselves are in the module `completion`.
+//! Pauses, resumes and cancels crawls; retries and cancels single jobs. The module `completion`
+//! ends crawls that have no queued rows.
 
 use super::Crawls;
 use crate::completion::{finish_if_done, notifications};

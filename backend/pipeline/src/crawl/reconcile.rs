@@ -1,5 +1,5 @@
-//! Repairs crawls periodically: rows whose job is missing, cancelled crawls that are not closed,
-//! and scans whose lease expired. Retention is in the module `maintenance`.
+//! Periodically repairs rows whose job is missing, cancelled crawls that are not closed, and scans
+//! whose lease expired. Retention is in the module `maintenance`.
 //!
 //! A job normally ends in the transaction that settles its row. The exception is a job that the
 //! queue itself discards, because its worker died or its handler panicked at every attempt. Without
@@ -109,7 +109,7 @@ impl Crawls {
     }
 
     /// Returns the queued rows without a live job among the next [`CHUNK`] rows. Rows are read
-    /// before jobs: a row that is settled in between still counts as an orphan here, and settling
+    /// before jobs. A row that is settled in between is still returned as an orphan, and settling
     /// it again is a no-op.
     async fn orphans(
         &self,

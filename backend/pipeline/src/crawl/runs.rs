@@ -1,5 +1,5 @@
-//! Starts the runs of a crawl: the first one, and the next runs of recurring crawls. The ends of
-//! runs are in the module `completion`.
+//! Starts the runs of a crawl: the first one, and the next runs of recurring crawls. The module
+//! `completion` ends runs.
 
 use super::{CrawlError, CrawlOptions, Crawls, seeds};
 use crate::domain::jobs::{ImageJob, PageJob};
@@ -41,7 +41,8 @@ impl Crawls {
     /// Starts the run that was scheduled after `previous`, and completes the job of the schedule.
     /// Returns `None` if the schedule was cancelled or the crawl was deleted.
     ///
-    /// Two processes with the same job start one run, because the claim of one of them is stale.
+    /// Two processes with the same job start only one run, because the claim of one of them is
+    /// stale.
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
         let mut tx = self.store().begin().await?;
         self.queue().complete(tx.conn(), claim).await?;

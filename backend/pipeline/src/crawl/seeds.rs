@@ -1,4 +1,4 @@
-//! Parses the seeds of a request. It fetches nothing.
+//! Parses the seeds of a request. This module fetches nothing.
 
 use super::CrawlError;
 use std::collections::HashSet;

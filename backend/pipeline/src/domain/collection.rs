@@ -1,4 +1,4 @@
-//! Looks up a collection by its name. It creates only the default collection.
+//! Looks up a collection by its name. This module creates only the default collection.
 use super::CrawlError;
 use store::{Store, StoreError};
 use uuid::Uuid;

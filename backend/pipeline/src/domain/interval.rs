@@ -1,4 +1,4 @@
-//! Defines the interval between the runs of a recurring crawl. It does not start runs.
+//! Defines the interval between the runs of a recurring crawl. This module does not start runs.
 
 use std::fmt;
 use std::str::FromStr;

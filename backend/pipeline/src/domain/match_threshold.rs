@@ -1,4 +1,4 @@
-//! Selects the minimum similarity at which two faces count as one person.
+//! Selects the minimum similarity at which two faces are considered one person.
 
 /// A cosine similarity from -1 to 1, and the setting that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]

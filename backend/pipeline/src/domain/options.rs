@@ -1,4 +1,4 @@
-//! Defines the options of a crawl and checks their ranges. It does not check seeds.
+//! Defines the options of a crawl and checks their ranges. This module does not check seeds.
 
 use super::{CrawlError, Interval};
 use crawler::Scope;
@@ -15,12 +15,12 @@ pub enum Dedupe {
     #[default]
     Near,
     /// Files with the same bytes share storage, but no URL counts as a duplicate. A collection
-    /// contains a file only once. Every URL of the file counts as processed, with that image.
+    /// contains a file only once. Every URL of the file is recorded as processed, with that image.
     Off,
 }
 
-/// Which sitemaps a crawl reads in addition to those among the seeds. Each sitemap counts as a
-/// page, and its entries count as links of the seed.
+/// Which sitemaps a crawl reads in addition to those among the seeds. Each sitemap is counted as a
+/// page, and its entries are treated as links of the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sitemaps {

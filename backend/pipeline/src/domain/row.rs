@@ -1,5 +1,5 @@
-//! A row of the page ledger or of the image ledger that a job has to settle. SQL is in the crate
-//! `store`.
+//! A row of the page ledger or of the image ledger that a job has to settle. The SQL statements are
+//! in the crate `store`.
 
 use domain::{Reason, Unprocessed};
 use store::ledger::Ledger;

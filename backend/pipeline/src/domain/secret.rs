@@ -1,4 +1,4 @@
-//! A secret that does not appear in logs or debug output. It is not encrypted in memory.
+//! A secret that does not appear in logs or debug output. The secret is not encrypted in memory.
 use std::fmt;
 
 /// A string that `Debug` formats as `***`.

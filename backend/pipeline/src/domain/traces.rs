@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// Fails if the queue fails.
 pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Result<(), QueueError> {
     let crawls: Vec<Uuid> = jobs.crawls.iter().copied().collect();
-    // The unique key of such a job is its row's id.
+    // The unique key of such a job is the id of its row.
     let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
     queue.redact_keyed(tx.conn(), &crawls, &keys).await?;
     Ok(())

@@ -1,5 +1,5 @@
-//! Decides how an image relates to near-duplicates among the stored images. It does not read the
-//! store.
+//! Decides how an image relates to its near-duplicates among the stored images. This module does
+//! not read the store.
 
 use store::images::Image;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ const CLEARLY_LARGER: (u64, u64) = (3, 2);
 /// How an image relates to the stored ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
-    /// No stored image is near.
+    /// No stored image is a near-duplicate.
     New,
     /// The image is a duplicate of this stored one.
     Duplicate(Uuid),
@@ -21,7 +21,7 @@ pub(super) enum Relation {
     Supersedes(Vec<Uuid>),
 }
 
-/// Returns the candidates that are near.
+/// Returns the candidates that are near-duplicates.
 pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
     let hashes_of = |image: &Image| PerceptualHashes {
         p: image.phash.cast_unsigned(),
@@ -31,8 +31,8 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
     candidates.iter().filter(|image| hashes.is_near(&hashes_of(image))).collect()
 }
 
-/// Returns the relation to the images in `near`. `enrolled` lists those of them with an enrolled
-/// face, which are never replaced.
+/// Returns the relation to the images in `near`. `enrolled` lists those images in `near` that
+/// contain an enrolled face. They are never replaced.
 ///
 /// If several images are near, the largest one represents them, and among equally large ones the
 /// oldest. All versions of an image therefore have the same representative.

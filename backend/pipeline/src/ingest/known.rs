@@ -13,8 +13,8 @@ use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
 
 impl Ingest {
-    /// Settles a file whose bytes are already stored as an additional source. Returns `None` if the
-    /// stored image was deleted.
+    /// Settles the row of a file whose bytes are already stored. The file becomes an additional
+    /// source of the stored image. Returns `None` if the stored image was deleted.
     pub(super) async fn settle_known(
         &self,
         incoming: &Incoming,
@@ -28,8 +28,8 @@ impl Ingest {
         self.settle_duplicate(incoming, claim, known.id, Reason::ExactDuplicate).await
     }
 
-    /// Settles an unchanged file as an additional source of its stored image, without download and
-    /// analysis. `incoming` needs no bytes.
+    /// Settles the row of an unchanged file, which becomes an additional source of its stored
+    /// image. The file is neither downloaded nor analysed. `incoming` needs no bytes.
     ///
     /// Returns `None` if the stored image was deleted.
     pub(crate) async fn settle_unchanged(
@@ -46,8 +46,8 @@ impl Ingest {
         self.settle(incoming, Some(claim), result, done).await
     }
 
-    /// Settles another file of a stored image as an additional source. Returns `None` if the stored
-    /// image was deleted.
+    /// Settles the row of another file of a stored image. The file becomes an additional source of
+    /// the image. Returns `None` if the stored image was deleted.
     pub(super) async fn settle_near(
         &self,
         incoming: &Incoming,
@@ -166,7 +166,7 @@ mod tests {
         let hashes = |p| PerceptualHashes { p, d: 0, a: 0 };
         let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
         let a: HashSet<i64> = near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF)).into_iter().collect();
-        // One flipped bit in each of seven bytes.
+        // Seven bytes have one flipped bit each.
         let near: HashSet<i64> =
             near_lock_keys(one, &hashes(0x0123_4567_89AB_CDEF ^ 0x0001_0101_0101_0101)).into_iter().collect();
         assert_eq!(a.intersection(&near).count(), 1);

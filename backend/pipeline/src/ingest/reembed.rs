@@ -1,5 +1,5 @@
-//! Recomputes embeddings from the stored chips for the current model. It does not detect faces
-//! again.
+//! Recomputes embeddings from the stored chips for the current model. This module does not detect
+//! faces again.
 
 use super::{Ingest, IngestError, Inner};
 use crate::AnalyzeError;
@@ -17,30 +17,30 @@ const BATCH: i64 = 256;
 /// Number of chips that are processed concurrently. It suffices to fill a batch of the embedder.
 const IN_FLIGHT: usize = 32;
 
-/// A face that keeps its embedding of a different model.
+/// A face that keeps an embedding of a different model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct NotReembedded {
     /// The face.
     pub face_id: Uuid,
-    /// Name of the model of its embedding.
+    /// Name of the model that computed its embedding.
     pub model: String,
-    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not contain it.
-    /// `chip_unreadable`: it cannot be decoded. `no_embedding`: no embedding could be computed for
-    /// this face.
+    /// `no_chip`: no chip was stored. `chip_missing`: the blob store does not contain the chip.
+    /// `chip_unreadable`: the chip cannot be decoded. `no_embedding`: no embedding could be
+    /// computed for this face.
     pub reason: &'static str,
 }
 
 /// The result of recomputing the embeddings of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reembedded {
-    /// Number of faces whose embedding was replaced by one of the current model.
+    /// Number of faces whose embedding was replaced with one of the current model.
     pub done: u64,
     /// Faces whose embedding could not be recomputed.
     pub left: Vec<NotReembedded>,
 }
 
 impl Ingest {
-    /// Recomputes those embeddings of the collection's faces that are of a different model.
+    /// Recomputes those embeddings of the collection's faces that a different model computed.
     ///
     /// Each batch is one transaction, and finished faces are not processed again. The call can be
     /// stopped or killed at any time and started again. `progress` is called after every batch.
@@ -87,7 +87,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Returns an inner error for this face alone, and an outer error that ends the whole call.
+    /// Returns an inner error that concerns only this face, or an outer error that ends the whole
+    /// call.
     async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
         let Inner { analyzer, blobs, .. } = &*self.inner;
         let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };

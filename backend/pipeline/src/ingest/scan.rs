@@ -1,12 +1,13 @@
-//! Runs a scan of local files as a crawl record. Every file has a row in the image ledger, like
-//! every URL of a crawl. This module does not read files or list directories.
+//! Runs a scan of local files and records it as a crawl. Every file has a row in the image ledger,
+//! like every URL of a crawl. This module does not read files or list directories.
 //!
 //! A scan has no jobs. The caller (the command line) lists and reads the files and decides on
 //! concurrency and progress output. It calls `begin`, `add` for files, `ingest`, `skip` or `fail`
 //! for each row, and `finish`.
 //!
-//! A running scan holds a lease on the crawl record. If its command is killed, the lease expires.
-//! The next maintenance run of a service, or the next scan, then ends the scan as failed.
+//! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
+//! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
+//! failed.
 
 use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};

@@ -7,8 +7,8 @@
 //! estimate of the angle.
 //!
 //! The planes are derived from a secret: their entries are +1 and -1 from a stream of HMAC-SHA256.
-//! Without the secret, a sketch reveals nothing about a face. Sketches of different secrets cannot
-//! be compared. docs/explanation/PRIVACY.md lists the measured error rates.
+//! Without the secret, a sketch reveals nothing about a face. Sketches computed with different
+//! secrets cannot be compared. docs/explanation/PRIVACY.md lists the measured error rates.
 use crate::domain::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use inference::EmbedderInfo;

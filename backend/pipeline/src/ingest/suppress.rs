@@ -1,4 +1,4 @@
-//! Suppresses erased images, addresses, faces and people. It does not erase them.
+//! Suppresses erased images, addresses, faces and people. This module does not erase them.
 //!
 //! Images are checked before they are decoded, before their faces are detected, and again in the
 //! transaction that stores them. That transaction holds a lock that excludes erasures.

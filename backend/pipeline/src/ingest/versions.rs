@@ -13,9 +13,9 @@ use store::{OlderFace, StoreError, Tx};
 use uuid::Uuid;
 use vision::Rect;
 
-/// Minimum intersection over union of two boxes at the same place, both as fractions of their
-/// image. It is lower than for two boxes of one file, because a version can be cropped by a few
-/// percent of its sides.
+/// Minimum intersection over union of two boxes at the same place, both as fractions of the size of
+/// their image. It is lower than for two boxes of one file, because a version can be cropped by a
+/// few percent of its sides.
 const SAME_PLACE_IOU: f32 = 0.4;
 
 /// Which smaller versions are replaced.
@@ -119,8 +119,8 @@ impl<'a> VersionFace<'a> {
         Some(Self { region, embedding: face.embedding.as_ref()?.as_slice() })
     }
 
-    /// Returns `true` if this is the older face: at the same place, with at least the minimum
-    /// similarity of a match. Both embeddings have length 1.
+    /// Returns `true` if this is the older face: if it is at the same place and has at least the
+    /// minimum similarity of a match. Both embeddings have length 1.
     fn is_same_face(&self, older: &OlderFace, threshold: f32) -> bool {
         let [x, y, width, height] = older.region;
         let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();

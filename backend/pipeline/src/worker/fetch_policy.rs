@@ -13,9 +13,9 @@ use url::Url;
 
 /// Which URLs a fetch may visit.
 pub(super) enum Area<'a> {
-    /// For a page, URLs inside the crawl's scope.
+    /// URLs inside the crawl's scope, for a page.
     Page(&'a PageJob),
-    /// For an image, any URL.
+    /// Any URL, for an image.
     Anywhere,
 }
 

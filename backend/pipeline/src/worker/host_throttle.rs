@@ -22,8 +22,8 @@ const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
-/// Maximum number of refusing hosts in memory. For other hosts, the pace is read only when they
-/// refuse again.
+/// Maximum number of hosts in memory that refused a request. For other hosts, the pace is read only
+/// when they refuse again.
 const MAX_REFUSING_HOSTS: usize = 10_000;
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
@@ -149,7 +149,7 @@ impl HostThrottle {
         if let Some(outcome) = outcome
             && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
         {
-            // If the host's history cannot be read, a refusal counts as the first one, and the
+            // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
             let known = retried("host_pace", || self.store.host_pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
@@ -170,8 +170,8 @@ impl HostThrottle {
             });
         }
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
-        // Repeating it only moves the time of the host's next permit by the time between the two
-        // calls.
+        // Repeating the call only moves the time of the host's next permit by the time between the
+        // two calls.
         let ended = retried("finish_request", || {
             self.store.finish_request(&permit.host, permit.token, millis(delay), not_before, pace)
         })

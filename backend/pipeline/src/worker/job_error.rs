@@ -23,7 +23,7 @@ pub(crate) enum JobError {
     /// A transient error. Another attempt may succeed. After the last attempt the row is settled as
     /// failed.
     Retry { reason: Reason, detail: String, at: Option<OffsetDateTime> },
-    /// The job cannot run now. It runs later, and this does not count as an attempt.
+    /// The job cannot run now. It runs later, and this run is not counted as an attempt.
     Later(OffsetDateTime),
     /// The claim was lost, and everything was rolled back.
     Stale,
@@ -32,8 +32,8 @@ pub(crate) enum JobError {
 }
 
 impl JobError {
-    /// Creates an error that settles the row as skipped. The content is not needed; this is not a
-    /// failure.
+    /// Creates an error that settles the row as skipped. The error means that the content is not
+    /// needed, and is not a failure.
     pub(crate) fn skipped(reason: Reason, detail: impl ToString) -> Self {
         Self::Final { state: Unprocessed::Skipped, reason, detail: detail.to_string(), status: None }
     }

@@ -126,7 +126,7 @@ async fn read(
     }
 }
 
-/// Returns `true` if the URL has the form of a sitemap's or a feed's, which may be larger than a
+/// Returns `true` if the URL looks like that of a sitemap or a feed, which may be larger than a
 /// page. After the fetch, [`content`] decides.
 fn looks_like_sitemap(job: &PageJob) -> bool {
     let path = job.url.path().to_ascii_lowercase();
@@ -142,8 +142,8 @@ enum Content {
 
 /// Returns the kind of the fetched content.
 ///
-/// The header decides. The first bytes decide if the header is missing or specifies only XML, or if
-/// they are the signature of an image.
+/// The `Content-Type` header determines the kind. The first bytes determine it if the header is
+/// missing or specifies only XML, or if they are the signature of an image.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();

@@ -1,5 +1,5 @@
 //! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
-//! depth and options. The module `page` fetches and stores.
+//! depth and options. The module `page` fetches the content and stores the outcome.
 
 use super::context::{Context, CrawlView};
 use super::fetch_policy::in_scope;
@@ -19,8 +19,8 @@ const MAX_NESTED: u8 = 3;
 /// The pages, sitemaps and images that a page yielded, and the result for its own row.
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
-    /// Further sitemaps. Their rows have depth 0, so that their entries count like the links of a
-    /// seed.
+    /// Further sitemaps. Their rows have depth 0, so that their entries are treated like the links
+    /// of a seed.
     pub(super) sitemaps: Vec<NewPage>,
     /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,
@@ -295,7 +295,8 @@ fn result(
     result
 }
 
-/// Records in the page's result, and counts in a metric, links of its site that were not followed.
+/// Records in the page's result how many links of its site were not followed for this reason, and
+/// adds the number to a metric.
 pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
     if count == 0 {
         return;
@@ -305,7 +306,7 @@ pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
     result.detail = Some(result.detail.take().map_or(text.clone(), |detail| format!("{detail}; {text}")));
 }
 
-/// Returns each page with the directory in which it counts.
+/// Returns each page with the directory whose limit applies to it.
 pub(super) fn by_directory(pages: Vec<NewPage>) -> Vec<(NewPage, String)> {
     let directory =
         |page: &NewPage| Url::parse(&page.url).map(|url| urls::directory(&url)).unwrap_or_default();

@@ -39,7 +39,7 @@ pub(super) struct RobotsCache {
     throttle: Arc<HostThrottle>,
     config: Config,
     hosts: Mutex<HashMap<String, Slot>>,
-    /// Bytes of the rules in `hosts`.
+    /// Size of the rules in `hosts`, in bytes.
     bytes: Arc<AtomicUsize>,
 }
 
@@ -128,8 +128,8 @@ impl RobotsCache {
         Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
     }
 
-    /// Fetches robots.txt while no other process does, because the host's delay is unknown before
-    /// that. Other processes retry until the result is stored.
+    /// Fetches robots.txt while no other process fetches it, because the host's delay is unknown
+    /// until then. Other processes retry until the result is stored.
     async fn fetch_alone(
         &self,
         host: &str,
@@ -243,8 +243,8 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use are kept, so that a robots.txt is never requested twice at the same
-            // time.
+            // Entries in use are kept, so that two concurrent requests for one robots.txt are
+            // impossible.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()

@@ -1,5 +1,5 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. The limits of concurrent messages are in `deliveries`.
+//! the receiver accepts it. The limits on concurrent messages are in `deliveries`.
 //!
 //! Neither the URL nor the secret is written to a log or to a job's record, because both may grant
 //! access.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_signature_is_what_any_hmac_tool_says() {
-        // printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 0123456789abcdef
+        // Output of: printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 0123456789abcdef
         assert_eq!(
             sign(&Secret::new("0123456789abcdef"), "1700000000", "{\"a\":1}"),
             "sha256=9eb18f493f8ec135d9eb2dad817c369bb4e9cbfa818657897a7437c1cd8c3a23"

@@ -83,7 +83,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
         images_asked(&site, 1).await;
         world.crawls.cancel(crawl.id).await.unwrap();
     };
-    // The gate remains closed, and the worker does not wait for it.
+    // The gate remains closed, and the worker does not wait until it opens.
     let (outcome, ()) = tokio::join!(running, cancel);
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }
@@ -299,7 +299,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
 
 #[tokio::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
-    // Leases expire immediately, so every worker has lost its claim before it starts.
+    // Leases expire immediately, so every worker loses its claim before it starts.
     let times = queue::Config {
         lease: Duration::from_millis(1),
         retry_base: Duration::from_millis(1),

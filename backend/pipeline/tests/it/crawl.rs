@@ -48,10 +48,11 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 
     assert_eq!((crawl.state, crawl.error), (CrawlState::Completed, None));
     assert!(crawl.finished_at.is_some());
-    // Fetched: /, second, noai. Skipped: private/page, notes, picture. Failed: gone.
+    // The pages /, second and noai are fetched. The pages private/page, notes and picture are
+    // skipped. The page gone fails.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
-    // Processed: ada, ben, and the image that was linked as a page. Skipped: text, private, tagged.
-    // Failed: missing, broken.
+    // The images ada, ben and the one that was linked as a page are processed. The images text,
+    // private and tagged are skipped. The images missing and broken fail.
     assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
     let reasons = [
         ("robots_disallowed", 2),
@@ -135,7 +136,7 @@ async fn all_photographs_are_accounted_for() {
     assert!(images.keys().all(|state| matches!(*state, "processed" | "duplicate")), "{images:?}");
     assert_eq!(world.images().await.len() as i64, images["processed"]);
     assert_eq!(world.faces().await.len() as i64, progress.faces);
-    // Three photographs of crowds alone contain more faces than this.
+    // Three photographs of crowds alone contain more faces than this number.
     assert!(progress.faces > 60, "{}", progress.faces);
 }
 
@@ -170,7 +171,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.state, CrawlState::Completed);
-    // These are the seed, about, five months and five lists.
+    // These are the seed, the page `about`, five pages of the calendar and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
 }

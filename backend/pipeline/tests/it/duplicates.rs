@@ -117,7 +117,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     }
     let (first, _) = world.crawl(&[site.url("/300.jpg")], fast()).await;
     assert_alone(&world, 300, 1).await;
-    // 1.44 times the pixels is not clearly larger.
+    // An image with 1.44 times the pixels does not count as clearly larger.
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_alone(&world, 300, 2).await;

@@ -74,8 +74,8 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
 
 #[tokio::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
-    // These are robots.txt, the page, the first requests that are allowed to the host, and, on a
-    // busy machine, some retries.
+    // The site received the requests for robots.txt and the page, the first requests that its host
+    // permits, and, on a busy machine, some retries.
     let asked = the_small_one_ends(100_000, fast()).await;
     assert!(asked < 100, "{asked}");
 }

@@ -10,7 +10,8 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Images with one face each, and the person. No two of them are versions of one image.
+/// Images with one face each, and the person in each image. No two of them are versions of one
+/// image.
 const DRAWN: &[(&str, &str)] = &[
     ("dan_2.jpg", "dan"),
     ("dan.jpg", "dan"),
@@ -125,15 +126,15 @@ async fn photographs_of_one_person_become_one_cluster() {
     cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
 
-/// Clusters the images and those of several people, and compares the clusters with the known
-/// people.
+/// Clusters the faces of the images and of two group images, and compares the clusters with the
+/// known people.
 async fn cluster_of_each(pictures: &[(&'static str, &str)], crowd: [&'static str; 2], read: Read) {
     let world = World::new().await;
     let embedder = world.ingest.analyzer().engine().embedder();
     let threshold = pipeline::cluster::default_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = pictures.iter().map(|(file, _)| *file).collect();
-    // First about half of the images and one group, then the rest. The second run must add to the
-    // existing clusters.
+    // The first run processes about half of the images and one group image, the second run the
+    // rest. The second run must add to the existing clusters.
     let mut faces = store_all(&world, read, &files[..7]).await;
     store_all(&world, read, &crowd[..1]).await;
     let first = cluster(&world, threshold).await;
@@ -194,7 +195,7 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     world
         .execute("update faces set embedding = '[1,0,0]', model_id = (select id from embedding_models where name = 'other')")
         .await;
-    // The chip of one face is lost; another face never had a chip.
+    // The chip of one face is deleted, and another face never had a chip.
     let (lost, never) = (faces["ben.jpg"], faces["group.jpg"]);
     let chip = world.store.face(lost).await.unwrap().chip_key.unwrap();
     world.blobs.delete(&[chip]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests politeness: robots.txt, robots directives and busy hosts.
+//! Tests politeness, which includes robots.txt, robots directives and busy hosts.
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, Reason};

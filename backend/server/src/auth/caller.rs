@@ -21,12 +21,14 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the caller of a service that requires no keys. It can access every collection.
+    /// Returns the caller of a service that requires no keys. This caller can access every
+    /// collection.
     pub(crate) fn unrestricted(store: &Store) -> Self {
         Self { key: None, store: store.clone() }
     }
 
-    /// Returns the caller of an operation that requires no key. It can access no collection.
+    /// Returns the caller of an operation that requires no key. This caller can access no
+    /// collection.
     pub(crate) fn without_access(store: &Store) -> Self {
         Self { key: None, store: store.within(Uuid::nil()) }
     }
@@ -72,7 +74,8 @@ impl Caller {
         self.key().and_then(|key| key.collection_id)
     }
 
-    /// Returns the collection of the request: the given one, else the key's own, else `default`.
+    /// Returns the collection of the request: the given one, or else that of the key, or else
+    /// `default`.
     ///
     /// # Errors
     /// Fails with 404 if the collection does not exist or the caller may not access it. Both cases
@@ -89,8 +92,8 @@ impl Caller {
         Ok(found.await?)
     }
 
-    /// Returns the collection whose settings determine face quality: the given one, else the key's
-    /// own. `None` means the settings of the service.
+    /// Returns the collection whose settings determine face quality: the given one, or else that of
+    /// the key. `None` means the settings of the service.
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].

@@ -17,13 +17,14 @@ pub const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 /// Minimum interval between two updates of the time of last use of a key in the database.
 const LAST_USE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A cache of the table of keys. It contains only keys that exist, so callers cannot fill it.
+/// A cache of the table of keys. The cache contains only keys that exist, so callers cannot fill
+/// it.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,
     last_uses: Mutex<HashMap<Uuid, Instant>>,
-    /// Hashes of all keys that this process ever found, revoked ones included. Look-ups of these
-    /// keys are not queued.
+    /// Hashes of all keys that this process has ever found, including revoked ones. Look-ups of
+    /// these keys are not queued.
     known_hashes: Mutex<HashSet<KeyHash>>,
     /// Limits the look-ups of all other keys.
     lookups: Lookups,
@@ -35,7 +36,7 @@ impl Keyring {
     ///
     /// # Errors
     /// Fails with 401 for a key that is not valid. Fails with 429 for a key that this process has
-    /// not seen, while too many of those wait for their look-up.
+    /// not seen, while too many such keys wait to be looked up.
     pub(crate) async fn find(
         &self,
         store: &Store,
@@ -96,8 +97,8 @@ impl Keyring {
         Ok(key)
     }
 
-    /// Records the use of the key in the background, so no caller waits for it. A lost update is
-    /// repeated a minute later.
+    /// Records the use of the key in the background, so no caller waits for it. A failed update is
+    /// repeated one minute later.
     fn record_use(&self, store: &Store, id: Uuid) {
         let mut last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
         if last_uses.get(&id).is_some_and(|at| at.elapsed() < LAST_USE_INTERVAL) {

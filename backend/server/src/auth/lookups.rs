@@ -1,5 +1,5 @@
-//! Limits the look-ups of keys that this process has not seen. Only a few run at a time, however
-//! many requests arrive. The cache of known keys is in `keyring`.
+//! Limits the look-ups of keys that this process has not seen. Only a few look-ups run at a time,
+//! regardless of the number of requests. The cache of known keys is in `keyring`.
 //!
 //! The service cannot know before the look-up whether such a key exists, so it cannot reject
 //! requests by key. The requests wait in a short queue instead, and one address can occupy only a

@@ -33,7 +33,7 @@ pub(crate) fn check_scope(key: &Arc<ApiKey>, scope: Scope) -> Result<(), ApiErro
     Err(insufficient(scope, detail))
 }
 
-/// Returns a 403 with the challenge of RFC 6750.
+/// Returns a 403 error with the challenge of RFC 6750.
 pub(crate) fn insufficient(scope: Scope, detail: impl Into<String>) -> ApiError {
     ApiError::new(Code::ScopeMissing, detail)
         .field("scope")

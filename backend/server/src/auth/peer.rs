@@ -1,5 +1,6 @@
-//! Identifies callers for limits and fair scheduling. A caller is a tenant (all keys to one
-//! collection), a key to all collections, or an address where requests need no key.
+//! Identifies callers for limits and fair scheduling. All keys to one collection count as one
+//! caller, the tenant. Each key to all collections is a separate caller. If requests need no key,
+//! each address is a caller.
 use super::Caller;
 use axum::http::Extensions;
 use inference::Requester;
@@ -7,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use uuid::Uuid;
 
 /// Holds the remote address of a connection. IPv6 addresses are truncated to the first 64 bits,
-/// because one host usually controls such a network completely. Behind a proxy it is the proxy's
-/// address, because any caller can forge a header.
+/// because one host usually controls such a network completely. Behind a proxy, the remote address
+/// is that of the proxy. Headers are not used, because any caller can forge them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
 
@@ -35,8 +36,8 @@ tokio::task_local! {
     static CURRENT: CallerId;
 }
 
-/// Identifies whose share of a resource a request uses. All keys of one collection use one share,
-/// because a caller who may create keys can create many.
+/// Identifies the caller whose share of a resource a request uses. All keys of one collection use
+/// one share, because a caller who may create keys can create many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CallerId {
     /// A caller with a key to one collection, identified by the id of the collection.

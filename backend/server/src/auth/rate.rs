@@ -1,8 +1,8 @@
 //! Limits the requests per minute of each key with a token bucket. The bucket holds the tokens of
 //! one minute and refills evenly.
 //!
-//! Every process counts separately. Behind a load balancer with three processes, a key gets up to
-//! three times its rate.
+//! Every process counts requests separately. A key can therefore use up to three times its rate if
+//! a load balancer distributes its requests to three processes.
 use crate::{ApiError, Code};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use governor::clock::{Clock, DefaultClock};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 type Bucket = RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>;
 
-/// After this time without a request a bucket is full again, so it can be forgotten.
+/// Time after which a bucket without requests is full again, so that it can be removed.
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// The buckets of keys that have a limit.
@@ -76,7 +76,8 @@ impl Rates {
 
 impl RemainingQuota {
     /// Writes `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers defines
-    /// them: `q` requests per `w` seconds, `r` remaining, the full quota again after `t` seconds.
+    /// them: `q` requests are allowed per `w` seconds, `r` requests remain, and the full quota is
+    /// available again after `t` seconds.
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         let Self { rate, left } = self;
         let full_in = (u64::from(rate - left.min(rate)) * MINUTE.as_secs()).div_ceil(u64::from(rate));

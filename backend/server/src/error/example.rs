@@ -1,5 +1,5 @@
-//! Contains one problem document per code, as the service writes it. They are the examples of the
-//! OpenAPI document.
+//! Contains one problem document per code, as the service writes it. The OpenAPI document contains
+//! them as examples.
 use super::{ApiError, Code, Problem};
 use crawler::{FetchError, GuardError};
 use std::net::Ipv4Addr;

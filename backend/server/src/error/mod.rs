@@ -19,9 +19,9 @@ use utoipa::ToSchema;
 /// Value of `Retry-After` while the database is unavailable.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Maximum characters of `detail`, which can repeat a part of the request.
+/// Maximum length of `detail` in characters. The detail can repeat a part of the request.
 const MAX_DETAIL_CHARS: usize = 1000;
-/// Maximum characters of `field` and `value`.
+/// Maximum length of `field` and of `value`, in characters.
 const MAX_VALUE_CHARS: usize = 200;
 
 /// Removes the middle of a text of more than `limit` characters. Both ends are kept, because
@@ -146,7 +146,7 @@ impl ApiError {
         self
     }
 
-    /// Assigns the problem to one of several images, such as `a` or `images[3]`.
+    /// Records which of several images has the problem, such as `a` or `images[3]`.
     #[must_use]
     pub fn within(mut self, parent: &str) -> Self {
         self.0.field = Some(match self.0.field.take() {
@@ -162,7 +162,7 @@ impl ApiError {
         self
     }
 
-    /// Returns a 429 with `Retry-After`.
+    /// Returns a 429 error with `Retry-After`.
     pub fn overloaded(detail: impl Into<String>, retry_after: Duration) -> Self {
         Self::new(Code::Overloaded, detail).retry_after(retry_after)
     }
@@ -181,7 +181,7 @@ impl ApiError {
         self
     }
 
-    /// Returns a 500. The cause is logged with the request id and is not sent to the caller.
+    /// Returns a 500 error. The cause is logged with the request id and is not sent to the caller.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         tracing::error!(request_id = request::id(), error = %cause, "request failed");
         Self::unexplained()
@@ -192,7 +192,7 @@ impl ApiError {
         Self::new(Code::Internal, "the service failed; its log contains the cause with this request id")
     }
 
-    /// Returns a 503 for a database that is unavailable. The error is logged.
+    /// Returns a 503 error for a database that is unavailable. The error is logged.
     pub(crate) fn database(cause: Cause, error: &dyn std::fmt::Display) -> Self {
         tracing::warn!(request_id = request::id(), %error, "the database is unavailable");
         let mut problem = Self::unavailable();
@@ -206,14 +206,14 @@ impl ApiError {
         Self::new(Code::DatabaseUnavailable, detail).retry_after(DATABASE_PAUSE)
     }
 
-    /// Returns a 503 for a change whose commit may or may not have succeeded.
+    /// Returns a 503 error for a change whose commit may or may not have succeeded.
     pub(crate) fn outcome_unknown(error: &dyn std::fmt::Display) -> Self {
         tracing::error!(request_id = request::id(), %error, "commit outcome unknown");
         let detail = "the connection to the database was lost during the change; check whether the change was made before you repeat the request";
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }
 
-    /// Returns a 404.
+    /// Returns a 404 error.
     pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
         Self::new(Code::NotFound, format!("there is no {what} {id}"))
     }

@@ -1,8 +1,8 @@
 //! Reads bodies with a size limit, so that the caller still receives the error response.
 //!
 //! If a server closes a connection while the caller sends, the unread bytes cause a reset. Many
-//! clients then lose the response. So a body above its limit is read and discarded for a while
-//! before the response.
+//! clients then lose the response. The rest of a body that exceeds its limit is therefore read and
+//! discarded for a short time before the response.
 use crate::body_memory::ReservationError;
 use crate::{ApiError, Code};
 use axum::body::{Body, BodyDataStream};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of bytes above the limit that are read and discarded before the response.
 const DISCARD_BYTES: usize = 64 << 20;
-/// Maximum time for that.
+/// Maximum time for which bytes above the limit are read and discarded.
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Marks the end of a limited body that was longer than allowed.
@@ -31,8 +31,8 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
 
 /// Rejects a body by its `Content-Length` if reading it would be useless.
 ///
-/// That is the case if the caller waits for permission to send (`Expect: 100-continue`). It is also
-/// the case if the body announces more bytes than the server would discard.
+/// Reading is useless if the caller waits for permission to send (`Expect: 100-continue`), or if
+/// the body announces more bytes than the server would discard.
 ///
 /// # Errors
 /// Fails with 413 `too_many_bytes`.
@@ -47,8 +47,8 @@ pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Res
     if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
 }
 
-/// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest is discarded
-/// before the error.
+/// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest of the body
+/// is discarded before the error.
 pub(super) fn limited(body: Body, limit: usize) -> Body {
     let state = (body.into_data_stream(), 0_usize);
     Body::from_stream(futures::stream::try_unfold(state, move |(mut stream, seen)| async move {

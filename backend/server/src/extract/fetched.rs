@@ -34,8 +34,8 @@ impl FetchReservation {
     /// Waits for memory for `images` images of a request. Call it before the first fetch.
     ///
     /// The sizes are not known yet, so each image gets memory for the maximum size. All memory is
-    /// reserved in one step, because a holder that waits for more could block others. A caller's
-    /// share leaves memory for the fetches of other callers.
+    /// reserved in one step, because a holder that waits for more could block others. The caller's
+    /// share is smaller than the budget, so other callers can still fetch images.
     ///
     /// # Errors
     /// Fails with 429 if no memory becomes available until shortly before the request's deadline.

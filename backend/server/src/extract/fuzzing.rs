@@ -1,5 +1,6 @@
-//! Contains entry points for the fuzz targets: JSON and multipart bodies without a running service.
-//! They call the same functions as the extractors and contain no logic of their own.
+//! Contains entry points for the fuzz targets, which read JSON and multipart bodies without a
+//! running service. The entry points call the same functions as the extractors and contain no
+//! further logic.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
 use super::{json, multipart, query, structure};
 use crate::ApiError;
@@ -45,9 +46,9 @@ pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiErr
 /// A part of a multipart body.
 #[derive(Debug)]
 pub struct Part {
-    /// Its name.
+    /// The name of the part.
     pub name: String,
-    /// Its content, or the reason why it cannot be used.
+    /// The content of the part, or the reason why it cannot be used.
     pub bytes: Result<Bytes, ApiError>,
 }
 
@@ -56,9 +57,9 @@ pub struct Part {
 pub struct PartLimits {
     /// Maximum number of parts.
     pub count: usize,
-    /// Maximum bytes of one part.
+    /// Maximum size of one part, in bytes.
     pub part_bytes: usize,
-    /// Maximum bytes of the body.
+    /// Maximum size of the body, in bytes.
     pub body_bytes: usize,
 }
 

@@ -1,5 +1,6 @@
-//! Reads images from requests: a multipart part, a raw body, or JSON with a URL or base64. Every
-//! operation with an image uses this module. Decoding of the pixels is in the crate `vision`.
+//! Reads images from requests. An image is a multipart part, a raw body, or a URL or base64 in
+//! JSON. Every operation with an image uses this module. Decoding of the pixels is in the crate
+//! `vision`.
 use super::{body, fetched, json, multipart};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
@@ -83,7 +84,8 @@ impl BodyFormat {
     ///
     /// # Errors
     /// Fails with 415 for any other content type, or if there is none. A page of another site can
-    /// send a body without a type, or with one of the three form types, without a CORS preflight.
+    /// send a body without a type, or with one of the three form types, and the browser does not
+    /// make a CORS preflight.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let media = json::media_type(headers);
         match media.as_str() {
@@ -148,7 +150,8 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
-/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or twice `image`.
+/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or two parts
+/// `image`.
 pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {

@@ -12,7 +12,7 @@ use serde_json::error::Category;
 /// all other tasks of that thread.
 const MAX_INLINE_BYTES: usize = 64 << 10;
 
-/// Contains a JSON body without images.
+/// Holds the value of a JSON body without images.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {

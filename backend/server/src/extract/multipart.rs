@@ -28,8 +28,8 @@ pub(super) struct Part {
 
 /// Reads all parts in order.
 ///
-/// An error of the whole body is an unknown part or too many parts. After such an error the rest is
-/// read and discarded, so that the caller has sent everything before the response.
+/// An unknown part or too many parts are errors of the whole body. After such an error, the rest of
+/// the body is read and discarded, so that the caller has sent everything before the response.
 pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, ApiError> {
     body::check_length(request.headers(), limits.body_bytes, "the body")?;
     let mut request = request.map(|inner| body::limited(inner, limits.body_bytes));

@@ -9,7 +9,7 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor}
 use std::borrow::Cow;
 use std::fmt;
 
-/// Contains the parameters of a request as a struct with `#[serde(default, deny_unknown_fields)]`.
+/// Holds the parameters of a request as a struct with `#[serde(default, deny_unknown_fields)]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -33,7 +33,7 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     T::deserialize(MapDeserializer::<_, QueryError>::new(map)).map_err(|error| error.into_problem(&pairs))
 }
 
-/// One value. It knows its key, so that an error can name it.
+/// One value with its key, so that an error can name the key.
 struct Text<'a> {
     key: &'a str,
     text: &'a str,

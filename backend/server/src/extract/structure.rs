@@ -1,8 +1,8 @@
 //! Checks the structure of a JSON text before it is parsed into values.
 //!
 //! This check needs memory only in proportion to the depth of the text. The parsed values of a text
-//! with many small values can take many times its length. So this module limits the number of
-//! values, their depth and their names in one pass.
+//! with many small values can take many times the memory of the text. This module therefore limits
+//! the number of values, their depth and their names in one pass.
 use super::{NO_NUL, NUL};
 use crate::{ApiError, Code};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-/// Maximum number of values in a body, including arrays and objects. No operation needs that many.
-/// Their parsed form takes at most about one megabyte.
+/// Maximum number of values in a body, including arrays and objects. No operation needs this number
+/// of values. The parsed form of all values takes at most about one megabyte.
 pub(super) const MAX_VALUES: usize = 20_000;
 /// Maximum number of characters of a field name that a problem repeats.
 const MAX_NAME_CHARS: usize = 200;

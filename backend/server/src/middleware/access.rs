@@ -1,7 +1,7 @@
 //! Authenticates the caller of every operation of the API.
 //!
-//! It looks up the key, checks the scope that the operation's `Spec` requires, and adds a `Caller`
-//! to the request for the handler.
+//! This layer looks up the key, checks the scope that the operation's `Spec` requires, and adds a
+//! `Caller` to the request for the handler.
 use super::Api;
 use crate::auth::{Caller, CallerId, Peer, check_scope, credentials};
 use crate::config::Auth;

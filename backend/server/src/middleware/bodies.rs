@@ -22,15 +22,17 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
 
-/// Bodies of up to this many bytes are not counted. Small control requests therefore succeed while
-/// images wait for memory. Uncounted bodies need little memory, because the number of connections
-/// is limited.
+/// Bodies with at most this number of bytes are not counted. Small control requests therefore
+/// succeed while images wait for memory. Uncounted bodies need little memory, because the number of
+/// connections is limited.
 const UNCOUNTED: u64 = 64 << 10;
-/// Copies of a JSON body that exist at the same time. First, the text and its strings. Later, a
-/// string, the same string without line breaks, and the decoded image.
+/// Maximum number of copies of the content of a JSON body that exist at the same time. At first,
+/// these are the text and its strings. Later, these are a string, the same string without line
+/// breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Rejects a body without a content type. Counts every other body until the response is ready.
+/// Rejects a body without a content type. Counts the memory of every other body until the response
+/// is ready.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
     if let Err(error) = check_type(&api.operations, &request) {
         crate::extract::drop_unread(request).await;
@@ -84,8 +86,8 @@ struct CountingRule {
 }
 
 impl CountingRule {
-    /// Returns the bytes to reserve after `arrived` bytes. It adds 50 %, because the read buffer
-    /// grows by about the same factor.
+    /// Returns the bytes to reserve after `arrived` bytes. The result includes an additional 50 %,
+    /// because the read buffer grows by about the same factor.
     fn bytes_to_reserve(self, arrived: u64) -> u64 {
         self.copies * (arrived + (arrived / 2).max(UNCOUNTED)).min(self.expected_bytes.max(arrived))
     }
@@ -108,7 +110,7 @@ fn counted(body: Body, rule: CountingRule, reservation: Arc<Mutex<BodyReservatio
         {
             held.release();
             drop(held);
-            // The rest is read so that the sender receives the error response.
+            // The rest of the body is read so that the sender receives the error response.
             discard_rest(&mut stream).await;
             return Err(axum::Error::new(refusal));
         }

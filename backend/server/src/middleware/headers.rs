@@ -7,9 +7,9 @@ use axum::response::Response;
 /// Policy for responses of the API, which are data. Nothing in them may be executed or framed.
 const API_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
-/// Policy for the page. It loads only files of this server. Trusted types without a policy forbid
-/// `innerHTML`, so no text on the page can become a script. The page shows selected images, and
-/// images fetched with a key, as blob URLs.
+/// Policy for the web page, which loads only files of this server. Trusted types without a policy
+/// forbid `innerHTML`, so no text on the web page can become a script. The web page shows selected
+/// images, and images fetched with a key, as blob URLs.
 const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -19,7 +19,7 @@ const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; \
      font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
-/// The page may use the camera. No other device is needed.
+/// The web page may use the camera. It needs no other device.
 const PERMISSIONS: HeaderValue = HeaderValue::from_static(
     "camera=(self), microphone=(), geolocation=(), display-capture=(), payment=(), usb=()",
 );

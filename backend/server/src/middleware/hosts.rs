@@ -2,8 +2,8 @@
 //! as its host. A change must come from a page of this service, or from a client that is not a
 //! browser.
 //!
-//! With keys this module checks nothing. A page of another site cannot know a key, and the service
-//! uses no cookies.
+//! If keys are used, this module checks nothing. A page of another site cannot know a key, and the
+//! service uses no cookies.
 use super::Api;
 use crate::config::{Auth, Config};
 use crate::hosts::{Authority, Origin};
@@ -21,7 +21,7 @@ pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) 
     match check(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
         Err(error) => {
-            // The rest is read so that the sender receives the error response.
+            // The body is read so that the sender receives the error response.
             crate::extract::drop_unread(request).await;
             error.into_response()
         }
@@ -45,7 +45,7 @@ fn check(config: &Config, operations: &Operations, request: &Request) -> Result<
 }
 
 /// Returns the host that a request names. The `Host` header must occur exactly once. If the request
-/// target has a host too, it must be allowed as well.
+/// target also contains a host, that host must be allowed as well.
 fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, ApiError> {
     let mut named = headers.get_all(header::HOST).iter();
     let (first, second) = (named.next(), named.next());
@@ -75,7 +75,7 @@ fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Ap
 }
 
 /// Checks the origin of a change. Browsers send `Origin` with every request that may change
-/// something, and most also send `Sec-Fetch-Site`. A page can set neither.
+/// something, and most also send `Sec-Fetch-Site`. A page can set neither of these headers.
 fn check_origin(config: &Config, headers: &HeaderMap, host: &Authority) -> Result<(), ApiError> {
     let refuse = |name: &HeaderName, value: &str| {
         let sentence =

@@ -1,5 +1,5 @@
-//! Contains the layers around every handler. They run in this order: request id, logs and metrics,
-//! CORS, headers, panics, timeout, hosts and origins.
+//! Contains the layers around every handler. The layers run in this order: request id, logs and
+//! metrics, CORS, headers, panics, timeout, hosts and origins.
 //!
 //! The layers for retries of reads, memory for bodies and database connections run after
 //! authentication (`access`).

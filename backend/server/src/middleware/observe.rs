@@ -7,7 +7,8 @@ use axum::response::Response;
 use std::time::Instant;
 use tracing::Instrument;
 
-/// Counts a request in flight. Dropping it decrements the gauge, also if the caller disconnected.
+/// Counts a request in flight. Dropping it decrements the gauge, even if the caller has
+/// disconnected.
 struct InFlight;
 
 impl InFlight {
@@ -24,7 +25,7 @@ impl Drop for InFlight {
 }
 
 /// Records one request. The labels are the route's template and a known method, so callers cannot
-/// create new time series.
+/// cause new time series.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let method = method_label(request.method());
     let route = request

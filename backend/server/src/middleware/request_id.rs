@@ -10,7 +10,7 @@ use uuid::Uuid;
 const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Uses the caller's id if it is valid, so that a request can be followed through several services.
-/// Otherwise it creates a UUIDv7.
+/// Otherwise creates a UUIDv7.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let id = request
         .headers()

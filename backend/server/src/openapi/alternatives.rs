@@ -1,5 +1,5 @@
-//! Describes bodies that require exactly one of several fields (`Spec::one_of`): one schema for
-//! each field, so that the document accepts only the bodies that the service accepts.
+//! Describes bodies that require exactly one of several fields (`Spec::one_of`). Each field has its
+//! own schema, so that the document accepts only the bodies that the service accepts.
 use super::{body_schema, operations};
 use crate::operation::Operations;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 //! Closes the schemas of multipart forms, because `extract::multipart` rejects unknown parts. No
-//! attribute of a struct can declare this.
+//! attribute of a struct can declare that a schema is closed.
 use super::{body_schema, operations};
 use crate::operation::Operations;
 use utoipa::openapi::schema::{AdditionalProperties, Schema};

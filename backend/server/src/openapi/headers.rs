@@ -1,6 +1,6 @@
-//! Describes the headers of responses, each once for the whole document. A handler lists the
-//! headers of its own responses in `#[utoipa::path]`. This module adds the headers that follow from
-//! a status or a key.
+//! Describes each header of a response once for the whole document. A handler lists the headers of
+//! its own responses in `#[utoipa::path]`. This module adds the headers that follow from a status
+//! or a key.
 use super::operations;
 use super::problems::announces;
 use crate::Code;
@@ -144,7 +144,7 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
                 "429" => add("retry-after"),
                 _ => {}
             }
-            // Rejected requests do not count towards a limit.
+            // Rejected requests are not counted towards a limit.
             if guarded && !matches!(status.as_str(), "401" | "403") {
                 add("ratelimit");
                 add("ratelimit-policy");

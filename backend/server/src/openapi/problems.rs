@@ -24,7 +24,7 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
         codes.push(Code::OriginNotAllowed);
     }
     if matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
-        // Operations that read no body check the content type as well.
+        // Even operations that read no body check the content type.
         codes.push(Code::UnsupportedMediaType);
     }
     if spec.access != Access::Open {

@@ -1,5 +1,5 @@
-//! Registers handlers together with the `Spec` of their operations, and looks it up for a request.
-//! The middleware decides whether a request is allowed.
+//! Registers handlers together with the `Spec` of their operations, and looks up the `Spec` for a
+//! request. The middleware decides whether a request is allowed.
 use super::Spec;
 use crate::AppState;
 use axum::extract::{MatchedPath, Request};

@@ -1,4 +1,4 @@
-//! Shared types of large deletions: the dry run and its confirmation token.
+//! Defines types that large deletions share, for the dry run and its confirmation token.
 use serde::{Deserialize, Serialize};
 use store::extent::Extent;
 use utoipa::{IntoParams, ToSchema};

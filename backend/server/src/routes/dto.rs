@@ -142,8 +142,8 @@ impl From<vision::QualityReport> for Quality {
 }
 
 impl Quality {
-    /// Parses the stored quality. Returns `None` for a face without one, or with measures of an
-    /// earlier version.
+    /// Parses the stored quality. Returns `None` for a face without a stored quality, or with the
+    /// measures of an earlier version.
     pub(crate) fn from_stored(value: Option<serde_json::Value>) -> Option<Self> {
         serde_json::from_value(value?).ok()
     }
@@ -207,8 +207,8 @@ pub(crate) struct FirstSources {
 const SOURCE_OVERHEAD: usize = 200;
 
 impl ImageSources {
-    /// Returns the first places, at least one. A response with `lists` such lists divides its byte
-    /// limit for places equally among them.
+    /// Returns the first places, at least one. A response with `lists` lists of places divides its
+    /// size limit for places equally among the lists.
     pub(crate) fn first(&self, lists: usize) -> FirstSources {
         let share = MAX_SOURCES_BYTES / lists.max(1);
         let mut bytes = 0;

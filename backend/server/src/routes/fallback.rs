@@ -2,12 +2,12 @@
 use crate::{ApiError, Code};
 use axum::http::{Method, Uri};
 
-/// Responds to an unknown path of the API.
+/// Responds to a request for an unknown path of the API.
 pub(crate) async fn no_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, format!("the path {} does not exist; see /docs", uri.path()))
 }
 
-/// Responds to an unknown path of a process without an API.
+/// Responds to a request for an unknown path of a process without an API.
 pub(crate) async fn no_status_route(uri: Uri) -> ApiError {
     let detail = format!(
         "the path {} does not exist; a worker serves only /health/live, /health/ready and /metrics",
@@ -16,7 +16,7 @@ pub(crate) async fn no_status_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, detail)
 }
 
-/// Responds to a known path with a method that it does not have.
+/// Responds to a request for a known path with a method that the path does not support.
 pub(crate) async fn no_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {}", uri.path()))
 }

@@ -139,8 +139,8 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     let gone = app.ask(&ours, Method::DELETE, "/collections/ours", None).await;
     assert_eq!(gone.status(), StatusCode::ACCEPTED);
     ok(app.ask(&theirs, Method::GET, "/collections/theirs", None).await).await;
-    // The keys of the collection are deleted too. A process that has just checked a key finds no
-    // collection.
+    // The keys of the collection are deleted too. A process that has just checked a key no longer
+    // finds the collection.
     let after = app.ask(&ours, Method::GET, "/faces", None).await.status();
     assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");
     let (_, all) = app.key(None, &[Scope::Admin]).await;

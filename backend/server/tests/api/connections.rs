@@ -1,4 +1,4 @@
-//! Tests the limits of connections, and the handling of open connections at shutdown.
+//! Tests the limits on connections, and the handling of open connections at shutdown.
 use crate::support::{App, Models, Options};
 use server::Config;
 use std::time::Duration;
@@ -46,7 +46,7 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
     let mut silent = connect(&app).await;
     let mut idle = connect(&app).await;
     assert!(ask(&mut idle).await.starts_with("HTTP/1.1 200"));
-    // The reads return only because the server closes the connections.
+    // The reads end only because the server closes the connections.
     for stream in [&mut half, &mut silent, &mut idle] {
         assert_eq!(rest(stream).await, "");
     }

@@ -82,7 +82,7 @@ async fn no_key_gains_anything_by_making_another() {
     )
     .await;
 
-    // These keys are invalid for every caller.
+    // No caller may create these keys.
     let (_, operator) = app.key(None, Scope::ALL).await;
     for (changes, name) in [
         (json!({"scopes": []}), "scopes"),

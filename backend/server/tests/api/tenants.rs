@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Ids and names of another collection, or ids and names that do not exist.
+/// Ids and names of resources in another collection, or ids and names that do not exist.
 #[derive(Clone, Debug)]
 struct Names {
     collection: String,

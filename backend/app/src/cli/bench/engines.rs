@@ -25,7 +25,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
         notes.push("no GPU was measured: GPU_BACKEND is cpu".to_owned());
         return Ok((sides, notes));
     }
-    // A library without any GPU provider needs no attempt, and no warnings about it.
+    // If the library has no GPU provider, no GPU engine is started and no warning is logged.
     if let Some(cpu) = sides.first() {
         let report = cpu.analyzer.engine().report();
         if report.is_cpu_only() {
@@ -50,7 +50,7 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
     Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
 }
 
-/// Returns a configuration whose queue has a place for every face of all concurrent images. The
+/// Returns a configuration whose queue has room for every face of all concurrent images. The
 /// benchmark measures speed, so no request may be rejected.
 fn with_large_queue(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
@@ -65,9 +65,9 @@ pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: Vec::new(), force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
-/// Returns a configuration that runs on the GPU all operations except those whose own variable is
-/// false. An operation specified on the command line always runs on the GPU. A fallback to the CPU
-/// is reported, and is not an error.
+/// Returns a configuration that runs on the GPU all operations except those that are disabled by
+/// their own variable. An operation specified on the command line always runs on the GPU. A
+/// fallback to the CPU is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     let named = match (args.operation, args.targets().as_slice()) {
         (OperationArg::All | OperationArg::Pipeline, _) => None,

@@ -79,7 +79,7 @@ enum Sizes {
 }
 
 impl BenchArgs {
-    /// Returns the path of the trace, which starts before the command does.
+    /// Returns the path of the trace file. The trace starts before the command.
     pub(super) fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
@@ -196,7 +196,7 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     Ok(Exit::of(succeeded, failed))
 }
 
-/// Returns the plan as the report describes it.
+/// Returns the plan in the form that the report contains.
 fn reported(args: &BenchArgs, pictures: &[Pictures]) -> PlanReport {
     let drawn = || "drawn".to_owned();
     PlanReport {

@@ -4,8 +4,8 @@ use crate::config::Settings;
 use crate::progress;
 use bench::{BatchSearch, SearchReport, Side};
 
-/// Measures batch sizes. On a GPU, each batch size has an engine of its own. On the CPU, all steps
-/// use the engine of `sides`.
+/// Measures batch sizes. On a GPU, each batch size has a separate engine. On the CPU, all steps use
+/// the engine of `sides`.
 pub(super) async fn batch_size(
     settings: &Settings,
     args: &BenchArgs,

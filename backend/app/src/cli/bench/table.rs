@@ -8,7 +8,8 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 
 /// Returns two tables, the summary and the notes.
 pub(super) fn text(report: &Report) -> String {
-    // Some cells contain two values, because twelve columns would not fit the width of a page.
+    // Some cells contain two values, because twelve columns would exceed the maximum width of a
+    // table.
     let mut speeds = table_with_unbroken(
         &[0],
         [

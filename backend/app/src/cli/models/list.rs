@@ -44,7 +44,7 @@ pub(super) fn run(
     Ok(Exit::Success)
 }
 
-/// Returns the description of a pack: rows of a label and a text.
+/// Returns the description of a pack as rows, each with a label and a text.
 fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("description", pack.description.clone()),
@@ -106,7 +106,7 @@ fn matching(embedder: &ModelFile) -> String {
     }
 }
 
-/// Describes the computing time of one core per face and per canvas, if both were measured.
+/// Describes the time that one core needs per face and per canvas, if both times were measured.
 fn cost(pack: &Pack) -> Option<String> {
     let embedder = pack.file(ModelKind::Embedder)?.cpu_ms?;
     let detector = pack.file(ModelKind::Detector)?.cpu_ms?;

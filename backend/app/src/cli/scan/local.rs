@@ -40,7 +40,8 @@ pub(super) async fn run(
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let result = feed(settings, &scan, &found, signal).await;
-    // Also runs after a failure, because the record must not remain in the state of a running scan.
+    // The scan is finished even after a failure, because its record must not remain in the state of
+    // a running scan.
     let crawl = scan.finish(signal.is_cancelled() || result.is_err()).await;
     let files = result?;
     Ok(LocalScan { crawl: crawl?, files })
@@ -82,7 +83,8 @@ async fn feed(
     Ok(tally.files)
 }
 
-/// Processes one file and settles its row. Errors are those that affect all files (the database).
+/// Processes one file and settles its row. Fails only with errors that affect all files, such as
+/// those of the database.
 async fn one(scan: &Scan, row: Admitted, limit: usize) -> anyhow::Result<FileOutcome> {
     let path = Url::parse(&row.url).ok().and_then(|url| url.to_file_path().ok());
     let path = path.with_context(|| format!("the ledger contains {}, which is not a file", row.url))?;

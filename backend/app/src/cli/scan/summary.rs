@@ -98,7 +98,7 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
     }
 }
 
-/// Counts from the ledgers, so that they are complete even after errors.
+/// The counts are read from the ledgers, so that they are complete even after errors.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     collection: String,
@@ -114,7 +114,7 @@ pub(super) struct Summary {
     seconds: f64,
     images_per_second: f64,
     interrupted: bool,
-    /// One entry per file, in the order in which they finished.
+    /// One entry per file, in the order in which the files were finished.
     pub(super) files: Vec<FileOutcome>,
 }
 

@@ -35,7 +35,7 @@ fn attacks(world: &World) -> Vec<Attack> {
     };
     let face = &world.faces[0];
     let json = |bytes| Sent::Bytes("application/json", bytes);
-    // A caller with `analyze`: bodies and images.
+    // A caller with the scope `analyze` sends bodies and images.
     let detect = "/faces/detect";
     add(
         "json of many values",
@@ -118,7 +118,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Json(json!({"url": format!("{}/drip.jpg", world.hostile_site)})),
         REFUSED,
     );
-    // A caller with `read` or `search`: data of other tenants, and endless lists.
+    // A caller with the scope `read` or `search` requests data of other tenants, and endless lists.
     add("a stranger's face", "read", 2, Method::GET, &format!("/faces/{face}"), Sent::Nothing, &[404, 429]);
     add(
         "a stranger's crop",
@@ -148,7 +148,8 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Json(json!({"face_id": face})),
         &[404, 422, 429],
     );
-    // A caller with `crawl`: hostile sites, and seeds that do not fit into a row.
+    // A caller with the scope `crawl` crawls hostile sites, and sends seeds that do not fit into a
+    // row.
     let seeds = |seeds: Vec<String>| Sent::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
     add(
         "a crawl of the hostile site",
@@ -186,7 +187,8 @@ fn attacks(world: &World) -> Vec<Attack> {
         seeds(vec!["http://a.example/".into(); 100_000]),
         REFUSED,
     );
-    // A caller with `erase`: all data, all people, and data of other tenants.
+    // A caller with the scope `erase` tries to erase all data, all people, and data of other
+    // tenants.
     let everybody = testing::picture("ada.jpg");
     add(
         "erase everybody",
@@ -224,7 +226,8 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Nothing,
         &[404, 429],
     );
-    // Callers with `admin` and `keys`: names of other tenants, and keys with more scopes.
+    // Callers with the scopes `admin` and `keys` use the names of other tenants, and request keys
+    // with more scopes.
     add(
         "a stranger's name",
         "admin",

@@ -1,4 +1,5 @@
-//! Attacks with connections: slow senders, slow readers, floods of keys and of event streams.
+//! Attacks with connections of slow senders and slow readers, and with floods of keys and of event
+//! streams.
 use super::{Attacks, PAUSE};
 use crate::world::World;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Test support: one engine for all tests, and one [`World`] (database, blobs, worker) per test.
+//! Provides one engine for all tests, and one [`World`] (database, blobs, worker) per test.
 
 mod site;
 
@@ -31,7 +31,7 @@ async fn start(pack: impl FnOnce() -> ResolvedPack + Send + 'static) -> Engine {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-/// Returns the engine on the default pack.
+/// Returns the engine with the default pack.
 pub(crate) async fn engine() -> Engine {
     ENGINE.get_or_init(|| start(testing::pack)).await.clone()
 }
@@ -206,8 +206,8 @@ pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
 }
 
-/// Polls until `probe` returns a value or four minutes have passed. Processing all
-/// images of crowds takes one minute on a busy machine.
+/// Polls until `probe` returns a value or four minutes have passed. On a busy machine, processing
+/// all the photographs of crowds takes one minute.
 pub(crate) async fn wait_for<T>(mut probe: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_secs(240);
     while Instant::now() < deadline {

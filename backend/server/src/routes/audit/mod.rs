@@ -1,4 +1,4 @@
-//! The audit log.
+//! Operations on the audit log.
 mod list;
 
 use crate::operation::Routes;

@@ -68,8 +68,8 @@ pub(super) async fn create_collection(
     JsonBody(body): JsonBody<CreateCollection>,
 ) -> Result<Response, ApiError> {
     if caller.bound_to().is_some() {
-        // This also applies if the name is free, so that a tenant cannot find out which names
-        // others use.
+        // The request is rejected even if the name is free, so that a tenant cannot find out which
+        // names others use.
         return Err(insufficient(
             Scope::Admin,
             "this operation requires a key for all collections with the scope admin",

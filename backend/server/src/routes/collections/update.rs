@@ -79,8 +79,8 @@ pub(super) async fn update_collection(
     }
     let old = find(&caller, which).await?;
     if caller.bound_to().is_some() && body.name.as_ref().is_some_and(|name| *name != old.name) {
-        // This also applies if the name is free, so that a tenant cannot find out which names
-        // others use.
+        // The request is rejected even if the name is free, so that a tenant cannot find out which
+        // names others use.
         let sentence = "a change of the name requires a key for all collections with the scope admin";
         return Err(insufficient(Scope::Admin, sentence));
     }

@@ -54,8 +54,8 @@ pub(super) async fn find(caller: &Caller, which: NameOrId) -> Result<Collection,
     })
 }
 
-/// Rejects invalid names of collections. A name in the form of an id could refer to a different
-/// collection in a path.
+/// Rejects invalid names of collections. In a path, a name that has the form of an id could refer
+/// to a different collection.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     let good = (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))

@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
-/// Default number of hours during which the previous secret also signs.
+/// Default number of hours during which messages are also signed with the previous secret.
 const OVERLAP_HOURS: u64 = 24;
 
 /// Options of a new webhook secret.

@@ -69,7 +69,8 @@ pub(super) async fn follow_crawl(
             };
             let over = crawl.is_over();
             let event = Event::default().event(if over { "done" } else { "progress" });
-            // A crawl is plain data, so this does not fail. A failure would end the stream.
+            // A crawl is plain data, so serialising it does not fail. A failure would end the
+            // stream.
             let event = event.json_data(CrawlView::new(&watcher.caller, Snapshot::clone(&crawl))).ok()?;
             let follow = if over { Follow::Over } else { Follow::After(crawl) };
             Some((Ok(event), (watcher, follow)))

@@ -16,8 +16,8 @@ use store::export::{ExportedImage, ExportedPage};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-/// Number of images per read. It bounds the memory of a stream, regardless of the length of the
-/// crawl and the speed of the reader.
+/// Number of images per read. This number bounds the memory for a stream, regardless of the length
+/// of the crawl and the speed of the reader.
 const PAGE: i64 = 100;
 
 /// The format of the lines.

@@ -1,4 +1,4 @@
-//! Crawls: their creation, progress, control and export.
+//! Operations that create, report, control and export crawls.
 mod cancel;
 mod create;
 mod delete;

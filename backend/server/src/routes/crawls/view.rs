@@ -142,13 +142,13 @@ impl CrawlView {
         }
     }
 
-    /// Loads the counts of a crawl and converts both for the caller.
+    /// Loads the counts of a crawl and converts the crawl and the counts for the caller.
     pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
         let progress = caller.store().crawl_progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
-    /// Loads a crawl by id with its counts, and converts them for the caller.
+    /// Loads the crawl with this id and its counts, and converts both for the caller.
     pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
         let crawl = caller.store().crawl(id).await?;
         Self::of(caller, crawl).await

@@ -155,7 +155,7 @@ pub(super) async fn create_erasure(
             let is_normal =
                 |url: &str| crawler::urls::parse_address(url).is_ok_and(|normal| normal.as_str() == url);
             // The first spelling is the normal form of the address. Earlier versions stored the
-            // others.
+            // other spellings.
             let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
             suppressions.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
         }

@@ -1,5 +1,5 @@
-//! Entry point for the fuzz target of erasures. It reads query and body as `POST /erasures` does,
-//! without a database or a model.
+//! Contains the entry point for the fuzz target of erasures. The entry point reads query and body
+//! as `POST /erasures` does, without a database or a model.
 pub(crate) use super::target::ErasureBody;
 
 use super::target::{TargetInput, address};

@@ -1,5 +1,5 @@
-//! Reads the target of an erasure: a likeness in an image, a face, an image, a person, or the
-//! images found at an address.
+//! Reads the target of an erasure, which is a likeness in an image, a face, an image, a person, or
+//! the images found at an address.
 use super::create::ErasureParams;
 use super::threshold::erasure_threshold;
 use crate::auth::Caller;
@@ -65,7 +65,7 @@ pub(crate) struct ErasureBody {
 pub(super) struct ResolvedTarget {
     pub(super) target: Target,
     pub(super) collection: Collection,
-    /// Identifies the target among others of its kind: its id or address. For a likeness, this is
+    /// Identifies the target among others of its kind by its id or address, or, for a likeness, by
     /// the hash of the image and the index of the face.
     pub(super) digest: String,
 }
@@ -174,7 +174,7 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
 
 /// Returns the normal form of an address and other spellings under which it can be stored. Links to
 /// pages are stored in the spelling that the operator's rules produce. Earlier versions stored the
-/// addresses of enrolled images as sent.
+/// addresses of enrolled images as the callers sent them.
 async fn spellings(
     state: &AppState,
     caller: &Caller,

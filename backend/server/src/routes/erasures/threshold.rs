@@ -3,8 +3,8 @@ use crate::{ApiError, Code};
 use pipeline::{MatchThreshold, ThresholdSource};
 
 /// Returns the threshold that an erasure uses. It is at least 0, because faces of one person never
-/// have a negative cosine. `model` is the embedding model's own threshold, at which its rate of
-/// false matches was measured (`models.toml`).
+/// have a negative cosine. `model` is the embedding model's own threshold, at which the false match
+/// rate was measured (`models.toml`).
 ///
 /// # Errors
 /// Fails with 422 for a threshold below that of the model, from any source, unless `force` is set.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 
-/// A face of an image in a request, with the description of both.
+/// A face of an image in a request, with the descriptions of the face and of the image.
 pub(crate) struct Likeness {
     pub(crate) embedding: Embedding,
     pub(crate) image: ImageInfo,

@@ -250,7 +250,8 @@ pub(super) async fn search_faces(
     }))
 }
 
-/// Returns faces, or subjects by their best face, each with its subject.
+/// Returns the matching faces, or the best face of each matching subject. Each face is returned
+/// with its subject.
 async fn hits(
     store: &Store,
     query: &SearchQuery,

@@ -83,7 +83,7 @@ pub(crate) async fn with_sources(state: &AppState, faces: Vec<Face>) -> Result<V
         .collect())
 }
 
-/// Returns the sources of several images.
+/// Returns the places where several images were found, by image.
 pub(crate) async fn sources_by_image(
     state: &AppState,
     mut images: Vec<Uuid>,

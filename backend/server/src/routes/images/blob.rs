@@ -4,9 +4,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// Returns a blob as a response, or `None` if it no longer exists. Keys are content addresses, so
-/// the key is the entity tag. Browsers revalidate each time (`no-cache`), so that an erased image
-/// is not shown from a cache.
+/// Returns a blob as a response, or `None` if it no longer exists. Keys are derived from the
+/// content, so the key is the entity tag. Browsers revalidate each time (`no-cache`), so that an
+/// erased image is not shown from a cache.
 pub(crate) async fn blob_answer(
     state: &AppState,
     key: &str,

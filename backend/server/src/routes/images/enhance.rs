@@ -64,15 +64,16 @@ pub(super) async fn enhance_image(
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
 }
 
-/// Memory for a response, from the budget of all callers and the share of this caller.
+/// The memory for a response, taken from the budget for all callers and from the share of this
+/// caller.
 struct ResponseReservation {
     held: Share,
     share: CallerShare,
 }
 
 impl ResponseReservation {
-    /// Reserves the memory or fails immediately. It does not wait, because the request holds the
-    /// memory of an image, for which others may be waiting.
+    /// Reserves the memory or fails immediately. This function does not wait, because the request
+    /// holds the memory for an image, and other requests may be waiting for that memory.
     fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
         let mut share = state.response_shares.open();
         let held = if share.grow(bytes) { state.response_memory.try_take(bytes) } else { None };
@@ -81,7 +82,7 @@ impl ResponseReservation {
     }
 }
 
-/// An enhanced image, with its memory until it has been sent.
+/// An enhanced image, with the memory that is reserved for it until it has been sent.
 struct EnhancedFile {
     file: Vec<u8>,
     _reservation: ResponseReservation,
@@ -108,7 +109,7 @@ fn prefers_jpeg(headers: &HeaderMap) -> bool {
             (media, weight.unwrap_or(1.0))
         })
         .collect();
-    // The most specific range that fits decides.
+    // The most specific media range that matches determines the weight.
     let weight = |media: &str| {
         let of = |range: &str| ranges.iter().find(|(name, _)| name == range).map(|(_, weight)| *weight);
         of(media).or_else(|| of("image/*")).or_else(|| of("*/*")).unwrap_or(0.0)

@@ -41,7 +41,7 @@ pub(super) async fn get_image(
         FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
     let faces = store.faces(&filter, None, MAX_FACES).await?;
     let all_sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
-    // The response contains a list of sources per face, and one for the image.
+    // The response contains one list of sources for each face, and one for the image.
     let sources = all_sources.first(faces.len() + 1);
     let faces = faces.into_iter().map(|face| StoredFace::new(face, sources.clone())).collect();
     Ok(Json(ImageAnswer { image: StoredImage::new(image, sources), faces }))

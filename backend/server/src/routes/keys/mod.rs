@@ -1,4 +1,4 @@
-//! API keys. A caller with the scope `keys` creates, lists and revokes them.
+//! Operations on API keys. A caller with the scope `keys` creates, lists and revokes keys.
 mod create;
 mod current;
 mod list;

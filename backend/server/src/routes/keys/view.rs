@@ -83,7 +83,7 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// Returns the calling key for changes of keys. While the service requires no keys, such changes
+/// Returns the calling key for changes of keys. If the service requires no keys, changes of keys
 /// fail. Otherwise anyone could create a key that still works after keys are required.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Serves the web page at `GET /`. The page uses only this API.
+//! Serves the web page at `GET /`. The web page uses only this API.
 use crate::AppState;
 use crate::routes::fallback::no_route;
 use axum::Router;
@@ -12,15 +12,15 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// The files of the page, which are served without a build step. They are embedded in the binary;
-/// debug builds read the folder at each request.
+/// The files of the web page, which are served without a build step. They are embedded in the
+/// binary; debug builds read the folder at each request.
 #[derive(RustEmbed)]
 #[folder = "assets/"]
 struct Assets;
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Returns the routes of the page and of the files that it loads.
+/// Returns the routes of the web page and of the files that it loads.
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
         .route("/", get(index))
@@ -39,8 +39,8 @@ async fn asset(Path(path): Path<String>, uri: Uri, headers: HeaderMap) -> Respon
     }
 }
 
-/// Returns a module with the explanation of each [`Reason`], so that the page has no table of its
-/// own.
+/// Returns a module with the explanation of each [`Reason`], so that the web page needs no separate
+/// table.
 async fn reasons(headers: HeaderMap) -> Response {
     static MODULE: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
         let table: BTreeMap<_, _> = Reason::ALL.iter().map(|reason| (reason, reason.explanation())).collect();
@@ -52,8 +52,8 @@ async fn reasons(headers: HeaderMap) -> Response {
     respond(module.as_str(), HeaderValue::from_static(JAVASCRIPT), tag.clone(), &headers)
 }
 
-/// Returns a file of the page. Browsers revalidate every file each time (`no-cache`, entity tag),
-/// so a new version of the service never uses files of an old one.
+/// Returns a file of the web page. Browsers revalidate every file each time (`no-cache`, entity
+/// tag), so a new version of the service never uses files of an old one.
 fn file(path: &str, request: &HeaderMap) -> Option<Response> {
     let content_type = HeaderValue::from_static(content_type(path)?);
     let EmbeddedFile { data, metadata } = Assets::get(path)?;
@@ -65,7 +65,7 @@ fn entity_tag(sha256: &[u8; 32]) -> HeaderValue {
         .expect("hexadecimal digits are visible")
 }
 
-/// Returns the content, or status 304 if the client has it.
+/// Returns the content, or status 304 if the client already has the content.
 fn respond(
     content: impl IntoResponse,
     content_type: HeaderValue,
@@ -80,7 +80,7 @@ fn respond(
     }
 }
 
-/// Returns the content type of a file of the page. Other kinds of files are not served.
+/// Returns the content type of a file of the web page. Other kinds of files are not served.
 fn content_type(path: &str) -> Option<&'static str> {
     Some(match path.rsplit_once('.')?.1 {
         "html" => "text/html; charset=utf-8",

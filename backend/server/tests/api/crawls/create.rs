@@ -119,7 +119,8 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
 #[tokio::test]
 async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    // A list shows at most 100 seeds and 16 KiB of them. The limits apply to short and long seeds.
+    // A list shows at most 100 seeds, with a total size of at most 16 KiB. The limits apply to
+    // short and long seeds.
     for (bytes, shown) in [(30, 100), (1 << 10, 16), (8_000, 2)] {
         let seeds: Vec<String> = (0..120).map(|number| seed(number, bytes)).collect();
         let created = json_of(app.post_json("/crawls", &json!({"seeds": seeds})).await, StatusCode::CREATED);

@@ -6,7 +6,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::pages::{ImageUrlResult, NewImageUrl};
 
-/// Reads the events of a stream. It skips comments (keep-alive).
+/// Reads the events of a stream. Comments (keep-alive) are skipped.
 struct Events {
     response: Response,
     text: String,
@@ -67,7 +67,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
     assert_eq!((&last["state"], &last["counts"]["images"]["failed"]), (&json!("completed"), &json!(1)));
     assert_eq!(events.next().await, None);
 
-    // The stream of an ended crawl has one event.
+    // The stream of a crawl that has ended has one event.
     let mut again = Events::of(&app, id).await;
     assert_eq!(again.next().await, Some(("done".to_owned(), last)));
     assert_eq!(again.next().await, None);

@@ -1,4 +1,4 @@
-//! Tests `every` of `POST /crawls`: recurring crawls.
+//! Tests recurring crawls, that is, the field `every` of `POST /crawls`.
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;

@@ -1,5 +1,5 @@
-//! Tests `webhook` of `POST /crawls`: a receiver on the loopback interface receives signed
-//! messages.
+//! Tests the field `webhook` of `POST /crawls`. A receiver on the loopback interface receives
+//! signed messages.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, ok, problem};
 use axum::Router;
@@ -44,7 +44,7 @@ impl Message {
     }
 }
 
-/// Receives messages. It returns 503 for the first request to `/busy`, a redirect for `/moved`, 410
+/// Receives messages. Returns 503 for the first request to `/busy`, a redirect for `/moved`, 410
 /// for `/gone`, and 204 for all other requests.
 pub(super) struct Receiver {
     pub(super) url: String,

@@ -5,8 +5,8 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use server::{AppState, Config};
 
-/// Starts a service in which one call may delete `most` rows without a token. Crawls these images
-/// and returns the service and the crawl.
+/// Starts a service in which one call may delete `most` rows without a token. Crawls the given
+/// images and returns the service and the crawl.
 async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: most, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
@@ -85,8 +85,8 @@ async fn a_token_is_good_for_what_was_looked_at_alone() {
     forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
     refused(&app, and(target.clone(), json!({"confirm": String::from_utf8(forged).unwrap()})), "mismatch")
         .await;
-    // The signature covers the expiry time, so a later time is rejected. A past time is reported as
-    // expired before the signature is checked.
+    // The signature covers the expiry time, so a token with a changed, later time is rejected. A
+    // token whose time is past is reported as expired before its signature is checked.
     let (time, rest) = token.split_once('.').unwrap();
     let later = format!("{}.{rest}", time.parse::<u64>().unwrap() + 1);
     refused(&app, and(target.clone(), json!({"confirm": later})), "mismatch").await;

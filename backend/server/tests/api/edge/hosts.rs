@@ -1,5 +1,5 @@
-//! Tests the check of `Host`: without keys, the service accepts only requests whose `Host` names it
-//! (DNS rebinding).
+//! Tests the check of `Host`, which prevents DNS rebinding. Without keys, the service accepts only
+//! requests whose `Host` names the service.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, ok, problem};
 use reqwest::{Response, StatusCode};

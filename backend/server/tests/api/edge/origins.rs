@@ -1,4 +1,4 @@
-//! Tests the check of `Origin` and `Sec-Fetch-Site`: without keys, pages of other sites cannot
+//! Tests the check of `Origin` and `Sec-Fetch-Site`. Without keys, pages of other sites cannot
 //! change anything.
 use crate::support::keys::guarded;
 use crate::support::site::Site;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use server::Config;
 use store::keys::Scope;
 
-/// Path of a change that needs neither a body nor a row. An accepted request ends in 404.
+/// Path of a change that needs neither a body nor a row. The response to an accepted request is
+/// 404.
 const NOWHERE: &str = "/crawls/00000000-0000-7000-8000-000000000000/cancel";
 
 async fn spawn(config: Config) -> App {

@@ -1,4 +1,4 @@
-//! Tests event streams: all streams of a crawl share one query.
+//! Tests event streams. All streams of a crawl share one query.
 use crate::support::keys::guarded;
 use crate::support::{App, Models, Options, elsewhere, json_of, problem};
 use reqwest::{Response, StatusCode};

@@ -6,8 +6,8 @@ use crate::support::pages::Pages;
 use serde_json::{Value, json};
 use vision::{Frame, PerceptualHashes, crop, encode};
 
-/// Returns a copy with a white mark in the bottom right corner. The mark has `hundredths` percent
-/// of the width and half as many percent of the height.
+/// Returns a copy with a white mark in the bottom right corner. The mark is `hundredths` percent of
+/// the width wide, and half that percentage of the height high.
 fn marked(frame: &Frame, hundredths: u32) -> Frame {
     let mut marked = frame.clone();
     let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
@@ -64,8 +64,8 @@ fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
     let small = encode::jpeg(&crop::thumbnail(&whole, 500), 90);
     let mut large = whole.clone();
     if painted {
-        // Only the facial features are painted over, so the hashes of the whole image hardly
-        // change.
+        // Only the facial features are painted over, so the hashes of the whole image change very
+        // little.
         let head = vision::Rect { x: 665.0, y: 230.0, width: 110.0, height: 130.0 };
         crop::paint_over(&mut large, &head, 0.0);
     }

@@ -24,7 +24,7 @@ pub(crate) fn dump(app: &App) -> String {
     String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
 }
 
-/// Crawls one seed with additional options and returns the ended crawl.
+/// Crawls one seed with additional options and returns the crawl after it has ended.
 async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
     let mut body = json!({"seeds": [seed], "delay_ms": 0});
     body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());

@@ -13,7 +13,7 @@ fn found(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-/// Returns a service that has crawled these images, and the site.
+/// Returns a service that has crawled a site with the given images, and the site.
 async fn crawled(pictures: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();

@@ -15,7 +15,7 @@ async fn one_person_matches_and_two_do_not() {
         ok(app.post_parts(path, &[("image_b", picture("ben.jpg")), ("image_a", picture("ada.jpg"))]).await)
             .await;
     assert_eq!((&same["match"], &different["match"]), (&json!(true), &json!(false)));
-    // The similarities of the drawn people are like those of photographs.
+    // The similarities of drawn people are similar to those of people in photographs.
     assert!(same["similarity"].as_f64().unwrap() > 0.5, "{}", same["similarity"]);
     assert!(different["similarity"].as_f64().unwrap() < 0.3, "{}", different["similarity"]);
     // The parts may be in any order, because their names identify them.

@@ -1,5 +1,5 @@
-//! Tests damaged files in `POST /faces/detect`. Each returns a result or a 4xx problem, but never a
-//! 5xx.
+//! Tests damaged files in `POST /faces/detect`. The response is a result or a 4xx problem, but
+//! never a 5xx problem.
 use crate::support::{App, Models, Options};
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tests all ways to pass an image, and all errors of images.
+//! Tests all ways to pass an image, and all errors that concern an image.
 use crate::support::pictures::{avif, drawn, enormous, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, Options, field, ok, problem};

@@ -11,9 +11,9 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const HELD: &str = "request_bodies";
 const BUDGET: u64 = 1 << 20;
-/// Bodies of up to this many bytes are not counted.
+/// Bodies with at most this number of bytes are not counted.
 const UNCOUNTED: usize = 64 << 10;
-/// Size of a body in bytes. The budget is sufficient for one such body but not for two.
+/// Size of a body in bytes. The budget suffices for one such body but not for two.
 const BODY: usize = 700 << 10;
 const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -26,7 +26,7 @@ async fn announce(app: &App, framing: &str) -> TcpStream {
     announce_from(app, "127.0.0.1", "image/png", framing).await
 }
 
-/// Like [`announce`], with a given loopback address and content type.
+/// Works like [`announce`], with a given loopback address and content type.
 async fn announce_from(app: &App, from: &str, media: &str, framing: &str) -> TcpStream {
     let address = app.url.strip_prefix("http://").unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -75,7 +75,7 @@ async fn send(stream: &mut TcpStream, bytes: usize) {
 async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
-    // A JSON body counts three times, so each of these alone exceeds the budget.
+    // A JSON body is counted three times, so each of these bodies alone exceeds the budget.
     let mut slow = Vec::new();
     for _ in 0..2 {
         let mut stream = announce_from(&app, "127.0.0.1", "application/json", &framing).await;
@@ -178,7 +178,7 @@ async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
     wait_for_continue(&mut first).await;
     send(&mut first, BODY - 1).await;
     held(&app, BODY as u64 - 1024).await;
-    // A JSON body counts three times, so this one needs the whole budget.
+    // A JSON body is counted three times, so this one needs the whole budget.
     let image = json!({"image_base64": "A".repeat(400 << 10)});
     let refused = app.post_json("/faces/detect", &image).await;
     assert_eq!(refused.headers()["retry-after"], "1");
@@ -211,7 +211,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     stream.write_all(format!("{:x}\r\n", picture.len()).as_bytes()).await.unwrap();
     stream.write_all(&picture).await.unwrap();
     stream.write_all(b"\r\n0\r\n\r\n").await.unwrap();
-    // The body has been read and now waits for the memory of its pixels.
+    // The body has been read and now waits for memory for its pixels.
     until(&app, "bytes", HELD, (picture.len() as u64).next_multiple_of(1024)).await;
     drop(all);
     assert!(answer(stream).await.starts_with("HTTP/1.1 200"));
@@ -228,8 +228,8 @@ async fn images_that_are_fetched_have_room_of_their_own() {
     let held = image("/held.jpg");
     let first = tokio::spawn(async move { client.post(url).json(&held).send().await.unwrap() });
     site.asked.notified().await;
-    // Two images need more than the budget has left. They are fetched after the first request has
-    // its response.
+    // Two images need more than the free part of the budget. They are fetched after the response to
+    // the first request.
     let body = json!({"a": image("/text"), "b": image("/text")});
     let (client, url) = (elsewhere(), format!("{}/faces/compare", app.url));
     let second = tokio::spawn(async move { client.post(url).json(&body).send().await.unwrap() });

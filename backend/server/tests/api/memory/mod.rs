@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Side of the test images in pixels.
 const SIDE: u32 = 640;
-/// Bytes of one decoded test image.
+/// Size of one decoded test image, in bytes.
 const PICTURE: u64 = 640 * 640 * 3;
 
 /// Starts a service with room for `pictures` decoded images and with its own gauges.

@@ -1,4 +1,4 @@
-//! Tests the memory limit of decoded images.
+//! Tests the memory limit for decoded images.
 use super::{PICTURE, SIDE, gauge, spawn, until};
 use crate::support::pictures::drawn;
 use crate::support::{App, json_of, ok, problem};

@@ -167,7 +167,8 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
         clusters.iter().all(|c| c["face_count"] == 2 && c["name"].is_null() && c["best_face_id"].is_string())
     );
 
-    // The cluster that `ada_3.jpg` finds gets a name. From then on it is an enrolled subject.
+    // The cluster that `ada_3.jpg` finds gets a name. From then on, the cluster is an enrolled
+    // subject.
     let probe = picture("ada_3.jpg");
     let found = ok(app.post_raw("/faces/search?group_by=subject", "image/jpeg", probe).await).await;
     let id = found["matches"][0]["subject_id"].as_str().unwrap();

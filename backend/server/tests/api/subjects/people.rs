@@ -147,7 +147,7 @@ async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
     for query in ["", "?enrolled_images=delete"] {
         let refused = problem(ask(&writer, query).await, 403, "scope_missing").await;
         assert!(refused["detail"].as_str().unwrap().contains("enrolled_images=keep"), "{refused}");
-        // The scope is sufficient here. Only the face is missing.
+        // The scope is sufficient here, but the face does not exist.
         problem(ask(&eraser, query).await, 404, "not_found").await;
     }
     problem(ask(&writer, "?enrolled_images=keep").await, 404, "not_found").await;

@@ -277,7 +277,8 @@ fn own_client() -> reqwest::ClientBuilder {
         // Other code of the process may have installed a provider already. Any provider works.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
-    // This limit applies to each read. An event stream may last longer than that on a busy machine.
+    // This limit applies to each read. On a busy machine, an event stream may last longer than the
+    // limit.
     Client::builder().read_timeout(DEADLINE).redirect(reqwest::redirect::Policy::none())
 }
 

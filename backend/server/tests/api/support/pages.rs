@@ -1,4 +1,4 @@
-//! Serves a web site whose paths return what a test sets, with validators and redirects.
+//! Serves a web site. A test sets the response of each path, with validators and redirects.
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};

@@ -20,7 +20,7 @@ async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
     let failed = problem(app.get("/faces").await, 500, "internal").await;
     let text = failed.to_string().to_lowercase();
     assert!(!text.contains("pool") && !text.contains("sql") && !text.contains("postgres"), "{text}");
-    // The metrics are still available and count the failure.
+    // The metrics are still available, and the failure is counted.
     let metrics = app.get("/metrics").await.text().await.unwrap();
     assert!(metrics.contains("facecrawl_scrape_errors_total{source=\"queue\"}"), "{metrics}");
 }

@@ -31,7 +31,7 @@ async fn requests_and_the_queue_are_counted() {
     }
     assert!(!text.contains("stranger"), "callers must not create time series");
 
-    // A count that is missing now is exported as 0.
+    // A gauge that is missing from the current counts is exported as 0.
     app.state.services.queue.claim(&["counted".to_owned()], 1, "test").await.unwrap();
     let text = app.get("/metrics").await.text().await.unwrap();
     assert!(text.contains("facecrawl_queue_jobs{kind=\"counted\",state=\"available\"} 0"), "{text}");

@@ -11,8 +11,8 @@ pub(super) fn head(embeddings: bool) -> String {
 }
 
 /// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl
-/// found it. `sources` is the number of places; counting stops at 1,000. An embedding is one field
-/// with its components separated by spaces.
+/// found the image. `sources` is the number of places; counting stops at 1,000. An embedding is one
+/// field, in which spaces separate the components.
 pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
     let image = &exported.image;
     let first = exported.sources.sources.first();

@@ -15,7 +15,7 @@ pub(super) fn jsonl() -> String {
     jsonl::line(&exported())
 }
 
-/// Returns the head and the row of one image with one face.
+/// Returns the header row and the row of one image with one face.
 pub(super) fn csv() -> String {
     csv::head(false) + &csv::lines(&exported(), false)
 }

@@ -1,4 +1,4 @@
-//! Reads the probe of a search: the best face of an image, a stored face, or an embedding.
+//! Reads the probe of a search, which is the best face of an image, a stored face, or an embedding.
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
@@ -131,7 +131,7 @@ pub(in super::super) enum ProbeInfo {
 }
 
 impl ProbeInfo {
-    /// Returns the name of its kind in JSON and in the audit log.
+    /// Returns the name of the probe's kind in JSON and in the audit log.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Image { .. } => "image",

@@ -68,8 +68,8 @@ pub(in super::super) async fn enrol_faces(
     Query(params): Query<EnrolParams>,
     request: Request,
 ) -> Result<Json<EnrolAnswer>, ApiError> {
-    // This check precedes the reading of the body, so that no image is analysed for a subject that
-    // does not exist.
+    // This check runs before the body is read, so that no image is analysed for a subject that does
+    // not exist.
     let subject = caller.store().subject(id).await?;
     let (input, params) = match BodyFormat::of(request.headers())? {
         BodyFormat::Multipart => (Input::Image(one_part(request, &state).await?, None), params),

@@ -1,4 +1,4 @@
-//! Reads the input of an enrolment: an image, or faces that are already stored.
+//! Reads the input of an enrolment, which is an image or a list of faces that are already stored.
 use crate::extract::image::{ImageSource, SourceFields, resolve_with_url};
 use crate::extract::values::{Bounded, Score};
 use crate::routes::faces::ProfileParam;
