@@ -1,5 +1,5 @@
-//! Computes hashes, thumbnail, views, chips and quality of arbitrary landmarks for any picture that
-//! decodes.
+//! Computes hashes, thumbnail, views, chips and quality of arbitrary landmarks for any image that
+//! can be decoded.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use vision::{Detection, Limits, PerceptualHashes, Point, Profile, Rect, View, crop, decode, norm_crop, quality};

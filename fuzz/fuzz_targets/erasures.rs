@@ -1,5 +1,6 @@
-//! Reads arbitrary requests that erase. An accepted request has one target. An address is in its
-//! normal form. A threshold at which strangers match needs `force`.
+//! Reads arbitrary erasure requests. Checks that an accepted request has exactly one target, that
+//! an address is in its normal form, and that a threshold at which strangers match requires
+//! `force`.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -7,12 +8,13 @@ use server::fuzzing::{ErasureTarget, Thresholds, erasure};
 
 const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
 const PICTURE_BYTES: usize = 256;
-/// The embedding model's own threshold. `LEVELS` has thresholds of services and collections below
-/// and above it.
+/// The embedding model's own threshold. `LEVELS` contains thresholds of services and collections
+/// that are below and above this threshold.
 const MODEL: f32 = 0.363;
 const LEVELS: [f32; 4] = [-1.0, 0.2, MODEL, 0.9];
 
-// The input is a byte for the thresholds, a query up to a line feed, and the body.
+// The input consists of a byte that selects the thresholds, a query that ends with a line feed, and
+// the body.
 fuzz_target!(|input: &[u8]| {
     let Some((thresholds, rest)) = input.split_first() else { return };
     let thresholds = Thresholds {
@@ -56,7 +58,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Asserts that both ids are the same 128 bits, in whatever spelling.
+/// Asserts that both ids are the same 128 bits, even if they are spelled differently.
 fn same_id(said: &Value, id: impl std::fmt::Display) {
     let digits = |text: &str| -> String {
         let text = text.trim_start_matches("urn:uuid:").to_ascii_lowercase();

@@ -1,16 +1,17 @@
-//! Reads arbitrary JSON bodies. A body that the structure check accepts is within the limits. No
-//! type reads a body that the check rejects.
+//! Reads arbitrary JSON bodies. Checks that a body that the structure check accepts is within the
+//! limits, and that no type accepts a body that the structure check rejects.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use server::Code;
 use server::fuzzing::{BODIES, MAX_DEPTH, MAX_VALUES, check_structure};
 
-/// Maximum bytes of an answer, whatever names and texts the body has.
+/// Maximum length of a response in bytes, whatever names and texts the request body contains.
 const MAX_ANSWER: usize = 8 << 10;
 
-// The input is a text. An input that begins with `*` stands for an array that repeats the rest more
-// often than allowed, because the fuzzer would not find so long a text.
+// The input is the text of the body. An input that begins with `*` stands for an array that repeats
+// the rest of the input more often than allowed, because the fuzzer would not generate such a long
+// text.
 fuzz_target!(|input: &[u8]| {
     match input.split_first() {
         Some((b'*', item)) if (1..=64).contains(&item.len()) => {
@@ -33,7 +34,7 @@ fn check(text: &[u8]) {
         }
         Err(error) => {
             assert_eq!(error.code(), Code::InvalidField);
-            // Only the text shows a repeated name, not the parsed value.
+            // A repeated name is visible only in the text and not in the parsed value.
             if error.clone().into_problem().reason.as_deref() != Some("twice")
                 && let Some(size) = value.as_ref().map(Size::of)
             {

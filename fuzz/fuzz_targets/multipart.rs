@@ -1,5 +1,5 @@
-//! Reads arbitrary multipart bodies in chunks of any size. The parts are the same as from one
-//! chunk, and within the limits.
+//! Reads arbitrary multipart bodies in chunks of any size. Checks that the parts are within the
+//! limits and are the same as those of a body that arrives in one chunk.
 #![no_main]
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
@@ -10,13 +10,14 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Small limits, so that short inputs exceed them.
 const LIMITS: PartLimits = PartLimits { count: 2, part_bytes: 64, body_bytes: 1024 };
-/// Maximum bytes of an answer, whatever names the parts have.
+/// Maximum length of a response in bytes, whatever names the parts have.
 const MAX_ANSWER: usize = 8 << 10;
 
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-// The input is the size of the chunks, the content type up to a line feed, and the body.
+// The input consists of the size of the chunks, the content type, which ends with a line feed, and
+// the body.
 fuzz_target!(|input: &[u8]| {
     let Some((size, rest)) = input.split_first() else { return };
     let size = usize::from(*size).max(1);
@@ -52,8 +53,8 @@ fn hostile(content_type: &str, body: &[u8], size: usize) {
         }
         Err(error) => small(error),
     }
-    // When a body exceeds its limit, the parts that were read before depend on the chunks, so only
-    // smaller bodies are compared.
+    // When a body exceeds its limit, the parts that were read before the error depend on the
+    // chunks. Therefore only bodies within the limit are compared.
     if body.len() <= LIMITS.body_bytes {
         assert_eq!(outline(&chunked), outline(&read(content_type, body, body.len().max(1))));
     }
@@ -64,7 +65,7 @@ fn small(error: &ApiError) {
     assert!(length <= MAX_ANSWER, "an answer of {length} bytes");
 }
 
-/// Returns the part of an answer that can be compared.
+/// Returns the part of a response that can be compared.
 fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
     let bytes = |part: &Part| (part.name.clone(), part.bytes.as_ref().map_err(ApiError::code).cloned());
     match answer {
@@ -73,7 +74,8 @@ fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
     }
 }
 
-/// Asserts that a picture in a form as a browser sends it is read unchanged.
+/// Asserts that an image in a form is read unchanged if the form is encoded as a browser encodes
+/// it.
 fn well_formed(picture: &[u8], size: usize) {
     const BOUNDARY: &str = "fuzz-boundary-1f0c";
     let ends = format!("\r\n--{BOUNDARY}");

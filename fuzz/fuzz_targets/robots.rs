@@ -1,10 +1,10 @@
 //! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `verdict`
-//! give the same answer.
+//! must give the same result.
 #![no_main]
 use crawler::{Robots, urls};
 use libfuzzer_sys::fuzz_target;
 
-// The input is a URL, a line feed, and the file.
+// The input consists of a URL, a line feed and the robots.txt file.
 fuzz_target!(|bytes: &[u8]| {
     let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (head, body) = bytes.split_at(line);

@@ -1,5 +1,5 @@
-//! Normalises arbitrary text as an address. The normal form is its own normal form, and no longer
-//! than the limit.
+//! Normalises arbitrary text as an address. Checks that normalising the result again does not
+//! change it, and that the result is no longer than the limit.
 #![no_main]
 use crawler::urls;
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,8 @@ fuzz_target!(|text: &str| {
         assert!(matches!(url.scheme(), "http" | "https"));
         assert!(url.as_str().len() <= urls::MAX_PARSED_LENGTH);
         assert!(url.fragment().is_none());
-        // What is stored is found again by what was sent and by what was stored.
+        // The stored address must be found with the address that was sent and with the stored
+        // address.
         assert_eq!(urls::normalise(url.clone()), url);
         assert_eq!(
             urls::parse_address(url.as_str()).ok(),

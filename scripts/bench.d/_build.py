@@ -1,5 +1,5 @@
-"""Builds everything that is measured in release mode with one command. Separate builds would have
-dependencies with other features and compile them again."""
+"""Builds everything that is measured, in release mode and with one command. In separate builds, the
+dependencies would have other features and would be compiled again."""
 import os
 import pathlib
 import subprocess

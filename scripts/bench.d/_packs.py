@@ -1,5 +1,5 @@
-"""Models and images for the programs of `bench pipeline` and `bench http`, and `facecrawl bench`
-over them."""
+"""Provides models and images for the programs of `bench pipeline` and `bench http`, and runs
+`facecrawl bench` with them."""
 from _build import environment
 from _run import last_json
 
@@ -30,11 +30,11 @@ def link_pictures(images, scratch):
 
 
 def bench(release, pack, models, images, passes, operation="pipeline", **settings):
-    """Runs `facecrawl bench` over the folder, at least `passes` times, with additional `settings`
-    (variables)."""
+    """Runs `facecrawl bench` on the images of the folder, with at least `passes` passes and with
+    the additional variables `settings`."""
     count = len(list(images.iterdir()))
-    # The number of iterations with eight images in flight is whole. Otherwise the last pass would
-    # skip the last images of the folder.
+    # The number of passes is chosen so that the images divide evenly into iterations of eight.
+    # Otherwise the last pass would skip the last images of the folder.
     while count * passes % 8:
         passes += 1
     own = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single", "LOG_LEVEL": "warn", **settings}

@@ -19,7 +19,7 @@ def last_json(command, **options):
 
 def rounds(contestants, number):
     """Runs every program (name -> function) once per round. The order rotates, so that no program
-    always follows the same other one."""
+    always runs after the same other program."""
     names = list(contestants)
     results = {name: [] for name in names}
     for turn in range(number):

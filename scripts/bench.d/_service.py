@@ -1,4 +1,4 @@
-"""The measured service, on its own data folder."""
+"""Starts the service that is measured, with a separate data folder."""
 from _build import environment
 from service import running
 

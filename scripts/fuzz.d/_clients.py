@@ -15,7 +15,7 @@ OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleReso
 
 def clients(base, secret, folder, address, pictures):
     """Runs the blocks of both languages, if both are installed. Returns whether all succeeded.
-    `pictures` are the files that the page calls portrait.jpg and team.jpg."""
+    `pictures` are the image files that the document calls portrait.jpg and team.jpg."""
     folder.mkdir()
     for name, picture in zip(("portrait.jpg", "team.jpg"), pictures):
         shutil.copy(picture, folder / name)
@@ -43,8 +43,8 @@ def runs(command, **options):
 
 
 def blocks(language, address):
-    """Returns the blocks of a language as one program. It uses the loopback address of the site in
-    place of the name in the examples."""
+    """Returns the code blocks of a language as one program. The program uses the loopback address
+    of the site in place of the host name in the examples."""
     found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return "\n".join(found).replace("https://example.org", address)
 
@@ -55,7 +55,8 @@ def python(_, folder, address):
 
 
 def typescript(base, folder, address):
-    """Checks the types against those of the document. Returns the command that runs the result."""
+    """Checks the TypeScript code against the types of the OpenAPI document. Returns the command
+    that runs the compiled code."""
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout if shutil.which("node") else ""
     if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20 or not install():
         return None
@@ -71,8 +72,8 @@ def typescript(base, folder, address):
 
 
 def install():
-    """Installs TypeScript if it is missing or has another version. Returns whether it is available.
-    """
+    """Installs TypeScript if it is missing or has a different version. Returns whether it is
+    available."""
     marker, wanted = TOOLS / ".complete", "\n".join(PACKAGES)
     if marker.exists() and marker.read_text() == wanted:
         return True

@@ -1,5 +1,5 @@
-"""Checks every example of the document strictly against its schema: a field that the schema does
-not know is also an error."""
+"""Checks every example of the OpenAPI document strictly against its schema. A field that the schema
+does not declare is also an error."""
 import copy
 
 import jsonschema_rs
@@ -19,8 +19,8 @@ def mistakes(document):
 
 
 def closed(schema):
-    """Forbids unknown fields in objects with known fields. A part of an `allOf`, also a referenced
-    one, stays open, because the whole object is closed."""
+    """Forbids unknown fields in objects with known fields. A part of an `allOf`, also if it is
+    referenced, still allows unknown fields, because the object as a whole forbids them."""
     if isinstance(schema, dict):
         for name, part in schema.items():
             if name not in ("example", "examples"):

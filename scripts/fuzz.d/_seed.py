@@ -4,8 +4,8 @@ import time
 
 import requests
 
-# Number of items of each kind for operations that cannot be undone. The other items are kept for
-# operations that read.
+# Number of items of each kind that are reserved for operations that cannot be undone. The other
+# items are kept for operations that only read.
 DOOMED = 30
 
 
@@ -24,7 +24,8 @@ class Api:
         return answer.json() if "json" in answer.headers.get("content-type", "") else answer.content
 
     def until(self, path, over):
-        """Repeats the request until the state is one of `over`, and returns the response."""
+        """Repeats the request until the state in the response is one of `over`, and returns this
+        response."""
         for _ in range(1200):
             answer = self.ask("GET", path)
             if answer["state"] in over:
@@ -40,8 +41,8 @@ def crawl(api, **options):
 
 
 def seed(api, site):
-    """Fills the service. Returns the ids of its data, separated into those to be kept and those
-    that may be deleted, and cursors."""
+    """Fills the service with data. Returns cursors and the ids of the data, separated into ids of
+    data that must be kept and ids of data that may be deleted."""
     gallery = api.ask("POST", "/collections", json={"name": "gallery"})["id"]
     crawled = crawl(api, seeds=[f"{site}/"], dedupe="exact", collection="gallery")
     if crawled["counts"]["faces"] < 20:
@@ -59,12 +60,12 @@ def seed(api, site):
         api.ask("POST", f"/subjects/{subject}/faces", json={"face_ids": [face], "force": True})
     api.ask("POST", "/collections/gallery/cluster", json={})
     api.until("/collections/gallery/cluster", ("completed",))
-    # Identified by id, because a name can change.
+    # These collections are identified by their ids, because their names can change.
     scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
     nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
     erasures = [api.ask("POST", "/erasures", json=one)["erasure"]["id"] for one in nothing]
-    # Without authentication no key can be created or revoked over HTTP, so the key of the command
-    # line is the only one.
+    # Without authentication no key can be created or revoked over HTTP, so the key that the command
+    # line created is the only key.
     keys = [key["id"] for key in api.ask("GET", "/keys")["keys"]]
     if api.ask("GET", "/keys/current")["asks_for_keys"]:
         holders = [{"name": f"Holder {number}", "collection": "gallery", "scopes": ["read"]} for number in range(DOOMED)]

@@ -4,11 +4,11 @@ import os
 from environments import ROOT
 from service import running
 
-# Only the discard port is allowed for public addresses, so that no request to one leaves this
-# machine.
+# Only the discard port is allowed for public addresses, so that no request to a public address
+# leaves this machine.
 SETTINGS = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_PORTS": "9", "WORKERS": "2", "LOG_LEVEL": "warn", "PORT": "0", "WEBHOOK_SECRET": "only this run knows it"}
 SCOPES = ["read", "analyze", "search", "crawl", "write", "erase", "admin", "system", "keys"]
-# Variables that it inherits from this process.
+# Variables that the service inherits from this process.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR", "FACE_MODEL_MIRROR")
 
 
@@ -19,14 +19,15 @@ def service(binary, folder, auth):
 
 
 def checkout():
-    """Returns the paths that the service needs of this checkout. `FACECRAWL_ROOT` is not set,
-    because the service would read `.env` there, which may name a database in use."""
+    """Returns the paths in this checkout that the service needs. `FACECRAWL_ROOT` is not set,
+    because the service would then read `.env` in this checkout, which may contain the address of a
+    database in use."""
     found = {"FACE_MODEL_MIRROR": "../shared/models", "POSTGRES_BIN_DIR": ".runtime/postgres/bin", "ORT_DYLIB_PATH": ".runtime/onnxruntime/libonnxruntime.*"}
     places = {name: next(ROOT.glob(pattern), None) for name, pattern in found.items()}
     return {"MODELS_DIR": str(ROOT / "models")} | {name: str(place) for name, place in places.items() if place}
 
 
 def key(running):
-    """Returns a key with all scopes for all collections, as the command that creates one prints it.
-    """
+    """Creates a key with all scopes for all collections and returns the key as the command prints
+    it."""
     return running.command("keys", "create", "--all", "--name", "fuzz-api", "--scope", ",".join(SCOPES))

@@ -5,8 +5,8 @@ import threading
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """Serves files from memory, and `/more/N`, which links to `/more/N+1`, so that a crawl of it
-    never ends."""
+    """Serves files from memory, and `/more/N`, which links to `/more/N+1`, so that a crawl of these
+    pages never ends."""
 
     protocol_version = "HTTP/1.1"
 
@@ -27,7 +27,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Discards the log."""
+        """Discards the log messages."""
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ PROBLEM = "application/problem+json"
 # Headers that the document declares for any response.
 HEADERS = set()
 
-# An image, or other bytes. A schema cannot distinguish the two.
+# Images and other bytes. A schema cannot distinguish the two.
 FILES = st.one_of(st.sampled_from(PICTURES), st.sampled_from(PICTURES), st.binary(max_size=200))
 for content_type in ("image/*", "application/octet-stream"):
     schemathesis.openapi.media_type(content_type, FILES)
@@ -28,8 +28,9 @@ schemathesis.openapi.format("uri", st.sampled_from(FACTS["urls"]))
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """Lets the service itself serve the files that examples refer to. `@portrait.jpg` in a form
-    stands for a file and would be sent literally."""
+    """Replaces the addresses of files in examples with addresses of the service, which serves these
+    files. Removes the examples of forms, because `@portrait.jpg` stands for a file but would be
+    sent literally."""
     for item in raw_schema["paths"].values():
         for operation in item.values():
             HEADERS.update(name for response in operation["responses"].values() for name in response["headers"])
@@ -47,9 +48,9 @@ def before_load_schema(context, raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Replaces three of four ids by existing ids, and cursors by real ones, because a schema cannot
-    express that. Parts that are invalid on purpose stay invalid, and ids from earlier responses
-    stay."""
+    """Replaces three of four ids with existing ids, and cursors with real ones, because a schema
+    cannot describe which ids and cursors exist. Parts that are invalid on purpose stay invalid, and
+    ids from earlier responses are not replaced."""
     if case.meta is None:
         return spare(case)
     wrong = {location for location, info in case.meta.components.items() if info.mode.is_negative}
@@ -70,15 +71,15 @@ def before_call(context, case, kwargs):
 
 
 def name_what_exists(case):
-    """Inserts existing ids. A face that is removed from a subject is one of its faces, because both
-    pools have the same order."""
+    """Inserts existing ids. A face that is removed from a subject belongs to this subject, because
+    both pools have the same order."""
     resource = case.path.split("/")[1]
     pair = "face_id" in case.path_parameters
     kind = "doomed" if case.method == "DELETE" and not pair else "kept"
     pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
     followed = case.path.endswith("/events")
     if followed:
-        # The first crawl has ended. The event streams of the others would not end.
+        # The first crawl has ended. The event streams of the other crawls would not end.
         pools["id"] = pools["id"][:1]
     number = sum(str(sorted(case.path_parameters.items())).encode())
     if followed or number % 4 or case.path_parameters["id"] in ("default", "gallery"):
@@ -87,8 +88,8 @@ def name_what_exists(case):
 
 
 def spare(case):
-    """Protects the key and the collections that the other requests use. If an earlier response
-    supplied their ids to a case that would change them, other ids replace them."""
+    """Protects the key and the collections that the other requests use. If a case would change one
+    of them because its id comes from an earlier response, another id is used."""
     ids = FACTS["ids"]
     # This script knows the gallery only under this name.
     collections = (["default", "gallery", ids["collections"]["kept"][0]], ids["collections"]["doomed"])
@@ -109,9 +110,9 @@ def keep_the_gallery(case, values):
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    """Ignores failures for forms that are invalid by intent but valid once they are sent. A field
-    without values is not sent at all, bytes are a file (the check takes the schema's text), and one
-    file is a list of one."""
+    """Ignores failures for forms that are generated as invalid but are valid when they are sent. A
+    field without values is not sent at all, bytes are sent as a file (the check expects the text of
+    the schema), and a single file is read as a list with one file."""
     if not isinstance(failure, AcceptedNegativeData) or case.media_type != "multipart/form-data" or not isinstance(case.body, dict):
         return True
     if any(info.mode.is_negative for location, info in case.meta.components.items() if location != ParameterLocation.BODY):
@@ -121,13 +122,13 @@ def filter_failure(context, failure, case, response):
 
 
 class Undeclared(Failure):
-    """Signals a response that has something that the document does not declare."""
+    """Signals that a response contains something that the OpenAPI document does not declare."""
 
 
 @schemathesis.check
 def problems_are_declared(ctx, response, case):
-    """Checks that every code is among the examples of its status, and that the document agrees with
-    the headers of the response."""
+    """Checks that every problem code is among the examples of its status, and that the OpenAPI
+    document declares the headers of the response."""
     definition = case.operation.definition.raw["responses"].get(str(response.status_code))
     code = None
     if response.headers.get("content-type", [""])[0] == PROBLEM:
@@ -145,8 +146,8 @@ def problems_are_declared(ctx, response, case):
 
 @schemathesis.check
 def headers_are_declared(ctx, response, case):
-    """Checks that a header that the document declares anywhere is declared for every response that
-    has it."""
+    """Checks that a header that the OpenAPI document declares for any response is declared for
+    every response that contains it."""
     definition = case.operation.definition.raw["responses"].get(str(response.status_code), {})
     if surplus := HEADERS & response.headers.keys() - definition.get("headers", HEADERS):
         raise Undeclared(operation=case.operation.label, title="A header that is not declared", message=f"{response.status_code}: {', '.join(sorted(surplus))}")

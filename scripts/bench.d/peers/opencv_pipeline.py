@@ -1,9 +1,9 @@
-"""OpenCV's FaceDetectorYN, an aligned chip by warpAffine, and the embedder in ONNX Runtime:
-`opencv_pipeline.py YUNET EMBEDDER IMAGES PASSES`.
+"""Measures OpenCV's FaceDetectorYN with chips that warpAffine aligns, and the embedder in ONNX
+Runtime. Usage: `opencv_pipeline.py YUNET EMBEDDER IMAGES PASSES`.
 
 Images are first scaled to fit 640x640, as the detector's own example does with camera frames. The
-chip is the least-squares similarity transform of the five landmarks onto the 112x112 template of
-ArcFace.
+chip is cut out with the least-squares similarity transform that maps the five landmarks to the
+112x112 template of ArcFace.
 """
 import sys
 

@@ -1,5 +1,5 @@
-"""OpenCV alone: FaceDetectorYN, alignCrop and FaceRecognizerSF: `opencv_sface_pipeline.py YUNET
-SFACE IMAGES PASSES`.
+"""Measures OpenCV alone, with FaceDetectorYN, alignCrop and FaceRecognizerSF. Usage:
+`opencv_sface_pipeline.py YUNET SFACE IMAGES PASSES`.
 
 Images are first scaled to fit 640x640, as the detector's own example does with camera frames. Faces
 are cut out of the original pixels. Both files may be the `int8bq` ones of OpenCV Zoo, which OpenCV

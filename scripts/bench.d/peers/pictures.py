@@ -1,5 +1,5 @@
-"""Shared code of the Python programs of `bench pipeline`: the images of the folder, the passes over
-them, and the report."""
+"""Shared code of the Python programs of `bench pipeline`: reading the images of the folder, the
+passes over these images, and the report."""
 import json
 import pathlib
 import time
@@ -8,8 +8,8 @@ KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 
 
 def measure(folder, passes, work):
-    """Runs one uncounted pass, then `passes` counted ones. `work(bytes)` returns the number of
-    faces that it embedded."""
+    """Runs one pass that is not counted, and then `passes` passes that are counted. `work(bytes)`
+    returns the number of faces that it embedded."""
     files = [file.read_bytes() for file in sorted(pathlib.Path(folder).iterdir()) if file.suffix.lower() in KINDS]
     for data in files:
         work(data)

@@ -1,5 +1,5 @@
 """Crawls one host with Scrapy and its ImagesPipeline: `scrapy_spider.py URL FOLDER`. `bench crawl`
-runs it in its virtual environment."""
+runs this program in a virtual environment."""
 import json
 import sys
 import time

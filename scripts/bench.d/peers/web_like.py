@@ -1,9 +1,9 @@
-"""Makes typical web images from a folder of photographs: `web_like.py IMAGES FOLDER COUNT
-[LONGEST]`.
+"""Creates images that are typical of the web from a folder of photographs: `web_like.py IMAGES
+FOLDER COUNT [LONGEST]`.
 
-Longer sides are 200 to LONGEST (4,000) pixels, evenly distributed by their logarithm, and at most
-twice the original. Files are JPEG of quality 70 to 92; every tenth is a PNG and every tenth a WebP.
-The same folder always gives the same images.
+The longer sides have 200 to LONGEST (default 4,000) pixels, distributed evenly on a logarithmic
+scale, and at most twice the length of the original. The files are JPEG of quality 70 to 92, but
+every tenth file is a PNG and every tenth a WebP. The same folder always gives the same images.
 """
 import pathlib
 import random

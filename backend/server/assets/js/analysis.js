@@ -18,8 +18,8 @@ export async function analyse(blob, name, query, signal) {
 }
 
 /**
- * Returns the image with its faces, and the list of faces. Selecting a face in either one marks
- * it in both and calls `onChoose(index)`.
+ * Returns the image with its faces, and the list of faces. Selecting a face in the image or in the
+ * list marks it in both and calls `onChoose(index)`.
  */
 export function facePicker({ answer, bitmap }, blob, signal, onChoose) {
   const address = URL.createObjectURL(blob);

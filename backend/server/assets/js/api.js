@@ -20,11 +20,11 @@ export const key = {
 
 /**
  * Registers `ask(problem)`, which is called once when requests are rejected because of a missing or
- * invalid key. It resolves to whether there is a new key.
+ * invalid key. It resolves to true if there is a new key, else to false.
  */
 export const onRefused = (ask) => (askForKey = ask);
 
-/** Returns a URL with the parameters that have a value. */
+/** Returns a URL with those parameters that have a value. */
 export function url(path, query = {}) {
   const set = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return set.length === 0 ? path : `${path}?${new URLSearchParams(set)}`;
@@ -45,8 +45,8 @@ export async function request(method, path, { query, json, body, headers = {}, s
     if (response.ok) return response;
     const problem = await problemOf(response);
     if (response.status !== 401 || !askForKey) throw problem;
-    // Rejected parallel requests ask for a key only once. A request that was sent with an older key
-    // is sent again.
+    // If several concurrent requests are rejected, the user is asked for a key only once. A request
+    // that was sent with an older key is sent again.
     if (key.get() === used) {
       asking ??= askForKey(problem).finally(() => (asking = null));
       if (!(await asking)) throw problem;
@@ -93,6 +93,6 @@ export function save(blob, name) {
   link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
-  // The download holds its own reference to the data by then.
+  // By then, the download has its own reference to the data.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

@@ -1,5 +1,5 @@
-// The current collection. It is selected in the header and stored by the browser; an address that
-// names a collection overrides it.
+// The current collection. The user selects it in the header, and the browser stores it. An address
+// that contains a collection overrides this selection.
 import { get } from "./api.js";
 import { h, put } from "./dom.js";
 import { may } from "./session.js";
@@ -23,7 +23,7 @@ let switched = () => {};
 /** Registers `then`, which is called when the user switches the collection in the header. */
 export const onSwitch = (then) => (switched = then);
 
-/** Loads the list of collections. With a single one, the switch is hidden. */
+/** Loads the list of collections. If there is only one collection, the switch is hidden. */
 export async function load() {
   const select = document.getElementById("collection");
   // If the list cannot be read, each view shows the error of its own requests.

@@ -15,7 +15,7 @@ export const isOver = ({ state }) => ["completed", "cancelled", "failed"].includ
 export const name = ({ seeds, seed_count: all }, most = 48) =>
   `${shortUrl(seeds[0] ?? "", most)}${all > 1 ? ` and ${all - 1} more` : ""}`;
 
-/** Outcomes in the order of the bar: name in the counts, and colour. */
+/** The outcomes in the order of the bar, each with its name in the counts and its colour. */
 export const PAGES = [["fetched", "good"], ["skipped", "dim"], ["failed", "bad"], ["queued", "rest"]];
 export const IMAGES = [["processed", "good"], ["duplicate", "same"], ["skipped", "dim"], ["suppressed", "held"], ["failed", "bad"], ["queued", "rest"]];
 
@@ -27,7 +27,7 @@ export function done(counts) {
 
 /**
  * Returns a bar of outcomes that can be drawn again with new counts. `legend` adds the numbers
- * below.
+ * below the bar.
  */
 export function outcomes(parts, legend = true) {
   const segments = parts.map(([, colour]) => h(`span.${colour}`));

@@ -1,4 +1,4 @@
-// Tables as CSV files (RFC 4180). The functions are pure; the browser tests call them directly.
+// Tables as CSV files (RFC 4180). The functions are pure, and the browser tests call them directly.
 
 /**
  * Returns rows of cells as CSV. URLs and names come from untrusted sources, so a text that a

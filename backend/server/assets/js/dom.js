@@ -1,5 +1,5 @@
-// Functions that create elements. Text is only ever set as text, because the page's content
-// security policy forbids markup from strings.
+// Functions that create elements. Text is always set as text, because the content security policy
+// of the web page forbids markup from strings.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,8 +20,8 @@ export function s(tag, props, ...children) {
 }
 
 /**
- * Creates an icon of the sprite. Its meaning must also be given as text or as the label of the
- * button.
+ * Creates an icon of the sprite. The meaning of the icon must also be given as text or as the label
+ * of the button.
  */
 export function icon(name) {
   return s("svg", { class: "icon", "aria-hidden": "true" }, s("use", { href: `/assets/icons.svg#${name}` }));

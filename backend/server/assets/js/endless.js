@@ -3,9 +3,9 @@ import { h, put } from "./dom.js";
 import { button, loading, problemBox } from "./ui.js";
 
 /**
- * `ask(cursor)` resolves to a page with its `next_cursor`. `add(page)` draws its rows and returns
- * their number. `none()` returns the content for an empty list. `end` is the element below the
- * rows.
+ * `ask(cursor)` resolves to a page of results with its `next_cursor`. `add(page)` draws the rows of
+ * this page and returns their number. `none()` returns the content for an empty list. `end` is the
+ * element below the rows.
  */
 export function endless(end, signal, { ask, add, none, more: label = "More" }) {
   let turn = 0;
@@ -23,7 +23,8 @@ export function endless(end, signal, { ask, add, none, more: label = "More" }) {
     }
   }
   /**
-   * Clears the end of the list, or shows a button that loads more when it comes near the window.
+   * Clears the end of the list, or shows a button that loads more rows when it comes near the
+   * visible area.
    */
   function rest(cursor) {
     if (!cursor) return put(end, drawn === 0 && none());

@@ -14,7 +14,8 @@ export async function follow(path, signal, handle) {
         if (handle(event, data) === false) return;
       }
     } catch (error) {
-      // A repeated request would get the same client error (no such crawl, missing right).
+      // A repeated request would get the same client error, for example because the crawl does not
+      // exist or a right is missing.
       if (signal.aborted || (error.status >= 400 && error.status < 500)) throw error;
     }
     await new Promise((resolve) => setTimeout(resolve, wait));

@@ -9,8 +9,8 @@ export const choice = (name, values, chosen = "") =>
   h("select", { name }, values.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
 
 /**
- * Returns a form that runs `task(data)` when it is submitted. The button is disabled meanwhile. The
- * last of `children` contains the button.
+ * Returns a form that runs `task(data)` when it is submitted. The submit button is disabled while
+ * the task runs. The last of `children` contains this button.
  */
 export function form(task, ...children) {
   const place = h("div");
@@ -39,7 +39,7 @@ export function form(task, ...children) {
 /** Marks the field that the problem names (`seeds`, `seeds[2]`, `max_pages`). */
 function mark(element, name) {
   const control = element.elements[String(name ?? "").split(/[[.]/)[0]];
-  // Several controls with one name are checkboxes; the first one is marked.
+  // If several controls have the same name, they are checkboxes, and the first one is marked.
   const first = control instanceof RadioNodeList ? control[0] : control;
   if (!first) return;
   first.setAttribute("aria-invalid", "true");

@@ -1,5 +1,5 @@
-// Formats numbers, times and codes for people. The functions are pure; the browser tests call them
-// directly.
+// Formats numbers, times and codes for people. The functions are pure, and the browser tests call
+// them directly.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -9,7 +9,7 @@ export const count = (n) => (Number.isFinite(n) ? whole.format(n) : "–");
 /** Returns a number with its noun: "1 face", "2 faces". */
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
-/** Formats a share 0..1 as "83%". */
+/** Formats a share from 0 to 1 as "83%". */
 export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)}%` : "–");
 
 /** Formats a score with two decimal places. */
@@ -56,7 +56,10 @@ export function time(instant) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 }
 
-/** Formats the time since an instant: "just now", "5 min ago"; for more than a week, the date. */
+/**
+ * Formats the time since an instant as "just now" or "5 min ago". Returns the date if it was more
+ * than a week ago.
+ */
 export function ago(instant, now = Date.now()) {
   const seconds = (now - new Date(instant).getTime()) / 1000;
   if (!Number.isFinite(seconds)) return "–";
@@ -76,5 +79,8 @@ export function shortUrl(url, most = 60) {
   return text.length <= most ? text : `${text.slice(0, most - 1 - half)}…${text.slice(-half)}`;
 }
 
-/** Returns whether a link to this URL can be followed. Local files and other schemes cannot. */
+/**
+ * Returns whether a browser can follow a link to this URL. It cannot open local files and URLs with
+ * other schemes.
+ */
 export const isWeb = (url) => /^https?:\/\//i.test(url ?? "");

@@ -1,4 +1,4 @@
-// Geometry of rectangles, bars and plots. The functions are pure; the browser tests call them
+// Geometry of rectangles, bars and plots. The functions are pure, and the browser tests call them
 // directly.
 
 /**
@@ -26,7 +26,7 @@ export function fit(width, height, most) {
 
 /**
  * Returns the widths of the parts of a bar in percent, in order. Each part that is not 0 gets about
- * `least` or more, and they add up to 100.
+ * `least` percent or more, and the widths add up to 100.
  */
 export function shares(values, least = 1.5) {
   const total = values.reduce((sum, value) => sum + value, 0);

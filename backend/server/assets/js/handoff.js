@@ -1,4 +1,4 @@
-// Passes an image from one view to another. It stays in the memory of this page.
+// Passes an image from one view to another. The image is kept in the memory of the tab only.
 let waiting = null;
 
 /** Stores an image for the next view. `face` is the index of the selected face. */

@@ -1,4 +1,4 @@
-// Input of an image: by file dialog, drop, paste or camera.
+// Takes an image from the file dialog, the clipboard, the camera or a drop.
 import { h, icon } from "./dom.js";
 import { button, modal, toast } from "./ui.js";
 

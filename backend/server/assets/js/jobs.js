@@ -1,4 +1,5 @@
-// Jobs of the queue. Discarded jobs are shown by default, each with a button that retries it.
+// Lists the jobs of the queue. Discarded jobs are shown by default, each with a button that retries
+// it.
 import { call, get } from "./api.js";
 import { h } from "./dom.js";
 import { shortUrl, time, title } from "./format.js";

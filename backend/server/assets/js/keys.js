@@ -1,4 +1,4 @@
-// The API key, if the service requires one. It is stored until the tab is closed.
+// Stores the API key, if the service requires one, until the tab is closed.
 import { key, onRefused } from "./api.js";
 import { h, put } from "./dom.js";
 import { button, field, modal } from "./ui.js";
@@ -22,7 +22,7 @@ export function install(onChange) {
   show();
 }
 
-/** Asks for a key. Resolves to whether there is a different key now. */
+/** Asks for a key. Resolves to true if a different key was entered, else to false. */
 async function enter(text) {
   const before = key.get();
   const value = await modal("API key", (close) => {

@@ -1,4 +1,5 @@
-// Texts for the codes of the API. An unknown code is shown as it is, so that nothing is hidden.
+// Texts for the codes of the API. An unknown code is shown unchanged, so that no information is
+// hidden.
 import { title } from "./format.js";
 import { REASONS } from "./reasons.js";
 
@@ -86,7 +87,8 @@ export const actions = () => Object.entries(ACTIONS);
 export const erasureKind = (code) => KINDS[code] ?? title(code);
 
 /**
- * Returns the text for the quality profile of a collection; null means the default of the service.
+ * Returns the text for the quality profile of a collection. Null stands for the default of the
+ * service.
  */
 export const profile = (code) => (code === null ? "Service default" : (PROFILES[code] ?? title(code)));
 

@@ -1,4 +1,4 @@
-// Starts the page: routes, theme, health indicator, key and collections.
+// Starts the web page: routes, theme, health indicator, key and collections.
 import { call } from "./api.js";
 import * as collections from "./collections.js";
 import { icon, put } from "./dom.js";
@@ -58,7 +58,7 @@ function installTheme() {
 }
 
 /**
- * Shows the health of the service in the header. Checks it twice a minute while the page is
+ * Shows the health of the service in the header. Checks the health twice a minute while the tab is
  * visible.
  */
 async function watchHealth() {
@@ -76,7 +76,7 @@ async function watchHealth() {
 // The hash of the address selects the view, so this link must not change it.
 byId("skip").addEventListener("click", (event) => (event.preventDefault(), byId("main").focus()));
 installTheme();
-/** Loads what depends on the key: the collections and the allowed views. */
+/** Loads the data that depends on the key: the collections and the allowed views. */
 async function begin() {
   await session.load();
   await collections.load();

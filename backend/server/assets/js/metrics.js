@@ -1,5 +1,5 @@
-// A parser for the part of the Prometheus text format that the page needs. The functions are pure;
-// the browser tests call them directly.
+// A parser for the part of the Prometheus text format that the web page needs. The functions are
+// pure, and the browser tests call them directly.
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
@@ -29,7 +29,7 @@ export const sum = (samples, name, wanted = {}) =>
 const fits = (labels, wanted) => Object.entries(wanted).every(([name, value]) => [value].flat().includes(labels[name]));
 
 /**
- * Returns the growth of a counter per second. A counter that decreased was restarted from 0. The
- * result is NaN without an earlier sample.
+ * Returns the growth of a counter per second. A counter that decreased has restarted at 0. Without
+ * an earlier sample, the result is NaN.
  */
 export const rate = (before, after, seconds) => (seconds > 0 ? (after >= before ? after - before : after) / seconds : NaN);

@@ -23,8 +23,8 @@ export function install() {
 }
 
 /**
- * Shows only links to views that the key allows. The other views explain this when they are opened
- * by address.
+ * Shows only links to views that the key allows. If the user opens another view by its address, the
+ * view explains which scope is missing.
  */
 export function showAllowed(views) {
   const scopes = new Map(views.map(([path, , scope]) => [`#/${path}`, scope]));
@@ -38,6 +38,6 @@ export function markCurrent(view) {
     if (link.getAttribute("href") === target) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  // The button is marked if the current view is in its sheet.
+  // The button is marked if the current view is listed in the sheet that it opens.
   byId("more").classList.toggle("here", byId("rest").querySelector("[aria-current]") !== null);
 }

@@ -1,26 +1,27 @@
-// An image with marks on its faces.
+// Draws an image with marks on its faces.
 import { h, s } from "./dom.js";
 
 /** Height of the label and of the digits of a face's number, in screen pixels. */
 const [TALL, LETTER] = [19, 13];
 
 /**
- * `image` is an element that shows `size` (width and height in pixels, as in the boxes). Each face
- * gets a numbered mark. `select(index)` shows one face with its landmarks. The list beside the
- * image is accessible by keyboard, so the marks are hidden from screen readers.
+ * `image` is the element that shows the image. `size` is the width and height of the image in the
+ * pixel units of the boxes. Each face gets a numbered mark. `select(index)` shows one face with its
+ * landmarks. The list beside the image is accessible with the keyboard, so the marks are hidden
+ * from screen readers.
  */
 export function marked(image, size, faces, onSelect = () => {}) {
   const marks = faces.map((face, index) => mark(face, index, onSelect));
   const drawing = s("svg", { class: "marks", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" }, marks.map(({ element }) => element));
   const element = h("figure.marked", { vars: { ratio: `${size.width} / ${size.height}` } }, image, drawing);
-  // The numbers have the same size on every screen, for any size of the image.
+  // The numbers have the same size on every screen, whatever the size of the image.
   new ResizeObserver(() => {
     const unit = size.width / Math.max(1, element.clientWidth);
     for (const { lay } of marks) lay(unit, size);
   }).observe(element);
   const select = (chosen) => {
     marks.forEach((one, index) => one.element.classList.toggle("chosen", index === chosen));
-    // The last element is drawn on top.
+    // The last element is drawn above the others.
     if (marks[chosen]) drawing.append(marks[chosen].element);
   };
   return { element, select };
@@ -46,8 +47,8 @@ function mark(face, index, onSelect) {
     const set = (shape, values) => Object.entries(values).forEach(([name, value]) => shape.setAttribute(name, value));
     set(tag, { x: left, y: top, width: wide, height: tall, rx: 3 * unit });
     set(text, { x: left + wide / 2, y: top + tall * 0.75, "font-size": LETTER * unit });
-    // In a crowd, the numbers would cover the people. A face narrower than its number shows the
-    // number only while it is selected.
+    // In a crowd, the numbers would cover the people. If a face is narrower than its number, the
+    // number is shown only while the face is selected.
     element.classList.toggle("tiny", width < wide);
     for (const dot of dots) set(dot, { r: Math.max(1.6 * unit, Math.min(width, height) * 0.018) });
   };

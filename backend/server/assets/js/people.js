@@ -20,7 +20,7 @@ export function card(subject, signal, pick) {
     pick && h("label.pick", {}, h("input", { type: "checkbox", "aria-label": `Choose ${label}`, onchange: (event) => pick(subject, event.target.checked) })));
 }
 
-/** Returns the person of a search result, if known. */
+/** Returns the person to whom a search result belongs, if known. */
 export const badge = (found) =>
   found.subject_id && h("p", {}, h("a", { href: href(`/people/${found.subject_id}`) }, chip(found.subject_name ?? "Unnamed person", "busy")));
 
@@ -87,8 +87,8 @@ function choose(collection) {
 const STARTED_KEY = "facecrawl.clustering";
 
 /**
- * Returns a function that starts the clustering of a collection. It shows the progress in `slot`
- * and calls `done` at the end.
+ * Returns a function that starts the clustering of a collection. The function shows the progress in
+ * `slot` and calls `done` when the clustering ends.
  */
 export function clustering(slot, signal, done) {
   const path = `/collections/${encodeURIComponent(collections.current())}/cluster`;
@@ -103,7 +103,8 @@ export function clustering(slot, signal, done) {
     if (over && asked) done();
     if (!over) timer = setTimeout(async () => show(await get(path, {}, signal).catch(() => run), true), 1000);
   };
-  // After a reload, the page continues to show a run that was started in this tab.
+  // After a reload, the view continues to show the progress of a clustering that was started in
+  // this tab.
   if (sessionStorage.getItem(STARTED_KEY) === path) get(path, {}, signal).then((run) => show(run, false), () => sessionStorage.removeItem(STARTED_KEY));
   return async () => {
     show(await call("POST", path, { json: {} }), true);

@@ -1,4 +1,5 @@
-// Images: stored images, which may require a key, and faces cut from an image of the user.
+// Displays stored images, which may require a key, and faces that are cut out of an image of the
+// user.
 import { request } from "./api.js";
 import { h } from "./dom.js";
 import { square } from "./geometry.js";
@@ -38,12 +39,12 @@ async function load(image, path, signal) {
 export const crop = (id, alt, signal, className) => stored(`/faces/${id}/crop`, alt, signal, className);
 export const thumbnail = (id, alt, signal, className) => stored(`/images/${id}/thumbnail`, alt, signal, className);
 
-/** Decodes the bytes of a file, with the orientation that a browser shows. */
+/** Decodes the bytes of a file, in the orientation in which a browser shows the image. */
 export const decode = (blob) => createImageBitmap(blob, { imageOrientation: "from-image" });
 
 /**
- * Returns a face of a decoded image as a small canvas. The text beside it gives the same
- * information, so it is hidden from screen readers.
+ * Returns a face of a decoded image as a small canvas. The text beside the canvas contains the same
+ * information, so the canvas is hidden from screen readers.
  */
 export function cut(bitmap, bbox, side = 96) {
   const canvas = h("canvas.cut", { width: side, height: side, "aria-hidden": "true" });

@@ -9,7 +9,7 @@ const KEPT = 90;
 
 /**
  * Returns a plot. `samples` may be an array that lives longer than the view. `add(value)` draws one
- * more sample; a value that is not finite is a gap.
+ * more sample. A value that is not finite is drawn as a gap.
  */
 export function plot(label, { unit = "", samples = [] } = {}) {
   const value = h("b.number");
@@ -24,7 +24,7 @@ export function plot(label, { unit = "", samples = [] } = {}) {
     put(value, known.length > 0 ? `${figure(now)}${unit}` : "–");
     put(scale, `${figure(most)}${unit}`);
     drawing.setAttribute("aria-label", known.length > 0 ? `${label}: now ${figure(now)}${unit}, at most ${figure(Math.max(...known))}${unit}` : `${label}: no measurement yet`);
-    // The newest sample is at the right edge from the start.
+    // The newest sample is always at the right edge, even if there are only a few samples.
     const padded = [...Array(Math.max(0, KEPT - samples.length)).fill(null), ...samples.map((n) => (Number.isFinite(n) ? n : null))];
     put(area, lines(padded, WIDTH, HEIGHT - 2, most).flatMap((points) => {
       const path = points.map(([x, y], at) => `${at === 0 ? "M" : "L"}${x} ${y + 1}`).join("");

@@ -1,22 +1,22 @@
-// The quality of a face in words and bars.
+// Shows the quality of a face as words and bars.
 import { h } from "./dom.js";
 import { figure, score } from "./format.js";
 import { measures, qualityReason } from "./labels.js";
 import { chip } from "./ui.js";
 
-/** Returns "Usable", or the reasons against it. */
+/** Returns "Usable", or the reasons why the face is not usable. */
 export function verdict(quality) {
   const chips = !quality ? chip("Not assessed") : quality.passed ? chip("Usable", "ok") : quality.reasons.map((reason) => chip(qualityReason(reason), "warn"));
   return h("span.chips", {}, chips);
 }
 
-/** Returns a value 0..1 as a bar. The number must also be given as text. */
+/** Returns a bar for a value from 0 to 1. The caller must also show the number as text. */
 export const bar = (value, tone = "") =>
   h(`span.bar${tone ? `.${tone}` : ""}`, { "aria-hidden": "true", vars: { value: `${Math.max(0, Math.min(1, value)) * 100}%` } });
 
 /**
- * Returns a table of all measures of a face: the score 0..1 and the value from which it was
- * computed.
+ * Returns a table of all measures of a face. It shows the score of each measure (from 0 to 1) and
+ * the value from which the score was computed.
  */
 export function measureTable(quality) {
   const row = (name, value, raw) =>

@@ -19,7 +19,7 @@ export function href(path, query = {}) {
   return `#${path}${set.length > 0 ? `?${new URLSearchParams(set)}` : ""}`;
 }
 
-/** Goes to a view. */
+/** Navigates to a view. */
 export const go = (path, query) => (location.hash = href(path, query));
 
 /** Writes filters to the address without a new entry in the history. */
@@ -45,7 +45,7 @@ export async function refresh(onChange = changed) {
   const { segments, query } = parse(location.hash);
   if (segments.length === 0) return void location.replace(href("/detect"));
   const route = routes.map((route) => ({ route, params: match(route[0], segments) })).find(({ params }) => params);
-  // A history entry that was shown before means a step back or forward: a list can restore its
+  // If a history entry was shown before, the user went back or forward, and a list can restore its
   // state.
   const returning = history.state?.visited === true;
   history.replaceState({ visited: true }, "");
@@ -55,8 +55,8 @@ export async function refresh(onChange = changed) {
   onChange(segments[0]);
   const [, title, load] = route?.route ?? [null, "Not found", () => import("./views/not_found.js")];
   document.title = `${title} · facecrawl`;
-  // A module that could not be loaded (the service stopped) is requested again on the next
-  // navigation.
+  // A module that could not be loaded, for example because the service had stopped, is requested
+  // again at the next navigation.
   const view = await load().catch(() => ({ show: (page) => page.append("This view could not be loaded. Check whether the service is running, then reload the page.") }));
   if (controller.signal.aborted) return;
   const page = document.createElement("div");

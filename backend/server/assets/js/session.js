@@ -1,11 +1,11 @@
-// What this tab may do: what its key allows, or everything if the service requires no keys.
+// The rights of this tab: those of its key, or all rights if the service requires no keys.
 import { get } from "./api.js";
 
 let own = null;
 
 /**
- * Loads the rights from the service. If that fails, nothing is hidden, and each request reports
- * what it lacks.
+ * Loads the rights from the service. If that fails, no view is hidden, and the response to each
+ * request reports a missing right.
  */
 export const load = async () => (own = await get("/keys/current").catch(() => null));
 

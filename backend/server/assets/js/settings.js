@@ -1,4 +1,4 @@
-// The settings of a collection that can differ from the defaults of the service.
+// Form fields for the settings of a collection that can differ from the defaults of the service.
 import { h } from "./dom.js";
 import { choice } from "./form.js";
 import { profiles } from "./labels.js";
@@ -13,7 +13,8 @@ export const settings = (own = {}) => h("div.columns", {},
 const number = (name, value, props) => h("input", { type: "number", inputmode: "decimal", name, value: value ?? "", ...props });
 
 /**
- * Returns the values of the fields as the API expects them. Null means the default of the service.
+ * Returns the values of the fields as the API expects them. Null stands for the default of the
+ * service.
  */
 export function chosen(data) {
   const optional = (name, read) => (data.get(name) === "" ? null : read(data.get(name)));

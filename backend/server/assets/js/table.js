@@ -1,11 +1,11 @@
-// Tables. On a phone each row is a card whose cells carry their column names.
+// Tables. On a phone, each row is shown as a card, and each cell shows the name of its column.
 import { h } from "./dom.js";
 
 /**
- * `heads` are the columns: a name, or `{ name, number, hidden }`. `number` aligns the cells to the
- * right. `hidden` shows the name of the column to screen readers only. A row is a list of cells;
- * the first one is its header. Returns the element, `add` for more rows, and `row`, which creates a
- * row.
+ * `heads` lists the columns. Each is a name, or `{ name, number, hidden }`. `number` aligns the
+ * cells to the right. `hidden` shows the name of the column to screen readers only. A row is a list
+ * of cells, and the first cell is the header of the row. Returns the element, `add` for more rows,
+ * and `row`, which creates a row.
  */
 export function table(label, heads, rows = []) {
   const columns = heads.map((head) => (typeof head === "string" ? { name: head } : head));

@@ -2,10 +2,10 @@
 import { Problem } from "./api.js";
 import { h, icon, put } from "./dom.js";
 
-/** Returns a heading with its actions beside it. */
+/** Returns a heading with the given actions beside it. */
 export const heading = (text, ...actions) => h("div.heading", {}, h("h1", {}, text), h("div.actions", {}, actions));
 
-/** Returns a button. `kind`: "", "primary", "danger", "plain". */
+/** Returns a button. `kind` is "", "primary", "danger" or "plain". */
 export const button = (label, { kind = "", symbol, onclick, ...props } = {}) =>
   h(`button.button${kind ? `.${kind}` : ""}`, { type: "button", onclick, ...props }, symbol && icon(symbol), h("span", {}, label));
 
@@ -14,8 +14,8 @@ export const linkButton = (label, target, { kind = "", symbol, ...props } = {}) 
   h(`a.button${kind ? `.${kind}` : ""}`, { href: target, ...props }, symbol && icon(symbol), h("span", {}, label));
 
 /**
- * Returns a short text with a colour. `tone`: "ok", "warn", "bad", "busy", "". The text gives the
- * full information; the colour only repeats it.
+ * Returns a short text with a colour. `tone` is "ok", "warn", "bad", "busy" or "". The text
+ * contains the full information, and the colour only repeats it.
  */
 export const chip = (text, tone = "") => h(`span.chip${tone ? `.${tone}` : ""}`, {}, text);
 
@@ -34,7 +34,7 @@ export function field(label, control, hint) {
 }
 let ids = 0;
 
-/** Returns the content for an empty place: an explanation and actions. */
+/** Returns the content of an empty area: an explanation and actions. */
 export const empty = (symbol, text, ...actions) => h("div.empty", {}, icon(symbol), h("p", {}, text), h("div.actions", {}, actions));
 
 /** Returns a progress indicator. */
@@ -61,8 +61,9 @@ export function problemBox(problem, retry) {
 }
 
 /**
- * Runs `task` and draws its result into `slot`. Shows a progress indicator first, and an error with
- * a retry button if the task fails. Results that arrive after the user left the view are dropped.
+ * Runs `task` and draws its result into `slot`. Shows a progress indicator first. Shows an error
+ * with a retry button if the task fails. Results that arrive after the user left the view are
+ * discarded.
  */
 export async function fillWith(slot, signal, task, draw, waiting = loading()) {
   if (waiting) put(slot, waiting);
@@ -86,7 +87,7 @@ export function toast(message, { bad = false } = {}) {
   if (!bad) setTimeout(close, 6000);
 }
 
-/** Shows a failure. A fault of the page itself is also written to the console. */
+/** Shows a failure. A fault in the code of the web page itself is also written to the console. */
 export function failed(problem) {
   if (problem.name === "AbortError") return;
   if (!(problem instanceof Problem)) console.error(problem);
@@ -94,7 +95,8 @@ export function failed(problem) {
 }
 
 /**
- * Runs the task of a button, which is disabled meanwhile. Resolves to undefined if the task failed.
+ * Runs the task of a button and disables the button until the task ends. Resolves to undefined if
+ * the task failed.
  */
 export async function busy(control, task) {
   control.disabled = true;
@@ -108,8 +110,8 @@ export async function busy(control, task) {
 }
 
 /**
- * Opens a modal window. Resolves to the argument of `close(value)`, or to null if the user left the
- * window. `build(close)` returns the content. Escape does not close a `firm` window.
+ * Opens a modal window. Resolves to the argument of `close(value)`, or to null if the user closed
+ * the window. `build(close)` returns the content. Escape does not close a `firm` window.
  */
 export function modal(title, build, { firm = false } = {}) {
   return new Promise((resolve) => {

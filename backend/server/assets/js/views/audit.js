@@ -1,4 +1,4 @@
-// The audit log: who did what, where and when.
+// The view of the audit log: who did what, where and when.
 import { get, save } from "../api.js";
 import * as collections from "../collections.js";
 import { csv } from "../csv.js";
@@ -57,7 +57,10 @@ export function show(page, { query, signal }) {
 
 const select = (value, choices) => h("select", {}, choices.map(([code, text]) => h("option", { value: code, selected: code === (value ?? "") }, text)));
 
-/** Returns the instant at which a day begins in the local time zone of the user, `days` later. */
+/**
+ * Returns the instant at which a day begins in the local time zone of the user. The day is `days`
+ * days after `day`.
+ */
 function midnight(day, days) {
   if (!day) return undefined;
   const [year, month, date] = day.split("-").map(Number);

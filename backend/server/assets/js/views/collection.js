@@ -1,4 +1,4 @@
-// One collection: its settings, and its deletion.
+// The view of one collection: its settings and its deletion.
 import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -23,7 +23,7 @@ function draw(one, signal) {
   const save = async (data) => {
     const json = { name: data.get("name"), ...chosen(data) };
     const send = (query) => call("PATCH", `/collections/${one.id}`, { query, json, signal });
-    // The service asks for confirmation if a shorter retention erases many images.
+    // The service requires confirmation if a shorter retention would delete many images.
     const changed = await send().catch(async (problem) => {
       if (problem.code !== "confirmation_needed") throw problem;
       const preview = await send({ dry_run: true });

@@ -1,4 +1,4 @@
-// The list of collections. Collections separate data by purpose.
+// The list of collections. Each collection separates the data of one purpose from all other data.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";

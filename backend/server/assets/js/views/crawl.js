@@ -1,4 +1,4 @@
-// One crawl, with live updates.
+// The view of one crawl, with live updates.
 import { get, key, request, save, url } from "../api.js";
 import { IMAGES, PAGES, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
 import { h, put } from "../dom.js";
@@ -44,9 +44,9 @@ function draw(first, signal) {
   };
   const faces = recent(id, strip, signal);
 
-  // The stream begins with the current state. After an action of this page the stream is opened
-  // again. Otherwise, if another client reverts the action before the service polls, the service
-  // sees no change and sends no event.
+  // The stream begins with the current state. After the user changes the crawl in this view, the
+  // stream is opened again. Otherwise, if another client reverts the change before the service
+  // polls the state, the service detects no change and sends no event.
   let stream = new AbortController();
   const listen = () => {
     stream.abort();
@@ -104,8 +104,8 @@ function speed() {
 }
 
 /**
- * Shows the newest faces. Requests them at most every two seconds, and the first one as soon as it
- * exists.
+ * Shows the newest faces. Requests the faces at most every two seconds, and the first face as soon
+ * as it exists.
  */
 function recent(id, slot, signal) {
   let [asking, again] = [false, false];
@@ -131,8 +131,8 @@ function reasonTable(reasons) {
 }
 
 /**
- * Without a key these are plain links, and the browser streams them to a file. A link cannot send a
- * key.
+ * Without a key, the downloads are plain links, and the browser streams the response to a file.
+ * With a key, links cannot be used, because a link cannot send a key.
  */
 function exports(id) {
   const path = (query) => url(`/crawls/${id}/export`, query);

@@ -1,4 +1,4 @@
-// Crawls: the list, newest first.
+// The list of crawls, newest first.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { IMAGES, done, isOver, name, outcomes, stateChip } from "../crawls.js";
@@ -50,7 +50,7 @@ export function show(page, { query, signal }) {
     timer = setTimeout(async () => {
       const answer = await get("/crawls", params(), signal).catch(() => null);
       if (signal.aborted) return;
-      // Only changed rows are replaced, so that the focus stays on an unchanged row.
+      // Only changed rows are replaced, so that an unchanged row keeps the focus.
       for (const [index, crawl] of (answer?.crawls ?? []).entries()) {
         const old = rows.querySelector(`[data-id="${crawl.id}"]`);
         const text = JSON.stringify(crawl);

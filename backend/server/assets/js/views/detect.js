@@ -1,4 +1,5 @@
-// Detect: shows the faces of one image. Nothing is stored.
+// The detection view, which shows the faces in one image. The service stores neither the image nor
+// the faces.
 import { save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import { csv } from "../csv.js";

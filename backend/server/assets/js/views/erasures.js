@@ -1,4 +1,4 @@
-// Erasures: what was permanently erased, and what is suppressed.
+// The list of erasures: what was permanently erased, and what is suppressed.
 import { call, get } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";

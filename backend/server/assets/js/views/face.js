@@ -1,4 +1,4 @@
-// One stored face: its image, all places where it was found, and similar faces.
+// The view of one stored face: its image, all places where it was found, and similar faces.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { externalLink, match } from "../faces.js";
@@ -65,7 +65,7 @@ const findSimilar = (face, slot, signal) => fillWith(slot, signal,
     ? h("p.quiet", {}, `No other face has a similarity of ${score(answer.threshold)} or more.`)
     : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
 
-/** Returns the link to an erasure that also suppresses the target. */
+/** Returns a link to the form for an erasure that also suppresses the target. */
 export const eraseLink = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });
 
 async function remove(face) {

@@ -10,8 +10,8 @@ import { empty, heading, linkButton } from "../ui.js";
 
 const PAGE = 60;
 /**
- * The state of the list when the user left it, for a step back: filters, faces, cursor and scroll
- * position.
+ * The state of the list when the user left it: filters, faces, cursor and scroll position. It is
+ * restored when the user goes back in the history.
  */
 let left = null;
 

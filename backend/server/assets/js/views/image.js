@@ -1,4 +1,4 @@
-// One stored image: its faces and where it was found.
+// The view of one stored image: its faces and where it was found.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";

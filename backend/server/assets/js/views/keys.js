@@ -1,4 +1,4 @@
-// API keys: who may do what.
+// The list of API keys and their rights.
 import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { endless } from "../endless.js";
@@ -32,7 +32,7 @@ export function show(page, { signal }) {
 
 /**
  * Without authentication, every caller could create a key that stays valid after authentication is
- * enabled. So this view creates no keys then.
+ * enabled. Therefore this view offers no creation of keys in that case.
  */
 const open = () => h("section.panel", {},
   h("h2", {}, "This service requires no key"),

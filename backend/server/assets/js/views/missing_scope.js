@@ -4,7 +4,7 @@ import { scopeMeaning } from "../labels.js";
 import { ownKey } from "../session.js";
 import { button, empty } from "../ui.js";
 
-/** Returns a view that explains that another one needs `scope`. */
+/** Returns a view that explains that the requested view needs `scope`. */
 export const missingScope = (title, scope) => ({
   show(page) {
     const { name, scopes } = ownKey();

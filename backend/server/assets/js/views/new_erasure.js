@@ -1,5 +1,5 @@
-// A form that creates an erasure: the target, a preview of what would be erased, and the erasure
-// itself.
+// A form that creates an erasure: it asks for the target, shows a preview of what would be erased,
+// and then performs the erasure.
 import { analyse, facePicker } from "../analysis.js";
 import { call, withPicture } from "../api.js";
 import * as collections from "../collections.js";
@@ -13,12 +13,12 @@ import { go, href } from "../router.js";
 import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loading, panel, problemBox, toast } from "../ui.js";
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
-/** Kinds of an erasure, and the field of the API for each. */
+/** The kinds of erasures, and the API field for each kind. */
 const FIELDS = { likeness: null, face: "face_id", image: "image_id", subject: "subject_id", url: "url" };
-/** Kinds that identify a person, who can then be suppressed. */
+/** The kinds that identify a person, who can then be suppressed. */
 const IDENTIFIES_A_PERSON = ["likeness", "face", "image", "subject"];
 
-/** Kinds that determine the collection, regardless of the current one. */
+/** The kinds whose target determines the collection, regardless of the current collection. */
 const HAS_OWN_COLLECTION = ["face", "image"];
 
 export function show(page, { query, signal }) {

@@ -1,4 +1,5 @@
-// A form that creates a key. The new key has at most the rights of its creator and is shown once.
+// A form that creates a key. The new key has at most the rights of the key that creates it and is
+// shown once.
 import { call } from "../api.js";
 import * as collections from "../collections.js";
 import { h } from "../dom.js";
@@ -16,8 +17,8 @@ export function show(page, { signal }) {
   const places = collections.collections().map(({ name }) => [name, name]);
   const where = choice("collection", own?.collection ? places : [...places, ["", "All collections"]], collections.current());
   const boxes = scopes().map((scope) => h("input", { type: "checkbox", name: "scopes", value: scope, id: `scope-${scope}` }));
-  // A key for one collection has no rights for the whole service. A key can pass on only its own
-  // scopes.
+  // A key for one collection has no rights for the whole service. A new key can have only scopes of
+  // the key that creates it.
   const allow = () => boxes.forEach((box) => {
     box.disabled = !may(box.value) || (box.value === "system" && where.value !== "");
     if (box.disabled) box.checked = false;
@@ -42,7 +43,10 @@ export function show(page, { signal }) {
     h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Create key"), linkButton("Back", "#/keys"))));
 }
 
-/** Returns whether a lifetime ends before that of the own key. A key never outlives its creator. */
+/**
+ * Returns whether a lifetime ends before that of the current key. A new key expires no later than
+ * the key that creates it.
+ */
 const within = (days, own) => !own?.expires_at || (days !== "" && Date.now() + days * DAY <= new Date(own.expires_at).getTime());
 
 function body(data, own) {
@@ -52,7 +56,8 @@ function body(data, own) {
     collection: data.get("collection") || null,
     scopes: data.getAll("scopes"),
     requests_per_minute: data.get("requests_per_minute") ? Number(data.get("requests_per_minute")) : null,
-    // If every choice would outlive the own key, the new key expires together with it.
+    // If every lifetime in the list would end after that of the current key, both keys expire at
+    // the same time.
     expires_at: days ? new Date(Date.now() + days * DAY).toISOString() : (own?.expires_at ?? null),
   };
 }
@@ -66,8 +71,8 @@ const reveal = (secret, key) => modal(`The key of “${key.name}”`, (close) =>
   const status = h("p.hint", { role: "status" });
   const copy = button("Copy", { kind: "primary", symbol: "copy", onclick: async () => {
     shown.select();
-    // Without TLS, browsers block the clipboard. The key is then selected so that the user can copy
-    // it.
+    // Without TLS, browsers block the clipboard. In that case, the text of the key is selected so
+    // that the user can copy it.
     const copied = await navigator.clipboard?.writeText(secret).then(() => true, () => false);
     status.textContent = copied ? "The key was copied to the clipboard." : "The key is selected. Copy it with the keyboard.";
   } });

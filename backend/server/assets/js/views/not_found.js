@@ -1,4 +1,4 @@
-// A message for an address without a view.
+// A message for an address that does not belong to any view.
 import { h } from "../dom.js";
 import { empty } from "../ui.js";
 

@@ -1,4 +1,4 @@
-// People: enrolled persons, and clusters of similar faces that can be named or merged.
+// The list of people: enrolled persons, and clusters of similar faces that can be named or merged.
 import { get } from "../api.js";
 import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
@@ -56,7 +56,8 @@ export function show(page, { query, signal }) {
     put(chosenBar, control, button("Clear selection", { onclick: load }));
   }
   async function join() {
-    // The person with a name is kept; of several, the one with the most faces.
+    // The person with a name is kept. If several have a name, the person with the most faces is
+    // kept.
     const [into, ...others] = [...chosen.values()].sort((a, b) => Number(Boolean(b.name)) - Number(Boolean(a.name)) || b.face_count - a.face_count);
     const sure = await confirm("Merge these people?", `${plural(others.length, "other")} will become part of “${name(into)}”. This cannot be undone.`, "Merge", { danger: false });
     if (!sure) return;

@@ -1,4 +1,4 @@
-// One person or cluster: name, faces, merging, enrolment from an image.
+// The view of one person or cluster: its name and faces, merging, and enrolment from an image.
 import { call, get, withPicture } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";
@@ -43,7 +43,7 @@ function draw(subject, signal) {
 
 /**
  * Enrols the best face of an image. The service applies strict quality rules, because all other
- * faces are compared with enrolled ones.
+ * faces are compared with enrolled faces.
  */
 function enrolment(subject, signal) {
   const result = h("div");

@@ -1,4 +1,4 @@
-// Search: finds where else a face appears (1:N).
+// The search view, which finds where else a face appears (1:N).
 import { call, get, save } from "../api.js";
 import { analyse, facePicker } from "../analysis.js";
 import * as collections from "../collections.js";
@@ -55,7 +55,7 @@ function picture(found, blob, signal, onChoose, index = 0) {
 }
 
 /**
- * The search returned everything with a similarity of 0 or more, so that the slider needs no
+ * The search returned all matches with a similarity of 0 or more, so moving the slider needs no
  * further request.
  */
 function matches(answer, signal) {

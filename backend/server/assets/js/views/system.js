@@ -1,4 +1,4 @@
-// System: health, devices, queue and discarded jobs.
+// The system view: health, devices, queue and discarded jobs.
 import { call, get, request } from "../api.js";
 import { h, put } from "../dom.js";
 import { bytes, count, duration, percent, title } from "../format.js";
@@ -11,8 +11,8 @@ import { chip, facts, fillWith, heading, linkButton, panel, problemBox } from ".
 
 const LIVE = ["available", "running", "retryable"];
 /**
- * The samples of the plots outlive the view, so that the plots are still there when the user
- * returns.
+ * The samples of the plots are kept when the user leaves the view, so that the plots are complete
+ * when the user returns.
  */
 const history = { jobs: [], depth: [], requests: [], faces: [] };
 let before = null;
@@ -63,8 +63,8 @@ function measure(samples, plots) {
     requests: sum(samples, "facecrawl_http_requests_total"),
   };
   plots.depth.add(sum(samples, "facecrawl_queue_jobs", { state: ["available", "retryable"] }));
-  // After a pause (another view, a hidden tab) the line starts again, because a mean over the pause
-  // would mislead.
+  // After a pause (the user opened another view or hid the tab), the line starts again, because a
+  // mean over the pause would be misleading.
   const seconds = before ? now.at - before.at : 0;
   for (const name of ["jobs", "faces", "requests"]) {
     plots[name].add(seconds > 0 && seconds < 10 ? rate(before[name], now[name], seconds) : NaN);
