@@ -56,8 +56,8 @@ def run(arguments, auth, further):
         scratch = arguments.reports.resolve() / auth if arguments.reports else pathlib.Path(stack.enter_context(temporary))
         scratch.mkdir(parents=True, exist_ok=True)
         pictures = draw(arguments.target, scratch / "portraits")
-        # The first portraits fill the gallery, schemathesis sends the next three, and the rest
-        # belong to the examples of CLIENTS.md.
+        # The first portraits fill the gallery, schemathesis sends the next three, and the
+        # examples in CLIENTS.md use the rest.
         gallery, shown, theirs = pictures[:24], pictures[24:27], pictures[27:]
         address = stack.enter_context(site({"/": gallery, "/shown": shown}))
         example = stack.enter_context(site({"/": theirs[:6], "/team.html": theirs[6:]}))

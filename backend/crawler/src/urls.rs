@@ -301,8 +301,8 @@ fn retain_parameters(url: &mut Url, keep: impl Fn(&str) -> bool) {
     url.set_query(kept.as_deref());
 }
 
-/// Returns `host:port` of the URL's server in lower case, the key of politeness. For schemes other
-/// than https the key includes the scheme: `http://host:port`.
+/// Returns `host:port` of the URL's server in lower case. Delays and permits use this text as the
+/// key of the host. For schemes other than https the key includes the scheme: `http://host:port`.
 pub fn host_key(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();

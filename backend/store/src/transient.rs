@@ -118,8 +118,8 @@ where
     INSIDE_RETRY.scope((), repeated).await
 }
 
-/// Returns doubling pauses, each multiplied by a random factor from 0.5 to 1, so that many callers
-/// do not retry at the same moment.
+/// Returns pauses, each twice as long as the one before and then multiplied by a random factor from
+/// 0.5 to 1, so that many callers do not retry at the same moment.
 pub(crate) fn pauses() -> impl Iterator<Item = Duration> {
     successors(Some(FIRST_PAUSE), |pause| Some((*pause * 2).min(MAX_PAUSE)))
         .map(|pause| pause.mul_f64(rand::random_range(0.5..1.0)))

@@ -3,7 +3,7 @@
 
 /// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
-/// Extensions of image formats that no decoder here reads.
+/// Extensions of image formats that not every build of the decoders can read.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
 /// Extensions of files that contain no links or images for the crawler.
 const NO_PAGE: &[&str] = &[

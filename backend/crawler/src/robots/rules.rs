@@ -53,7 +53,7 @@ impl Rule {
         self.pattern.len() + usize::from(self.to_end)
     }
 
-    /// Returns the memory of the rule in bytes.
+    /// Returns the size of the rule in memory, in bytes.
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.pattern.len()
     }

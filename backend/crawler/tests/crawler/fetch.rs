@@ -104,7 +104,7 @@ async fn what_the_server_is_told() {
     let image = head(Kind::Image).await;
     assert!(image.contains("accept: image/jpeg") && image.contains("accept-encoding: identity"), "{image}");
     assert_eq!(fetcher.agent(), "facecrawl");
-    // Line ends are removed from the user agent.
+    // Line breaks are removed from the user agent.
     let odd = Config { user_agent: "face\r\nx: y/1.0".into(), ..local_config() };
     assert_eq!(fetch_with(&odd, &site, "/echo", Kind::Page).await.unwrap().status, 200);
 }

@@ -148,7 +148,7 @@ pub struct ModelFile {
     /// (docs/reference/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// Embedders: how well the model distinguishes people, if it was measured
+    /// For embedders: how well the model distinguishes people, if this has been measured
     /// (docs/reference/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds on one core for one face (embedders) or one 640x640 canvas (detectors), if

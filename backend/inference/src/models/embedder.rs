@@ -17,7 +17,7 @@ impl EmbedderModel {
     /// the loaded model.
     ///
     /// # Errors
-    /// Fails if these do not fit an embedder.
+    /// Fails if the file, the input or the number of outputs does not fit an embedder.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Arcface, "embedders", "embedding");
         let pixels = chip_pixels(file, expected, input, outputs)?;

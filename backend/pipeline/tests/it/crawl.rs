@@ -48,11 +48,11 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 
     assert_eq!((crawl.state, crawl.error), (CrawlState::Completed, None));
     assert!(crawl.finished_at.is_some());
-    // The pages /, second and noai are fetched. The pages private/page, notes and picture are
-    // skipped. The page gone fails.
+    // The pages `/`, `second` and `noai` are fetched. The pages `private/page`, `notes` and
+    // `picture` are skipped. The page `gone` fails.
     assert_eq!(counts(&progress.pages), map([("fetched", 3), ("skipped", 3), ("failed", 1)]));
-    // The images ada, ben and the one that was linked as a page are processed. The images text,
-    // private and tagged are skipped. The images missing and broken fail.
+    // The images `ada` and `ben`, and the image that was linked as a page, are processed. The
+    // images `text`, `private` and `tagged` are skipped. The images `missing` and `broken` fail.
     assert_eq!(counts(&progress.images), map([("processed", 3), ("skipped", 3), ("failed", 2)]));
     let reasons = [
         ("robots_disallowed", 2),

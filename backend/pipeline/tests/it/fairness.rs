@@ -50,7 +50,7 @@ async fn small_site() -> Site {
     site
 }
 
-/// Asserts that the small crawl completes although the large one always has queued pages of better
+/// Asserts that the small crawl completes although the large one always has queued pages of higher
 /// priority. Returns the number of requests to the site of the large crawl.
 async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     let world = World::new().await;
@@ -74,8 +74,8 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
 
 #[tokio::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
-    // The site received the requests for robots.txt and the page, the first requests that its host
-    // permits, and, on a busy machine, some retries.
+    // The site received the requests for robots.txt and for the page, and on a busy machine some
+    // retries.
     let asked = the_small_one_ends(100_000, fast()).await;
     assert!(asked < 100, "{asked}");
 }

@@ -71,7 +71,7 @@ pub(crate) struct ImageForm {
     image: Vec<u8>,
 }
 
-/// How a body transmits its images.
+/// How a body contains its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
     Multipart,

@@ -6,8 +6,8 @@ use crate::models::EmbeddingModel;
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Number of faces that one statement compares. It takes a small part of the statement timeout,
-/// even on a slow machine.
+/// Number of faces that one statement compares. Such a statement takes only a small part of the
+/// statement timeout, even on a slow machine.
 const BATCH: i64 = 50_000;
 
 /// Returns all faces of the collection and model with at least the given similarity.

@@ -1,4 +1,4 @@
-//! Deletes again what a restored backup brought back, by its tombstones.
+//! Uses the tombstones to find deleted data that a restored backup contains, and deletes it again.
 use super::{CarriedOut, Plan};
 use crate::traces::LedgerJobs;
 use crate::{Store, StoreError};

@@ -31,7 +31,7 @@ fn convolve(source: &Frame, (width, height): (u32, u32)) -> Frame {
     let mut to = TypedImage::<U8x3>::from_buffer(width, height, out.data_mut())
         .expect("a frame's length matches its size");
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Lanczos3));
-    // The untyped call would compile the code of every pixel format.
+    // The untyped call would add the code for every pixel format to the binary.
     Resizer::new().resize_typed(&from, &mut to, &options).expect("without a crop box no option is invalid");
     out
 }

@@ -98,7 +98,7 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
     }
 }
 
-/// The counts are read from the ledgers, so that they are complete even after errors.
+/// The counts are read from the ledgers, so they are complete even after errors.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     collection: String,
