@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     let face = crop::face_crop(&frame, &detection.bbox, 0.25);
     assert!(face.width() <= size.0 && face.height() <= size.1);
     for view in View::tiles(size, (64, 64), 0.5) {
-        let cut = view.cut(&frame);
+        let cut = view.crop(&frame);
         assert_eq!((cut.width(), cut.height()), (view.region.width, view.region.height));
         let _ = view.cuts(&view.restore(&detection).bbox);
     }

@@ -47,7 +47,8 @@ macro_rules! reasons {
                 match code {
                     $($code => Self::$variant,)*
                     _ => match code.strip_prefix("http_").map(str::parse) {
-                        Some(Ok(status)) => Self::Http(status),
+                        // Not `http_0404`, which is another code.
+                        Some(Ok(status)) if code == format!("http_{status}") => Self::Http(status),
                         _ => Self::Other(code.into()),
                     },
                 }
@@ -219,7 +220,7 @@ mod tests {
         }
         assert_eq!(Reason::from("http_404"), Reason::Http(404));
         assert_eq!(Reason::Http(404).to_string(), "http_404");
-        for code in ["http_", "http_x", "of_a_later_version"] {
+        for code in ["http_", "http_x", "http_0404", "http_+404", "of_a_later_version"] {
             let reason = Reason::from(code);
             assert_eq!((&reason, &*reason.code()), (&Reason::Other(code.into()), code));
         }

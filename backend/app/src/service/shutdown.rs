@@ -1,5 +1,5 @@
 //! Handles SIGTERM and SIGINT: the first signal starts the shutdown, the second ends the process
-//! immediately. Also contains the only function that exits the process.
+//! immediately. Also contains the function that ends the process after a command.
 use std::io::Write;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,9 @@ pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
         fired.cancel();
         let second = either(&mut interrupt, &mut terminate).await;
         tracing::warn!(signal = name(second), "second signal, exiting immediately");
-        exit_process(128 + second);
+        // Without the flush of `exit_process`, because another thread may hold stdout and wait for
+        // its reader.
+        signal_hook::low_level::exit(128 + second);
     });
     Ok(token)
 }

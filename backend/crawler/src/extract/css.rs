@@ -12,6 +12,10 @@ const MAX_NESTING: usize = 16;
 /// Only the image with the highest density of an `image-set` is reported. `attribute` means that
 /// the text is a `style` attribute, which contains declarations without a rule around them.
 pub(super) fn images(text: &str, attribute: bool, mut found: impl FnMut(String)) {
+    // In XHTML, the markers of a CDATA section enclose a style sheet. The parser would read the
+    // section as one block.
+    let text = text.trim_start();
+    let text = text.strip_prefix("<![CDATA[").unwrap_or(text);
     let mut input = ParserInput::new(text);
     let mut report = |url: CowRcStr<'_>| found(url.trim_ascii().to_owned());
     read_block(&mut Parser::new(&mut input), attribute, MAX_NESTING, &mut report);
@@ -63,7 +67,8 @@ fn can_contain_images(property: &str) -> bool {
     PROPERTIES.iter().any(|start| property.starts_with(start))
 }
 
-/// Reports the images of one token of a value, and of the tokens inside it if it is a function.
+/// Reports the images of one token of a value, and of the tokens inside it if it is a function or a
+/// block in brackets.
 fn read_token<'i>(
     parser: &mut Parser<'i, '_>,
     token: &Token<'i>,
@@ -79,12 +84,19 @@ fn read_token<'i>(
             } else if ["image-set", "-webkit-image-set"].iter().any(|set| name.eq_ignore_ascii_case(set)) {
                 read_set(parser, nesting, found);
             } else {
-                while let Ok(token) = parser.next().cloned() {
-                    read_token(parser, &token, nesting, found);
-                }
+                read_tokens(parser, nesting, found);
             }
         }),
+        Token::ParenthesisBlock | Token::SquareBracketBlock => {
+            inside(parser, nesting, |parser, nesting| read_tokens(parser, nesting, found));
+        }
         _ => {}
+    }
+}
+
+fn read_tokens<'i>(parser: &mut Parser<'i, '_>, nesting: usize, found: &mut dyn FnMut(CowRcStr<'i>)) {
+    while let Ok(token) = parser.next().cloned() {
+        read_token(parser, &token, nesting, found);
     }
 }
 
@@ -161,6 +173,7 @@ mod tests {
             ("background: url(a.jpg", &["a.jpg"]),
             ("background: url(", &[""]),
             ("background: linear-gradient(red, blue), url(ü.jpg)", &["ü.jpg"]),
+            ("--x: (url(a.jpg)) [url(b.jpg)]", &["a.jpg", "b.jpg"]),
         ] {
             assert_eq!(read(text, true), expected, "{text}");
         }
@@ -174,6 +187,7 @@ mod tests {
             @media (min-width: 100px) { .b::before { content: url('b.png'); color: red } }
             ul { list-style-image: url(c.gif) } .d { mask: url(#clip) } .e{border-image:url(e.png) 30";
         assert_eq!(read(text, false), ["a.jpg", "b.png", "c.gif", "#clip", "e.png"]);
+        assert_eq!(read("\n<![CDATA[ .a { background: url(a.jpg) } ]]>", false), ["a.jpg"]);
     }
 
     #[test]

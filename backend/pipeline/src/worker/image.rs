@@ -71,7 +71,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
             if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
                 return Err(JobError::skipped(
                     reason,
-                    "its X-Robots-Tag does not allow the image to be indexed",
+                    "its X-Robots-Tag does not allow the image to be used",
                 ));
             }
         }
