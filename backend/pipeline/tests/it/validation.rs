@@ -16,7 +16,7 @@ async fn a_wrong_field_is_named_with_what_is_allowed() {
     let cases: Vec<(Vec<String>, CrawlOptions, &str, &str)> = vec![
         (vec![], ok(), "seeds", "1 to 10000"),
         (many(), ok(), "seeds", "1 to 10000"),
-        (long(), ok(), "seeds", "at most 1048576 are allowed"),
+        (long(), ok(), "seeds", "more than 1048576 bytes"),
         (vec!["not a url".into()], ok(), "seeds", "number 1"),
         (vec!["ftp://example.org/".into()], ok(), "seeds", "http"),
         (seed(), CrawlOptions { max_depth: -1, ..ok() }, "max_depth", "from 0 to 50"),
