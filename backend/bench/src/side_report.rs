@@ -48,7 +48,7 @@ pub struct SideReport {
     pub cores_used: Option<f64>,
     /// Mean number of requests per run of a model, by operation.
     pub mean_batch: BTreeMap<String, f64>,
-    /// The devices of the operations that are used.
+    /// The device of each operation that this measurement uses.
     pub device: BTreeMap<&'static str, Device>,
     /// How many of the operations run on a GPU: `all`, `some` or `none`.
     pub on_gpu: &'static str,

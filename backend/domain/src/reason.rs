@@ -8,8 +8,8 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $explanation:literal;)*) => {
         /// Why a page or an image was not processed, or was processed only in part.
         ///
-        /// Reasons are stored in the ledgers, counted in metrics and shown in responses by their
-        /// code.
+        /// The code of a reason is stored in the ledgers, counted in metrics, and shown in
+        /// responses.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $variant,)*

@@ -1,5 +1,5 @@
-//! A detector that takes images. This requires a device on which both the image operation and the
-//! detector run.
+//! Connects a detector with the graphs that prepare its input, so that the detector takes images.
+//! The graphs and the detector must run on the same device.
 use super::candidates::for_pixels;
 use super::warmup::{Sample, TOLERANCE, compare_outputs};
 use crate::backend::{Backend, OnnxModel, Placement, Preparation, PreparedModel};

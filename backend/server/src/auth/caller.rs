@@ -92,8 +92,9 @@ impl Caller {
         Ok(found.await?)
     }
 
-    /// Returns the collection whose settings determine face quality: the given one, or else that of
-    /// the key. `None` means the settings of the service.
+    /// Returns the collection whose settings determine face quality. This is the given collection
+    /// or, without one, the collection of the key. `None` means that the settings of the service
+    /// apply.
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].
