@@ -43,13 +43,8 @@ async fn main() -> Result<()> {
 
 async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_json::Value> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(database).await?;
-    for migration in [
-        include_str!("../../../migrations/0001_queue.sql"),
-        include_str!("../../../migrations/0005_queue_lanes.sql"),
-        include_str!("../../../migrations/0025_queue_crashes.sql"),
-        include_str!("../../../migrations/0031_queue_tenants.sql"),
-    ] {
-        sqlx::raw_sql(migration).execute(&pool).await?;
+    for migration in queue_migrations()? {
+        sqlx::raw_sql(AssertSqlSafe(migration)).execute(&pool).await?;
     }
     // Uses the same connection settings as a runner.
     let queue = Queue::new(pool.clone(), Config::default()).on_own_connections(options.workers as u32 + 1);
@@ -86,6 +81,17 @@ async fn measure(options: &Options, database: PgConnectOptions) -> Result<serde_
         "claim_complete_with_backlog_jobs_per_s": behind.round(),
         "ratio": (behind / alone * 1000.0).round() / 1000.0,
     }))
+}
+
+/// Returns the migrations of the queue's tables, in their order. Their file names contain `queue`.
+fn queue_migrations() -> Result<Vec<String>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations");
+    let entries = std::fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let mut files: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
+    files
+        .retain(|file| file.to_string_lossy().ends_with(".sql") && file.to_string_lossy().contains("_queue"));
+    files.sort();
+    files.iter().map(|file| Ok(std::fs::read_to_string(file)?)).collect()
 }
 
 /// Enqueues in batches. Returns jobs per second.
