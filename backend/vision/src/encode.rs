@@ -1,17 +1,23 @@
 //! Encodes frames: JPEG for viewing, PNG for exact pixels.
 
+mod jpeg;
+
 use crate::Frame;
-use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
+use jpeg::Chroma;
 
-/// Encodes a JPEG. `quality` is 1..=100; other values are clamped.
+/// Quality from which a JPEG keeps the full resolution of colours.
+const FULL_CHROMA_QUALITY: u8 = 90;
+
+/// Encodes a JPEG. `quality` is 1..=100; other values are clamped. Below a quality of 90, colours
+/// have half the resolution, as most encoders do.
+///
+/// # Panics
+/// Panics if a side exceeds JPEG's maximum of 65,535 pixels, which no decoded frame does.
 pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
-    let mut out = Vec::with_capacity(frame.data().len() / 8);
-    JpegEncoder::new_with_quality(&mut out, quality.clamp(1, 100))
-        .write_image(frame.data(), frame.width(), frame.height(), ExtendedColorType::Rgb8)
-        .expect("writing to a vector cannot fail, and a decoded frame's sides are within JPEG's 65,535");
-    out
+    let chroma = if quality < FULL_CHROMA_QUALITY { Chroma::Quarter } else { Chroma::Full };
+    jpeg::encode(frame, quality, chroma)
 }
 
 /// Encodes a PNG, lossless.
