@@ -3,7 +3,7 @@
 mod jpeg;
 
 use crate::Frame;
-use image::codecs::png::PngEncoder;
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use jpeg::Chroma;
 
@@ -23,7 +23,8 @@ pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
 /// Encodes a PNG, lossless.
 pub fn png(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 2);
-    PngEncoder::new(&mut out)
+    // Trying all filters for each row takes a quarter more time, for 1 % fewer bytes.
+    PngEncoder::new_with_quality(&mut out, CompressionType::Fast, FilterType::Paeth)
         .write_image(frame.data(), frame.width(), frame.height(), ExtendedColorType::Rgb8)
         .expect("writing to a vector cannot fail, and the frame's length matches its size");
     out
