@@ -76,8 +76,8 @@ fn reduce(frame: &Frame) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// Computes the reduction in the plainest way. Databases contain hashes, so every change of this
-    /// module must leave each of its values exactly as it is here.
+    /// Computes the reduction in the plainest way. Databases contain hashes, so every change of
+    /// this module must leave each of its values exactly as it is here.
     fn reference(frame: &Frame) -> Vec<f32> {
         let factor = |length: u32, target: usize| (length / target as u32).clamp(1, MAX_FACTOR);
         let cells = |length: u32, target: usize| (length / factor(length, target)) as usize;
