@@ -102,7 +102,8 @@ impl BitWriter {
         }
     }
 
-    /// Writes four bytes. A zero follows each byte of ones, so that it is not mistaken for a marker.
+    /// Writes four bytes. A zero follows each byte of ones, so that it is not mistaken for a
+    /// marker.
     fn word(&mut self, word: u32) {
         let inverse = !word;
         // Nonzero if a byte of `inverse` is zero.
