@@ -31,7 +31,9 @@ impl Frame {
     /// Panics if a side is zero, which is always a mistake of the caller.
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         assert!(width > 0 && height > 0, "a frame has at least one pixel");
-        let data = rgb.repeat(width as usize * height as usize);
+        let pixels = width as usize * height as usize;
+        // Memory from the system is already zero, and this form uses it as it is.
+        let data = if rgb == [0; 3] { vec![0; 3 * pixels] } else { rgb.repeat(pixels) };
         Self { width, height, data, attachment: Attachment::default() }
     }
 

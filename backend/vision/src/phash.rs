@@ -10,9 +10,10 @@
 //! different images. A missed duplicate is only scanned twice, but a different image that is
 //! mistaken for a duplicate is lost.
 
+mod reduction;
+
 use crate::Frame;
-use crate::grey::grey_row;
-use crate::resize::{MAX_FACTOR, cell_means};
+use reduction::{REDUCED, reduction};
 use std::sync::LazyLock;
 
 /// Three 64-bit hashes of a whole image.
@@ -30,10 +31,6 @@ pub struct PerceptualHashes {
     pub a: u64,
 }
 
-/// Size of the common reduction: a multiple of 32x32, 9x8 and 8x8, so that each of them is a mean
-/// over whole blocks.
-const REDUCED: (usize, usize) = (288, 256);
-
 /// Minimum difference in grey levels that sets a bit. Blocks of flat backgrounds differ by less;
 /// without a margin their bits would be noise.
 const MARGIN: f32 = 0.5;
@@ -41,16 +38,7 @@ const MARGIN: f32 = 0.5;
 impl PerceptualHashes {
     /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
-        // Means over whole pixels reduce the image first, down to at least the size of the
-        // reduction, because they are many times faster than means over areas with parts of pixels.
-        let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
-        let factor = |length: u32, target: u32| (length / target).clamp(1, MAX_FACTOR);
-        let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
-        let reduced = if across > 1 || down > 1 {
-            reduce(&cell_means(frame, (frame.width() / across, frame.height() / down)))
-        } else {
-            reduce(frame)
-        };
+        let reduced = reduction(frame);
         Self { p: dct_hash(&reduced), d: gradient_hash(&reduced), a: mean_hash(&reduced) }
     }
 
@@ -74,47 +62,6 @@ impl PerceptualHashes {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))
     }
-}
-
-/// Computes mean grey levels of [`REDUCED`] equal areas. An area may include parts of pixels, which
-/// are weighted by the included part. A smaller image is enlarged in the same way.
-fn reduce(frame: &Frame) -> Vec<f32> {
-    let (columns, rows) = REDUCED;
-    let (width, height) = (frame.width() as usize, frame.height() as usize);
-    let edges: Vec<f64> = (0..=columns).map(|i| (i * width) as f64 / columns as f64).collect();
-    let mut grey = vec![0u8; width + 1];
-    let mut running = vec![0f64; width + 1];
-    let mut line = vec![0f32; columns];
-    let mut reduced = vec![0f32; columns * rows];
-    let vertical = rows as f32 / height as f32;
-    let horizontal = columns as f64 / width as f64;
-    for (y, row) in frame.data().chunks_exact(width * 3).enumerate() {
-        grey_row(row, &mut grey);
-        let mut sum = 0u32;
-        for (at, value) in running.iter_mut().zip(&grey) {
-            *at = f64::from(sum);
-            sum += u32::from(*value);
-        }
-        // The sum up to a position includes whole pixels and a share of the next pixel. An area is
-        // the difference of two such sums.
-        let up_to = |edge: f64| running[edge as usize] + edge.fract() * f64::from(grey[edge as usize]);
-        let mut before = 0.0;
-        for (value, edge) in line.iter_mut().zip(&edges[1..]) {
-            let after = up_to(edge.min(width as f64));
-            *value = ((after - before) * horizontal) as f32;
-            before = after;
-        }
-        // This row covers [top, bottom) of the reduction's rows.
-        let (top, bottom) = (y as f32 * vertical, (y + 1) as f32 * vertical);
-        for target in top as usize..(bottom.ceil() as usize).min(rows) {
-            let share = bottom.min((target + 1) as f32) - top.max(target as f32);
-            let into = &mut reduced[target * columns..(target + 1) * columns];
-            for (sum, value) in into.iter_mut().zip(&line) {
-                *sum += value * share;
-            }
-        }
-    }
-    reduced
 }
 
 /// Returns `columns` x `rows` block means of the reduction.

@@ -1,5 +1,6 @@
 //! Converts 8-bit interleaved RGB to 32-bit planes.
 use crate::manifest::{Channels, PixelInput};
+use multiversion::multiversion;
 use vision::Frame;
 
 /// Writes frames as the planes that a model takes: `(pixel - mean) / std` in the model's channel
@@ -39,14 +40,17 @@ impl PixelWriter {
         let [red, green, blue] =
             self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
 
-        // Copied to locals, because the compiler must assume that each store changes values behind
-        // `self`.
-        let (scale, offset) = (self.scale, self.offset);
-        for (((rgb, red), green), blue) in frame.data().chunks_exact(3).zip(red).zip(green).zip(blue) {
-            *red = f32::from(rgb[0]) * scale[0] + offset[0];
-            *green = f32::from(rgb[1]) * scale[1] + offset[1];
-            *blue = f32::from(rgb[2]) * scale[2] + offset[2];
-        }
+        split(frame.data(), [red, green, blue], (self.scale, self.offset));
+    }
+}
+
+/// Writes `value * scale + offset` of each colour to its plane.
+#[multiversion(targets("x86_64+avx2"))]
+fn split(rgb: &[u8], [red, green, blue]: [&mut [f32]; 3], (scale, offset): ([f32; 3], [f32; 3])) {
+    for ((([r, g, b], red), green), blue) in rgb.as_chunks::<3>().0.iter().zip(red).zip(green).zip(blue) {
+        *red = f32::from(*r) * scale[0] + offset[0];
+        *green = f32::from(*g) * scale[1] + offset[1];
+        *blue = f32::from(*b) * scale[2] + offset[2];
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Frame;
 use crate::grey::grey;
+use multiversion::multiversion;
 
 /// Grey-level statistics of a frame, equal to OpenCV's (BT.601 grey rounded to 8 bits; Laplacian
 /// and 3x3 Sobel with reflect-101 borders).
@@ -90,6 +91,7 @@ fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
 }
 
 /// Adds the sums of one run; the slices are two pixels longer than the run.
+#[multiversion(targets("x86_64+avx2"))]
 fn add_run(above: &[i16], here: &[i16], below: &[i16], total: &mut Edges) {
     let length = above.len() - 2;
     let (a0, a1, a2) = (&above[..length], &above[1..=length], &above[2..length + 2]);

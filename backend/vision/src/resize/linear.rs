@@ -1,6 +1,7 @@
 //! Scales bilinearly like OpenCV's `INTER_LINEAR`, with two by two neighbours at every scale.
 
 use crate::{Frame, Taps};
+use multiversion::multiversion;
 
 /// Position of an output pixel between two input pixels: index of the first and weight of the
 /// second, in 1/256 or 1/2048. The second is the next pixel. At the border it is the first again,
@@ -46,6 +47,8 @@ pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u3
     let canvas_row = canvas.width() as usize * 3;
     let columns = taps(source.width(), size.0, COLUMN_PARTS);
     let rows = taps(source.height(), size.1, ROW_PARTS);
+    let weights: Vec<u16> = columns.iter().flat_map(|column| [column.weight as u16; 3]).collect();
+    let (mut lefts, mut rights) = (vec![0u16; weights.len()], vec![0u16; weights.len()]);
     // Rows are blended first: this reads contiguous bytes, and only the rows that are needed. One
     // pixel of padding lets the last column read its right neighbour.
     let mut blended = vec![0u16; source_row + 3];
@@ -58,21 +61,31 @@ pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u3
             row.weight as u16,
             &mut blended,
         );
-        for (pixel, column) in line.as_chunks_mut::<3>().0.iter_mut().zip(&columns) {
-            let Some(pair) = blended[column.first * 3..].first_chunk::<6>() else { break };
-            let (left, right) = (COLUMN_PARTS - column.weight, column.weight);
-            *pixel = std::array::from_fn(|c| {
-                let sum = u32::from(pair[c]) * left + u32::from(pair[c + 3]) * right;
-                ((sum + (1 << 18)) >> 19) as u8
-            });
+        // Both neighbours are copied to rows of their own, so that `mix` reads contiguous values.
+        let pairs = lefts.as_chunks_mut::<3>().0.iter_mut().zip(rights.as_chunks_mut::<3>().0);
+        for ((left, right), column) in pairs.zip(&columns) {
+            let Some([near @ .., r, g, b]) = blended[column.first * 3..].first_chunk::<6>() else { break };
+            (*left, *right) = (*near, [*r, *g, *b]);
         }
+        mix(&lefts, &rights, &weights, line);
     }
 }
 
 /// Computes `upper * (256 - weight) + lower * weight`, which is exact in 16 bits.
+#[multiversion(targets("x86_64+avx2"))]
 fn blend(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
     let rest = 256 - weight;
     for ((out, upper), lower) in out.iter_mut().zip(upper).zip(lower) {
         *out = u16::from(*upper) * rest + u16::from(*lower) * weight;
+    }
+}
+
+/// Computes `(left * (2048 - weight) + right * weight) / (2048 * 256)`, rounded half up.
+#[multiversion(targets("x86_64+avx2"))]
+fn mix(lefts: &[u16], rights: &[u16], weights: &[u16], out: &mut [u8]) {
+    for (((out, left), right), weight) in out.iter_mut().zip(lefts).zip(rights).zip(weights) {
+        let rest = COLUMN_PARTS as u16 - weight;
+        let sum = u32::from(*left) * u32::from(rest) + u32::from(*right) * u32::from(*weight);
+        *out = ((sum + (1 << 18)) >> 19) as u8;
     }
 }
