@@ -1,23 +1,26 @@
 //! Encodes frames: JPEG for viewing, PNG for exact pixels.
 
-mod jpeg;
-
 use crate::Frame;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
-use jpeg::Chroma;
+use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
 /// Quality from which a JPEG keeps the full resolution of colours.
 const FULL_CHROMA_QUALITY: u8 = 90;
 
 /// Encodes a JPEG. `quality` is 1..=100; other values are clamped. Below a quality of 90, colours
 /// have half the resolution, as most encoders do.
-///
-/// # Panics
-/// Panics if a side exceeds JPEG's maximum of 65,535 pixels, which no decoded frame does.
 pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
-    let chroma = if quality < FULL_CHROMA_QUALITY { Chroma::Quarter } else { Chroma::Full };
-    jpeg::encode(frame, quality, chroma)
+    let mut out = Vec::with_capacity(frame.data().len() / 8);
+    let quality = quality.clamp(1, 100);
+    let mut encoder = Encoder::new(&mut out, quality);
+    let half = SamplingFactor::R_4_2_0;
+    encoder.set_sampling_factor(if quality < FULL_CHROMA_QUALITY { half } else { SamplingFactor::R_4_4_4 });
+    let side = |length: u32| length.try_into().expect("a decoded frame's sides are within JPEG's 65,535");
+    encoder
+        .encode(frame.data(), side(frame.width()), side(frame.height()), ColorType::Rgb)
+        .expect("writing to a vector cannot fail, and the frame's length matches its size");
+    out
 }
 
 /// Encodes a PNG, lossless.
