@@ -1,5 +1,5 @@
-//! Serves the images of a folder from memory as a website with an index and pages, for `scripts/bench
-//! e2e`: `serve_folder FOLDER IMAGES_PER_PAGE`.
+//! Serves the images of a folder from memory as a website with an index and pages, for
+//! `scripts/bench e2e`: `serve_folder FOLDER IMAGES_PER_PAGE`.
 //!
 //! Prints its URL, and then `index` for each request of the index, with which a crawl begins.
 use anyhow::Context;

@@ -134,3 +134,18 @@ pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
     picture.write_to(&mut file, ImageFormat::Jpeg).expect("memory can be written to");
     file.into_inner()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_pixels_of_people_are_painted_over() {
+        let head = Head { person: 0, x: 30.0, y: 50.0, height: 50.0, turn: 0.0 };
+        let mut pixels = [10, 20, 30].repeat(200 * 100);
+        paint_over(&mut pixels, 200, &[head]);
+        let at = |x: usize, y: usize| &pixels[3 * (200 * y + x)..][..3];
+        assert_ne!(at(30, 50), [10, 20, 30]);
+        assert_eq!(at(150, 50), [10, 20, 30]);
+    }
+}

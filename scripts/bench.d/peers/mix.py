@@ -5,6 +5,7 @@ with the faces of each image and the make-up. SCENES is the example of facecrawl
 people. With PHOTOGRAPHS, the quarter with faces is made from these photographs. Every image depends
 only on its number and the seed. docs/measurements/MIX.md explains the shares.
 """
+import collections
 import json
 import math
 import multiprocessing
@@ -42,8 +43,9 @@ WIDEST_OF = {"gif": 800, "logo": 1600, "chart": 1600}
 # Least height of a head that every detector finds, in pixels.
 LEAST_HEAD = 50
 KINDS = {".jpg", ".jpeg", ".png", ".webp"}
-# The fractional parts of the multiples of these numbers fill the unit cube evenly (R. Kronecker; the
-# root of x^6 = x + 1), so that small mixes have the same shares as large ones.
+# The fractional parts of the multiples of these numbers fill the unit cube evenly (a Kronecker
+# sequence; the number is the root of x^6 = x + 1). Small mixes therefore have the same shares as
+# large ones.
 STEPS = [1.1347241384015194**-power for power in range(1, 6)]
 
 
@@ -119,7 +121,7 @@ def make(task):
         image, faces = scene(numbers, width, height, people, scenes)
     path = folder / "pictures" / f"{number:05}.{kind}"
     coded = save(numbers, image, kind, content, path)
-    if not number % 4 == 3:
+    if number % 4 != 3:
         os.symlink(f"../pictures/{path.name}", folder / "faceless" / path.name)
     return {"name": path.name, "content": content, "coding": coded, "width": image.size[0], "height": image.size[1], "bytes": path.stat().st_size, "faces": faces}
 
@@ -128,13 +130,19 @@ def percentiles(values, shares=(10, 25, 50, 75, 90, 100)):
     return {f"p{share}": round(float(numpy.percentile(values, share)), 3) for share in shares}
 
 
+def bits(one):
+    return 8 * one["bytes"] / one["width"] / one["height"]
+
+
+def count(key, pictures):
+    return dict(sorted(collections.Counter(one[key] for one in pictures).items()))
+
+
 def summary(pictures):
     """Returns the make-up, for comparison with the sources."""
     formats = {}
     for one in pictures:
-        formats.setdefault(one["name"].rsplit(".")[1], []).append(one)
-    count = lambda key, among: {name: sum(one[key] == name for one in among) for name in sorted({one[key] for one in among})}
-    bits = lambda one: 8 * one["bytes"] / one["width"] / one["height"]
+        formats.setdefault(one["name"].split(".")[1], []).append(one)
     return {
         "pictures": len(pictures),
         "faces": sum(len(one["faces"] or []) for one in pictures),
