@@ -66,8 +66,9 @@ def wall(numbers, width, height):
 def product(numbers, width, height):
     """An object with shading and a shadow. The background is white, and transparent in the alpha
     channel."""
-    across, down = width * numbers.uniform(0.65, 0.95), height * numbers.uniform(0.65, 0.95)
-    box = [(width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2]
+    across, down = width * numbers.uniform(0.4, 0.95), height * numbers.uniform(0.4, 0.9)
+    x, y = numbers.random(2) * [width - across, height - down]
+    box = [x, y, x + across, y + down]
     mask = Image.new("L", (width, height))
     draw = ImageDraw.Draw(mask)
     kind = numbers.integers(3)
@@ -77,7 +78,7 @@ def product(numbers, width, height):
         draw.rounded_rectangle(box, radius=min(across, down) * numbers.uniform(0.02, 0.3), fill=255)
     else:
         turns = numpy.sort(numbers.uniform(0, 2 * math.pi, 9))
-        draw.polygon([(width / 2 + across / 2 * math.cos(turn), height / 2 + down / 2 * math.sin(turn)) for turn in turns], fill=255)
+        draw.polygon([(x + across / 2 * (1 + math.cos(turn)), y + down / 2 * (1 + math.sin(turn))) for turn in turns], fill=255)
     mask = mask.filter(ImageFilter.GaussianBlur(0.7))
     base = colour(numbers, 30, 220)
     light = numpy.linspace(1, -1, width, dtype=numpy.float32)[None, :] + numpy.linspace(0.6, -0.6, height, dtype=numpy.float32)[:, None]
@@ -89,9 +90,21 @@ def product(numbers, width, height):
     shadow = shadow.filter(ImageFilter.GaussianBlur(max(1, small[0] / 40))).resize((width, height), Image.Resampling.BICUBIC)
     image = Image.new("RGB", (width, height), "white")
     image.paste((60, 60, 66), mask=shadow)
-    image.paste(Image.fromarray(texture[indices(field)]), mask=mask)
+    surface = Image.fromarray(texture[indices(field)])
+    label(ImageDraw.Draw(surface), numbers, box)
+    image.paste(surface, mask=mask)
     image.putalpha(Image.fromarray(numpy.maximum(numpy.asarray(mask), numpy.asarray(shadow))))
     return image
+
+
+def label(draw, numbers, box):
+    """Draws stripes and a word on an object."""
+    left, top, right, bottom = box
+    for _ in range(numbers.integers(0, 4)):
+        across, down = numpy.sort(numbers.uniform(left, right, 2)), numpy.sort(numbers.uniform(top, bottom, 2))
+        draw.rectangle([across[0], down[0], across[1], down[1]], fill=muted(numbers, 20, 240))
+    size = (right - left) / 7
+    draw.text((left + size, numbers.uniform(top, bottom - size)), str(numbers.choice(WORDS)), fill=muted(numbers, 0, 255), font=font(size))
 
 
 def font(size):
