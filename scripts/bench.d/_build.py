@@ -10,7 +10,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from environments import ROOT
 
 PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-pipeline", "facecrawl-queue", "facecrawl-store", "facecrawl-testing"]
-TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "load"]
+TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "serve_folder", "--example", "scenes", "--example", "load"]
 
 
 def say(text):
@@ -27,10 +27,12 @@ def environment(**settings):
 
 def release():
     """Builds and returns the folder with the binary. The examples are in its subfolder `examples`.
-    """
+    If BENCH_RELEASE is set, returns that folder and builds nothing."""
     for name in (".env", "facecrawl.toml"):
         if (ROOT / name).exists():
             say(f"the {name} of this checkout applies to what is measured")
+    if "BENCH_RELEASE" in os.environ:
+        return pathlib.Path(os.environ["BENCH_RELEASE"])
     say("building (the first build takes some minutes)")
     packages = [argument for package in PACKAGES for argument in ("--package", package)]
     subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", *packages, *TARGETS], check=True, cwd=ROOT)

@@ -45,4 +45,5 @@ def bench(release, pack, models, images, passes, operation="pipeline", **setting
         "images_per_second": side["mean_throughput"],
         "faces_per_second": side["faces_per_second"],
         "cpu_ms_per_image": side["cpu_ms_per_image"],
+        "stages": side["stages"],
     }

@@ -12,9 +12,15 @@ def last_json(command, **options):
     measurement."""
     command = [str(part) for part in command]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **options)
-    if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} failed with {done.returncode}:\n{done.stdout}")
-    return json.loads(done.stdout[done.stdout.index("{"):])
+    return printed_json(command, done.returncode, done.stdout)
+
+
+def printed_json(command, status, printed):
+    """Returns the JSON object in the output of a command that has ended. A failure of the command
+    ends the measurement."""
+    if status != 0:
+        sys.exit(f"bench: {' '.join(command)} failed with {status}:\n{printed}")
+    return json.loads(printed[printed.index("{"):])
 
 
 def rounds(contestants, number):

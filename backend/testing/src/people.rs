@@ -58,12 +58,44 @@ pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
                 let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
                 paint::person(&mut colour, head, traits, x, y);
             }
-            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let grain = (noise >> 29) as f32 - 3.5;
+            let grain = next_grain(&mut noise);
             data.extend(colour.map(|v| (v + grain).clamp(0.0, 255.0) as u8));
         }
     }
     data
+}
+
+/// Paints these people over the RGB bytes of an image that is `width` pixels wide. Pixels that no
+/// person covers keep their values; all others get the same grain as those of [`picture`].
+///
+/// # Panics
+/// Panics if the bytes are not whole rows of `width` pixels.
+pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
+    let row_bytes = width as usize * 3;
+    assert!(row_bytes > 0 && pixels.len().is_multiple_of(row_bytes), "the bytes are whole rows");
+    let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::of(head.person))).collect();
+    let mut noise = 0x2545_f491_u32;
+    for (row, line) in pixels.chunks_exact_mut(row_bytes).enumerate() {
+        for (column, pixel) in line.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+            let (x, y) = (column as f32 + 0.5, row as f32 + 0.5);
+            let before = pixel.map(f32::from);
+            let mut colour = before;
+            for (head, traits) in &people {
+                let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
+                paint::person(&mut colour, head, traits, x, y);
+            }
+            if colour != before {
+                let grain = next_grain(&mut noise);
+                *pixel = colour.map(|v| (v + grain).clamp(0.0, 255.0) as u8);
+            }
+        }
+    }
+}
+
+/// Returns the next value of the grain, from -3.5 to 3.5.
+fn next_grain(noise: &mut u32) -> f32 {
+    *noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    (*noise >> 29) as f32 - 3.5
 }
 
 /// Returns the colour of a wall. `across` and `down` are fractions of the image's width and height.
@@ -101,4 +133,19 @@ pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
     let picture = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");
     picture.write_to(&mut file, ImageFormat::Jpeg).expect("memory can be written to");
     file.into_inner()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_pixels_of_people_are_painted_over() {
+        let head = Head { person: 0, x: 30.0, y: 50.0, height: 50.0, turn: 0.0 };
+        let mut pixels = [10, 20, 30].repeat(200 * 100);
+        paint_over(&mut pixels, 200, &[head]);
+        let at = |x: usize, y: usize| &pixels[3 * (200 * y + x)..][..3];
+        assert_ne!(at(30, 50), [10, 20, 30]);
+        assert_eq!(at(150, 50), [10, 20, 30]);
+    }
 }

@@ -17,8 +17,9 @@ from insightface.app import FaceAnalysis
 from pictures import measure, tell
 
 
-def one(arguments):
-    models, images, passes, threads = arguments
+def analysis(models, threads=0):
+    """Returns FaceAnalysis with the detector and the embedder of the folder. `threads` is 0 for all
+    cores."""
     options = onnxruntime.SessionOptions()
     if threads:
         options.intra_op_num_threads = threads
@@ -27,6 +28,18 @@ def one(arguments):
     app.prepare(ctx_id=-1, det_size=(640, 640))
     if set(app.models) != {"detection", "recognition"}:
         sys.exit(f"the folder must contain a detector and an embedder, but contains {sorted(app.models)}")
+    return app
+
+
+def analyser(models):
+    """Returns a function from pixels to faces, for one thread: pairs of a box and an embedding."""
+    app = analysis(models, 1)
+    return lambda image: [(face.bbox, face.normed_embedding) for face in app.get(image)]
+
+
+def one(arguments):
+    models, images, passes, threads = arguments
+    app = analysis(models, threads)
 
     def work(data):
         image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)

@@ -15,26 +15,34 @@ from pictures import measure, tell
 SIDE = 640
 
 
-def main():
-    yunet, sface, images, passes = sys.argv[1:4] + [int(sys.argv[4])]
+def analyser(yunet, sface, most_scale="inf"):
+    """Returns a function from pixels to faces: pairs of a box and an embedding. Images are enlarged
+    at most by `most_scale` for the detector."""
     detector = cv2.FaceDetectorYN.create(yunet, "", (SIDE, SIDE), 0.6, 0.3, 5000)
     recogniser = cv2.FaceRecognizerSF.create(sface, "")
 
-    def work(data):
-        image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
-        if image is None:
-            return 0
-        scale = min(SIDE / image.shape[0], SIDE / image.shape[1])
+    def analyse(image):
+        scale = min(SIDE / image.shape[0], SIDE / image.shape[1], float(most_scale))
         small = cv2.resize(image, None, fx=scale, fy=scale)
         detector.setInputSize((small.shape[1], small.shape[0]))
         _, faces = detector.detect(small)
-        if faces is None:
-            return 0
-        for face in faces:
+        found = []
+        for face in [] if faces is None else faces:
             face[:14] /= scale
             feature = recogniser.feature(recogniser.alignCrop(image, face))[0]
-            feature /= numpy.linalg.norm(feature)
-        return len(faces)
+            found.append((face[:4], feature / numpy.linalg.norm(feature)))
+        return found
+
+    return analyse
+
+
+def main():
+    yunet, sface, images, passes = sys.argv[1:4] + [int(sys.argv[4])]
+    analyse = analyser(yunet, sface)
+
+    def work(data):
+        image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
+        return 0 if image is None else len(analyse(image))
 
     tell(measure(images, passes, work))
 

@@ -9,6 +9,17 @@ import scrapy
 from scrapy.crawler import CrawlerProcess
 
 
+SETTINGS = {
+    "ROBOTSTXT_OBEY": True,
+    "DOWNLOAD_DELAY": 0,
+    "RANDOMIZE_DOWNLOAD_DELAY": False,
+    "CONCURRENT_REQUESTS": 32,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
+    "TELNETCONSOLE_ENABLED": False,
+    "LOG_LEVEL": "ERROR",
+}
+
+
 class Everything(scrapy.Spider):
     name = "everything"
 
@@ -22,28 +33,21 @@ class Everything(scrapy.Spider):
         self.pages += 1
         images = [response.urljoin(src) for src in response.css("img::attr(src)").getall()]
         if images:
-            yield {"image_urls": images}
+            yield from self.found(images)
         for link in response.css("a::attr(href)").getall():
             target = response.urljoin(link)
             if urlparse(target).netloc == self.host:
                 yield response.follow(link, self.parse)
 
+    def found(self, images):
+        """Yields what Scrapy shall do with the images of a page."""
+        yield {"image_urls": images}
+
 
 def main():
     url, folder = sys.argv[1:3]
-    process = CrawlerProcess(
-        {
-            "IMAGES_STORE": folder,
-            "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
-            "ROBOTSTXT_OBEY": True,
-            "DOWNLOAD_DELAY": 0,
-            "RANDOMIZE_DOWNLOAD_DELAY": False,
-            "CONCURRENT_REQUESTS": 32,
-            "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
-            "TELNETCONSOLE_ENABLED": False,
-            "LOG_LEVEL": "ERROR",
-        }
-    )
+    pipeline = {"IMAGES_STORE": folder, "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1}}
+    process = CrawlerProcess(SETTINGS | pipeline)
     crawler = process.create_crawler(Everything)
     started = time.perf_counter()
     process.crawl(crawler, url=url)

@@ -1,0 +1,81 @@
+"""Measures the processor time of a program and of its descendants, from /proc."""
+import os
+import subprocess
+import threading
+import time
+
+from _run import printed_json
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def times(pid):
+    """Returns the parent, and the seconds of the process alone and of its ended children. Returns
+    None if the process does not exist."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    user, system, ended_user, ended_system = (int(field) / TICKS for field in fields[11:15])
+    return int(fields[1]), user + system, ended_user + ended_system
+
+
+def own(pid):
+    """Returns the seconds of the process without its children, or 0."""
+    found = times(pid)
+    return found[1] if found else 0.0
+
+
+def tree(pid):
+    """Returns the seconds of the process and of all its descendants, ended ones included."""
+    every = {int(name): times(name) for name in os.listdir("/proc") if name.isdigit()}
+    every = {one: found for one, found in every.items() if found}
+    if pid not in every:
+        return 0.0
+    total, members = 0.0, [pid]
+    while members:
+        member = members.pop()
+        total += sum(every[member][1:])
+        members += [one for one, found in every.items() if found[0] == member]
+    return total
+
+
+class Measured:
+    """Runs a program and counts its processor time from the call of `begin` (from any thread) until
+    it has ended. What it does before, such as loading its models, is not counted."""
+
+    def __init__(self, command, **options):
+        self.command = [str(part) for part in command]
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, **options)
+        self.before = self.latest = (0.0, 0.0)
+
+    def begin(self):
+        self.before = own(self.process.pid), tree(self.process.pid)
+
+    def last_json(self):
+        """Returns the last JSON object that the program prints, with `cpu_seconds`, of which
+        `children_cpu_seconds` are those of its child processes."""
+        ended = threading.Event()
+        latest = [0.0]
+
+        def watch():
+            while not ended.is_set():
+                latest[0] = max(latest[0], own(self.process.pid))
+                time.sleep(0.02)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            printed = self.process.stdout.read()
+            _, status, used = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            ended.set()
+            watcher.join()
+        answer = printed_json(self.command, self.process.returncode, printed)
+        # The program has waited for its descendants, so `used` contains their time.
+        whole = used.ru_utime + used.ru_stime - self.before[1]
+        alone = latest[0] - self.before[0]
+        figures = {"cpu_seconds": round(whole, 2), "children_cpu_seconds": round(max(0.0, whole - alone), 2)}
+        return answer | figures
