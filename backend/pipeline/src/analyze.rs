@@ -25,7 +25,8 @@ mod search;
 pub use decode::DecodedImage;
 pub use error::AnalyzeError;
 pub use options::{
-    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, Rotate, StoredFaces, profile_of,
+    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, Rotate, StoredFaces, Thumbnails,
+    profile_of,
 };
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};

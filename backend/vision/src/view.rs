@@ -54,6 +54,21 @@ impl View {
         rows.iter().flat_map(|row| columns.iter().map(|column| tile(*column, *row))).collect()
     }
 
+    /// Returns a view of the surroundings of a box (image coordinates) at about `scale` canvas
+    /// pixels per image pixel. The box is in the middle, except near a border of the image. A side
+    /// of the image that is shorter than the canvas at that scale is completely visible.
+    pub fn around(image: (u32, u32), bbox: &Rect, canvas: (u32, u32), scale: f64) -> Self {
+        let span = |start: f32, length: f32, canvas: u32, whole: u32| {
+            let size = ((f64::from(canvas) / scale).round() as u32).clamp(1, whole.max(1));
+            let first = (start + length / 2.0 - size as f32 / 2.0).round().max(0.0) as u32;
+            (first.min(whole.max(1) - size), size)
+        };
+        let (x, width) = span(bbox.x, bbox.width, canvas.0, image.0);
+        let (y, height) = span(bbox.y, bbox.height, canvas.1, image.1);
+        let region = Region { x, y, width, height };
+        Self { image, region, letterbox: Letterbox::fit((width, height), canvas) }
+    }
+
     /// Returns whether the region is the whole image.
     pub fn is_whole(&self) -> bool {
         self.region == Region::whole(self.image)

@@ -56,6 +56,24 @@ proptest! {
 }
 
 #[test]
+fn a_view_around_a_box_has_it_in_the_middle_and_lies_inside() {
+    let bbox = Rect { x: 300.0, y: 200.0, width: 20.0, height: 40.0 };
+    let view = View::around((1000, 800), &bbox, (192, 192), 2.0);
+    let r = view.region;
+    assert_eq!((r.x, r.y, r.width, r.height), (262, 172, 96, 96));
+    assert_eq!((view.letterbox.canvas, view.letterbox.scale), ((192, 192), 2.0));
+    for (x, y) in [(-10.0, -10.0), (995.0, 790.0), (500.0, -3.0)] {
+        let bbox = Rect { x, y, ..bbox };
+        let r = View::around((1000, 800), &bbox, (192, 192), 0.5).region;
+        assert_eq!((r.width, r.height), (384, 384));
+        assert!(r.x + r.width <= 1000 && r.y + r.height <= 800, "{r:?}");
+    }
+    // An image that is smaller than the canvas at that scale is completely visible.
+    let view = View::around((50, 30), &bbox, (192, 192), 1.0);
+    assert!(view.is_whole());
+}
+
+#[test]
 fn a_picture_that_fits_is_one_tile() {
     let tiles = View::tiles((640, 400), CANVAS, 1.0);
     assert_eq!(tiles, [View::whole((640, 400), CANVAS)]);

@@ -84,6 +84,7 @@ impl Settings {
             passes: self.detection.passes,
             quality_profile: self.detection.quality_profile,
             stored_faces: self.detection.stored_faces,
+            thumbnails: self.detection.thumbnails,
             decoded_bytes: self.decoded_megapixels() * 1_000_000 * vision::BYTES_PER_PIXEL,
             ..pipeline::Config::default()
         }

@@ -8,7 +8,7 @@ use super::variable::{Reader, Variable, settings};
 use crawler::urls::TrailingSlash;
 use inference::{CpuBackend, DetectionCanvas, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
-use pipeline::{Passes, StoredFaces};
+use pipeline::{Passes, StoredFaces, Thumbnails};
 use server::{Auth, PublicHost};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
 const PROFILES: &[(&str, Profile)] =
     &[("off", Profile::Off), ("standard", Profile::Standard), ("strict", Profile::Strict)];
+const THUMBNAILS: &[(&str, Thumbnails)] =
+    &[("faces", Thumbnails::Faces), ("all", Thumbnails::All), ("none", Thumbnails::None)];
 const STORED: &[(&str, StoredFaces)] = &[("all", StoredFaces::All), ("passed", StoredFaces::Passed)];
 const BACKENDS: &[(&str, GpuBackend)] = &[
     ("auto", GpuBackend::Auto),
@@ -203,10 +205,11 @@ settings! {
             /// input.
             canvas: DetectionCanvas = DETECTION_CANVAS, "auto", choice(CANVASES);
             /// `DETECTION_PASSES`: Which views of an image the detector processes. single: the
-            /// whole image, scaled to `DETECTION_SIZE`. auto: also a smaller copy, for faces that
-            /// fill the frame, and enlarged tiles, for images that contain tiny faces and for large
-            /// images without a reliable face. thorough: always the smaller copy and the tiles, up
-            /// to the full resolution of the image.
+            /// whole image, scaled to `DETECTION_SIZE`. auto: first a smaller copy, and no more if
+            /// nothing in it looks like a face; otherwise also the whole image, and enlarged tiles
+            /// for images that contain tiny faces and for large images without a reliable face.
+            /// thorough: always the whole image, the smaller copy and the tiles, up to the full
+            /// resolution of the image.
             passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
             /// `QUALITY_PROFILE`: Requirements that a face must meet to pass: none (off), good
             /// enough for search (standard), good enough for enrolment (strict).
@@ -217,11 +220,14 @@ settings! {
             /// pass, which saves most of the work. Suppressed people are not recognised among faces
             /// that do not pass.
             stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
+            /// `THUMBNAILS`: Which stored images have a thumbnail. faces: images of which a face is
+            /// stored. all: every image. none: no image. Face crops are stored in any case.
+            thumbnails: Thumbnails = THUMBNAILS, "faces", choice(THUMBNAILS);
         }
         /// Jobs and politeness.
         crawl: Crawl("Crawling") {
             /// `WORKERS`: Maximum number of pages, and of images, that this process fetches and
-            /// processes concurrently. 0 means four per core, from 4 to 64.
+            /// processes concurrently. 0 means four per core, at least 4 and at most 64.
             workers: usize = WORKERS, "0", number(0..=4096);
             /// `PAGE_WORKERS`: Maximum number of concurrent pages. 0 leaves pages to other
             /// processes. Unset: the value of `WORKERS`.

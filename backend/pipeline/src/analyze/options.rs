@@ -47,9 +47,10 @@ pub enum Enhance {
 pub enum Passes {
     /// One view: the whole image on the canvas.
     Single,
-    /// The whole image and a small view, for faces that fill the frame. Tiles are added if the
-    /// faces found are so small that more are likely. A large image without a reliable face is
-    /// searched in a limited number of tiles.
+    /// A small view first. If nothing in it looks like a face, the image is not searched.
+    /// Otherwise, the whole image on the canvas. Tiles are added if the faces found are so small
+    /// that more are likely, and, in a limited number, if usable faces of a large image could be
+    /// too small for the canvas.
     #[default]
     Auto,
     /// The whole image, the small view and all tiles, up to the full resolution of the image.
@@ -68,6 +69,20 @@ pub enum StoredFaces {
     Passed,
 }
 
+/// Which stored images have a thumbnail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thumbnails {
+    /// Images of which a face is stored. Encoding and writing a thumbnail costs more than the search
+    /// for faces in an image that shows none.
+    #[default]
+    Faces,
+    /// All images.
+    All,
+    /// No image.
+    None,
+}
+
 /// The configuration of the service, for all callers.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -81,6 +96,8 @@ pub struct Config {
     pub quality_profile: Profile,
     /// `STORED_FACES`: which faces of stored images are stored.
     pub stored_faces: StoredFaces,
+    /// `THUMBNAILS`: which stored images have a thumbnail.
+    pub thumbnails: Thumbnails,
     /// Number of images whose pixels are processed concurrently; 0 means one per core.
     pub decode_threads: usize,
     /// `MAX_DECODED_MEGAPIXELS`, converted to bytes: the maximum memory for all decoded images,
@@ -97,6 +114,7 @@ impl Default for Config {
             passes: Passes::Auto,
             quality_profile: Profile::Standard,
             stored_faces: StoredFaces::All,
+            thumbnails: Thumbnails::Faces,
             decode_threads: 0,
             decoded_bytes: 750_000_000,
         }

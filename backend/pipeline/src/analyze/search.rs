@@ -1,21 +1,25 @@
 //! Searches for faces: selects the views of an image that the detector processes, and merges the
 //! detections of all views into one list.
 //!
-//! Every search starts with the whole image on the canvas. With [`Passes::Auto`] and
-//! [`Passes::Thorough`], the detector also processes the image at a smaller scale. At that scale,
-//! faces that fill the frame have a size that detectors can find. The detector then processes tiles
-//! of the image at 2, 4, … times the scale, up to the full resolution of the image.
+//! [`Passes::Single`] processes the whole image on the canvas. [`Passes::Thorough`] also processes
+//! the image at a smaller scale, at which faces that fill the frame have a size that detectors can
+//! find. It then processes tiles of the image at 2, 4, … times the scale, up to the full resolution
+//! of the image.
 //!
-//! [`Passes::Auto`] processes a level of tiles in only two cases. In the first, the previous level
-//! contained tiny faces, which makes more of them likely. In the second, no reliable face has been
-//! found in a large image yet, and the level has few tiles. docs/reference/ACCURACY.md lists the
-//! accuracy and the cost of each mode.
+//! [`Passes::Auto`] starts at the smaller scale and stops there if nothing looks like a face
+//! ([`first_look`]). It processes a level of tiles in only two cases. In the first, the previous
+//! level contained tiny faces, which makes more of them likely. In the second, usable faces could be
+//! too small for the previous level, no reliable face has been found yet, and the level has few
+//! tiles. docs/reference/ACCURACY.md lists the accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
+
+mod first_look;
 
 use super::options::Settings;
 use super::pixels::DetectorInput;
 use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, rotation};
+use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
 use futures::{StreamExt, TryStreamExt};
 use inference::Priority;
 use std::sync::Arc;
@@ -42,14 +46,14 @@ const MIN_SMALL_VIEW_FACE: f32 = 64.0;
 /// Longer side in canvas pixels below which a face is tiny. Near a tiny face there may be faces
 /// that are too small for this view.
 const TINY_SIDE: f32 = 24.0;
-/// Minimum score of a tiny box that counts as a sign of faces, as a fraction of the detector's own
-/// `min_score`.
-const TINY_SCORE_SHARE: f32 = 0.6;
+/// Minimum score of a clear box, as a fraction of the detector's own `min_score`. A clear box that is
+/// tiny makes more faces of its size likely.
+const CLEAR_SHARE: f32 = 0.6;
 /// Maximum number of tiles of one level. An image of 50 megapixels has about 270 tiles at its full
 /// resolution.
 const MAX_TILES: usize = 320;
-/// Scale (canvas pixels per image pixel) up to which a view can miss faces because they are too
-/// small. At a scale of one half, it misses faces under 24 image pixels.
+/// Scale (canvas pixels per image pixel) up to which a faint box can be a face that is too small for
+/// the view. At a scale of one half, the view misses faces under 24 image pixels.
 const COARSE_SCALE: f64 = 0.5;
 /// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
 /// faces that are almost too small.
@@ -61,6 +65,8 @@ const MAX_SPECULATIVE_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const MAX_VIEW_FACES: usize = 1_000;
+/// Maximum number of faint boxes that are kept of one view or level. An image with more is searched.
+const MAX_SIGNS: usize = 16;
 /// Maximum number of faces that are compared directly on the async thread. For this number of
 /// faces, the comparison takes less time than a switch to another thread.
 const MAX_FACES_INLINE: usize = 256;
@@ -83,6 +89,10 @@ struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
+    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`].
+    signs: Vec<Detection>,
+    /// Whether the image contains no usable face, so that further views are not worth their cost.
+    nothing: bool,
     queued: Duration,
     drawn: Duration,
     ran: Duration,
@@ -137,43 +147,54 @@ impl Search<'_> {
         Ok(Found { detections, rotation, views })
     }
 
-    /// Searches the whole image: on the canvas and, if [`Self::wants_small`], also in the small
-    /// view.
+    /// Searches the whole image on the canvas, unless a first look shows that it contains no face.
+    /// Adds the faces of the first look or of the small view that are too large for the canvas.
     async fn search_whole(
         &self,
         rotation: u32,
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<ViewDetections, AnalyzeError> {
+        let mut large = None;
+        if let Some(looks) = self.looks() {
+            match self.look(looks, rotation, timings, views).await? {
+                Seen::Nothing => return Ok(ViewDetections { nothing: true, ..Default::default() }),
+                Seen::Faces(view, detections) => large = Some((view, detections)),
+            }
+        }
         let (image, canvas) = (self.image(), self.settings.canvas);
         let mut found = self.search_view(View::whole(image, canvas), rotation).await?;
         found.account(timings);
         *views += 1;
-        if self.wants_small(&found) {
+        if large.is_none() && self.wants_small(&found) {
             let fixed = self.analyzer.engine().detector().fixed_size;
             let view =
                 View::small(image, (SMALL_VIEW, SMALL_VIEW), fixed.unwrap_or((SMALL_VIEW, SMALL_VIEW)));
-            let mut small = self.search_view(view, rotation).await?;
+            let small = self.search_view(view, rotation).await?;
             small.account(timings);
             *views += 1;
+            large = Some((view, small.detections));
+        }
+        if let Some((view, mut faces)) = large {
             let min_side = MIN_SMALL_VIEW_FACE / view.letterbox.scale;
-            small.detections.retain(|face| longer_side(face) >= min_side);
-            found.detections.append(&mut small.detections);
+            faces.retain(|face| longer_side(face) >= min_side);
+            found.detections.append(&mut faces);
             found.detections = self.suppress(found.detections, timings).await?;
         }
         Ok(found)
     }
 
-    /// Returns `true` if the small view must be searched too. A detector that accepts any size
-    /// processes a small canvas at almost no cost. For a detector of fixed size, the small view
-    /// costs as much as the whole image, so [`Passes::Auto`] uses it only if nothing was found.
+    /// Returns `true` if the small view must be searched too. [`Passes::Auto`] uses it only for a
+    /// detector of fixed size, for which it costs as much as the whole image, and only if nothing
+    /// was found. For other detectors, the first look has its purpose.
     fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
-        let cheap = self.analyzer.engine().detector().fixed_size.is_none();
         match self.settings.passes {
             _ if width.max(height) <= MAX_SIDE_WITHOUT_SMALL => false,
             Passes::Single => false,
-            Passes::Auto => cheap || found.detections.is_empty(),
+            Passes::Auto => {
+                self.analyzer.engine().detector().fixed_size.is_some() && found.detections.is_empty()
+            }
             Passes::Thorough => true,
         }
     }
@@ -189,14 +210,19 @@ impl Search<'_> {
         let (image, canvas) = (self.image(), self.settings.canvas);
         let mut all = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
-        while scale < 1.0 && self.settings.passes != Passes::Single {
-            let may_miss_small =
-                scale <= COARSE_SCALE && all.iter().all(|face| face.det_score < RELIABLE_SCORE);
-            let promising = self.settings.passes == Passes::Thorough || found.tiny > 0;
-            scale *= 2.0;
+        let more = self.settings.passes != Passes::Single && !found.nothing;
+        while more && scale < 1.0 {
+            let reliable = all.iter().any(|face| face.det_score >= RELIABLE_SCORE);
+            let mut promising = self.settings.passes == Passes::Thorough || found.tiny > 0;
+            if !promising && !reliable && scale < COARSE_SCALE {
+                promising = self.shows_face(&found, rotation, timings, views).await?;
+            }
+            let may_miss_usable = scale < MIN_SCALE && !reliable;
+            // Without a sign, only the level that shows usable faces is worth its cost.
+            scale = if promising { scale * 2.0 } else { (scale * 2.0).max(MIN_SCALE) };
             let tiles = View::tiles(image, canvas, scale);
             let affordable = tiles.len() <= if promising { MAX_TILES } else { MAX_SPECULATIVE_TILES };
-            if !(promising || may_miss_small) || !affordable {
+            if !(promising || may_miss_usable) || !affordable {
                 break;
             }
             *views += tiles.len();
@@ -217,6 +243,8 @@ impl Search<'_> {
         while let Some(mut found) = searches.try_next().await? {
             gather(&mut all.detections, &mut found.detections);
             all.tiny += found.tiny;
+            all.signs.append(&mut found.signs);
+            keep_best(&mut all.signs, MAX_SIGNS);
             all.drawn += found.drawn;
             all.ran += found.ran;
             queued = Some(queued.map_or(found.queued, |least| least.min(found.queued)));
@@ -239,9 +267,10 @@ impl Search<'_> {
         let drawn = self.analyzer.pixels().detector_input(self.frame, view, rotation, self.priority).await?;
         let DetectorInput { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;
-        let min_tiny_score = engine.detector().min_score * TINY_SCORE_SHARE;
-        let timed =
-            engine.detect_frame(frame, letterbox, min_tiny_score.min(min_score), self.priority).await?;
+        let min_tiny_score = engine.detector().min_score * CLEAR_SHARE;
+        let signs = self.settings.passes == Passes::Auto;
+        let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
+        let timed = engine.detect_frame(frame, letterbox, least.min(min_score), self.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
             drawn: drawn.ran,
@@ -255,11 +284,15 @@ impl Search<'_> {
                 continue;
             }
             found.tiny += usize::from(tiny);
+            if signs {
+                found.signs.push(face);
+            }
             if face.det_score >= min_score {
                 found.detections.push(face);
             }
         }
         keep_best(&mut found.detections, MAX_VIEW_FACES);
+        keep_best(&mut found.signs, MAX_SIGNS);
         Ok(found)
     }
 

@@ -2,7 +2,7 @@
 //! every face. The rows that refer to them are written in the module `record`.
 
 use super::{Ingest, IngestError};
-use crate::{Analysis, AnalyzedFace};
+use crate::{Analysis, AnalyzedFace, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use store::Tx;
@@ -19,7 +19,8 @@ const WRITES_IN_FLIGHT: usize = 8;
 
 /// Keys of the written blobs.
 pub(super) struct StoredBlobs {
-    pub(super) thumbnail: String,
+    /// `None` if the configuration wants no thumbnail of this image.
+    pub(super) thumbnail: Option<String>,
     /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
     /// embedding, because it is not stored.
     pub(super) faces: Vec<Option<(String, String)>>,
@@ -37,6 +38,7 @@ struct Encoded {
 impl Ingest {
     /// Encodes and writes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips).
     /// The thumbnail has the orientation that a browser shows; crops and chips are upright.
+    /// [`Thumbnails`](crate::Thumbnails) selects the images that have one.
     pub(super) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
@@ -44,13 +46,25 @@ impl Ingest {
         let stored = |face: &&AnalyzedFace| face.embedding.is_some();
         let faces = analysis.faces.iter().filter(stored).map(|face| (face.detection.bbox, chip(face)));
         let faces: Vec<_> = faces.collect();
+        let wants_thumbnail = match self.inner.analyzer.config().thumbnails {
+            Thumbnails::All => true,
+            Thumbnails::Faces => !faces.is_empty(),
+            Thumbnails::None => false,
+        };
+        if !wants_thumbnail && faces.is_empty() {
+            let faces = vec![None; analysis.faces.len()];
+            return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
+        }
         let encoded = self
             .inner
             .analyzer
             .cpu()
             .run(move || {
-                let thumbnail = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
-                let mut all = vec![Encoded { kind: "thumbnails", extension: "jpg", bytes: thumbnail.into() }];
+                let mut all = Vec::new();
+                if wants_thumbnail {
+                    let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
+                    all.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
+                }
                 for (bbox, chip) in faces {
                     let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
                     if rotation != 0 {
@@ -71,7 +85,7 @@ impl Ingest {
             .await?;
         let written = keys.iter().cloned().zip(encoded).collect();
         let mut keys = keys.into_iter();
-        let thumbnail = keys.next().expect("the thumbnail is always written");
+        let thumbnail = if wants_thumbnail { keys.next() } else { None };
         let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
         let faces = analysis.faces.iter().map(next).collect();
         Ok(StoredBlobs { thumbnail, faces, written })

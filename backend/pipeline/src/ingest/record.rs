@@ -172,7 +172,7 @@ pub(super) fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> 
     ImageUrlResult { state, reason, detail: None, image: Some(image) }
 }
 
-pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
+pub(super) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewImage {
     let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     NewImage {
         id: Uuid::now_v7(),
@@ -185,7 +185,7 @@ pub(super) fn new_image(analysis: &Analysis, thumbnail: String) -> NewImage {
         format: analysis.format.name().into(),
         bytes: i64::try_from(analysis.bytes).unwrap_or(i64::MAX),
         rotation: signed(analysis.rotation),
-        thumbnail_key: Some(thumbnail),
+        thumbnail_key: thumbnail,
     }
 }
 

@@ -4,7 +4,9 @@ use crate::support::{World, counts};
 use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
 use pipeline::crawl::Reconciled;
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Ingested, Scan, StoredFaces};
+use pipeline::{
+    AnalyzeOptions, Analyzer, Dedupe, Ingest, IngestError, Ingested, Scan, StoredFaces, Thumbnails,
+};
 use store::StoreError;
 use testing::picture;
 
@@ -78,7 +80,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     assert!(
         stored.iter().all(|face| face.image_id == image && face.quality.as_ref().unwrap()["passed"] == true)
     );
-    assert_eq!(world.files(), 1 + 2 * passed, "a thumbnail, but no crops of the other faces");
+    assert_eq!(world.files(), usize::from(passed > 0) + 2 * passed, "no crops of the other faces");
 }
 
 #[tokio::test]
@@ -123,4 +125,28 @@ async fn an_interrupted_scan_is_cancelled() {
     assert!(error.to_string().contains("scan"), "{error}");
     assert_eq!(scan.finish(true).await.unwrap().state, CrawlState::Cancelled);
     assert_eq!(world.progress(scan.crawl().id).await.reasons.get(&Reason::NotScanned), Some(&1));
+}
+
+#[tokio::test]
+async fn the_images_that_the_setting_selects_have_a_thumbnail() {
+    for (thumbnails, of_a_portrait, of_a_view) in
+        [(Thumbnails::Faces, true, false), (Thumbnails::All, true, true), (Thumbnails::None, false, false)]
+    {
+        let world = World::new().await;
+        let config = pipeline::Config { thumbnails, ..pipeline::Config::default() };
+        let analyzer = Analyzer::new(world.ingest.analyzer().engine().clone(), config.clone());
+        let (store, blobs, queue) = (world.store.clone(), world.blobs.clone(), world.queue.clone());
+        let ingest = Ingest::new(analyzer, store, blobs, queue).await.unwrap();
+        let (seeds, options) = (["/x".to_owned()], config.storing_options());
+        let scan = Scan::begin(ingest, "default", &seeds, Dedupe::Near, options).await.unwrap();
+        for (name, faces, wanted) in [("ada.jpg", 1, of_a_portrait), ("view.jpg", 0, of_a_view)] {
+            let before = world.files();
+            let row = scan.add(&[&format!("/x/{name}")]).await.unwrap()[0].id;
+            let stored = scan.ingest(row, bytes::Bytes::from(picture(name))).await.unwrap();
+            let Ingested::Stored { image, faces: found } = stored else { panic!("{name}: {stored:?}") };
+            let key = world.store.image(image).await.unwrap().thumbnail_key;
+            assert_eq!((found, key.is_some()), (faces, wanted), "{name} {thumbnails:?}");
+            assert_eq!(world.files() - before, 2 * faces + usize::from(wanted), "{name} {thumbnails:?}");
+        }
+    }
 }
