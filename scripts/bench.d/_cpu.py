@@ -42,16 +42,18 @@ def tree(pid):
 
 
 class Measured:
-    """Runs a program and counts its processor time from the call of `begin` (from any thread) until
-    it has ended. What it does before, such as loading its models, is not counted."""
+    """Runs a program and counts its processor time from the first call of `begin` (from any thread)
+    until it has ended. What it does before, such as loading its models, is not counted."""
 
     def __init__(self, command, **options):
         self.command = [str(part) for part in command]
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, **options)
-        self.before = self.latest = (0.0, 0.0)
+        self.before = None
 
     def begin(self):
-        self.before = own(self.process.pid), tree(self.process.pid)
+        # Scrapy requests the index again when a page links to it.
+        if self.before is None:
+            self.before = own(self.process.pid), tree(self.process.pid)
 
     def last_json(self):
         """Returns the last JSON object that the program prints, with `cpu_seconds`, of which
@@ -74,8 +76,9 @@ class Measured:
             ended.set()
             watcher.join()
         answer = printed_json(self.command, self.process.returncode, printed)
+        alone_before, whole_before = self.before or (0.0, 0.0)
         # The program has waited for its descendants, so `used` contains their time.
-        whole = used.ru_utime + used.ru_stime - self.before[1]
-        alone = latest[0] - self.before[0]
+        whole = used.ru_utime + used.ru_stime - whole_before
+        alone = latest[0] - alone_before
         figures = {"cpu_seconds": round(whole, 2), "children_cpu_seconds": round(max(0.0, whole - alone), 2)}
         return answer | figures
