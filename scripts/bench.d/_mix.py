@@ -21,7 +21,7 @@ def mix(count, release, photographs=None):
     if not made_by.exists() or made_by.read_text() != wanted:
         say(f"making {count} images in {folder.relative_to(ROOT)}")
         shutil.rmtree(folder, ignore_errors=True)
-        arguments = [folder, str(count), str(SEED), release / "examples/scenes", *([photographs] if photographs else [])]
+        arguments = [folder, str(count), str(SEED), release / "examples/paint_people", *([photographs] if photographs else [])]
         subprocess.run([python("mix", MIX_PACKAGES), PEERS / "mix.py", *arguments], check=True, stdout=subprocess.DEVNULL)
         made_by.write_text(wanted)
     return folder

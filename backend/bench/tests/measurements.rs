@@ -19,7 +19,9 @@ fn side() -> Side {
     let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), &fixture.directory).unwrap();
     let config = inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
     let engine = Engine::start(&config, &pack).unwrap();
-    Side { gpu: false, analyzer: Analyzer::new(engine, pipeline::Config::default()) }
+    // The fixture's detector finds faces only at the scale of the whole image.
+    let analysis = pipeline::Config { passes: pipeline::Passes::Single, ..pipeline::Config::default() };
+    Side { gpu: false, analyzer: Analyzer::new(engine, analysis) }
 }
 
 fn process() -> Process {

@@ -73,8 +73,8 @@ pub enum StoredFaces {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Thumbnails {
-    /// Images of which a face is stored. Encoding and writing a thumbnail costs more than the search
-    /// for faces in an image that shows none.
+    /// Images of which a face is stored. Encoding and writing a thumbnail costs more than the
+    /// search for faces in an image that shows none.
     #[default]
     Faces,
     /// All images.

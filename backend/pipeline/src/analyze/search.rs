@@ -8,8 +8,8 @@
 //!
 //! [`Passes::Auto`] starts at the smaller scale and stops there if nothing looks like a face
 //! ([`first_look`]). It processes a level of tiles in only two cases. In the first, the previous
-//! level contained tiny faces, which makes more of them likely. In the second, usable faces could be
-//! too small for the previous level, no reliable face has been found yet, and the level has few
+//! level contained tiny faces, which makes more of them likely. In the second, usable faces could
+//! be too small for the previous level, no reliable face has been found yet, and the level has few
 //! tiles. docs/reference/ACCURACY.md lists the accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
@@ -46,14 +46,14 @@ const MIN_SMALL_VIEW_FACE: f32 = 64.0;
 /// Longer side in canvas pixels below which a face is tiny. Near a tiny face there may be faces
 /// that are too small for this view.
 const TINY_SIDE: f32 = 24.0;
-/// Minimum score of a clear box, as a fraction of the detector's own `min_score`. A clear box that is
-/// tiny makes more faces of its size likely.
+/// Minimum score of a clear box, as a fraction of the detector's own `min_score`. A clear box that
+/// is tiny makes more faces of its size likely.
 const CLEAR_SHARE: f32 = 0.6;
 /// Maximum number of tiles of one level. An image of 50 megapixels has about 270 tiles at its full
 /// resolution.
 const MAX_TILES: usize = 320;
-/// Scale (canvas pixels per image pixel) up to which a faint box can be a face that is too small for
-/// the view. At a scale of one half, the view misses faces under 24 image pixels.
+/// Scale (canvas pixels per image pixel) up to which a faint box can be a face that is too small
+/// for the view. At a scale of one half, the view misses faces under 24 image pixels.
 const COARSE_SCALE: f64 = 0.5;
 /// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
 /// faces that are almost too small.
@@ -65,7 +65,8 @@ const MAX_SPECULATIVE_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const MAX_VIEW_FACES: usize = 1_000;
-/// Maximum number of faint boxes that are kept of one view or level. An image with more is searched.
+/// Maximum number of faint boxes that are kept of one view or level. An image with more is
+/// searched.
 const MAX_SIGNS: usize = 16;
 /// Maximum number of faces that are compared directly on the async thread. For this number of
 /// faces, the comparison takes less time than a switch to another thread.

@@ -1,6 +1,6 @@
 //! Tests the learned quality score in combination with the computed measures.
 use inference::{Engine, Manifest, Priority, ResolvedPack};
-use pipeline::{Analysis, AnalyzeOptions, Analyzer};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, Passes};
 use testing::fixture_models::Picture;
 use testing::{draw_face, fixture_pack, fixture_quality, fixture_score};
 use vision::{Frame, encode, quality::Measure};
@@ -18,7 +18,9 @@ fn start_with(learned: bool, queue_capacity: usize) -> Analyzer {
     let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
     let dylib_path = Some(testing::library());
     let config = inference::Config { dylib_path, queue_capacity, ..inference::Config::default() };
-    Analyzer::new(Engine::start(&config, &pack).unwrap(), pipeline::Config::default())
+    // The fixture's detector finds faces only at the scale of the whole image.
+    let analysis = pipeline::Config { passes: Passes::Single, ..pipeline::Config::default() };
+    Analyzer::new(Engine::start(&config, &pack).unwrap(), analysis)
 }
 
 /// Analyses an image of three faces that have three different learned scores.

@@ -7,7 +7,7 @@ pub(crate) mod site;
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
-use pipeline::{Analyzer, Crawls, Ingest, Secret, crawl};
+use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -136,7 +136,12 @@ impl App {
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
         let process = recorder();
         let own = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
-        let analyzer = measured(own.as_ref(), || Analyzer::new(engine, options.pipeline));
+        let mut analysis = options.pipeline;
+        if !matches!(options.models, Models::Default) {
+            // The fixture's detector finds faces only at the scale of the whole image.
+            analysis.passes = Passes::Single;
+        }
+        let analyzer = measured(own.as_ref(), || Analyzer::new(engine, analysis));
         let ingest =
             Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
