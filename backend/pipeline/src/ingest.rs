@@ -33,7 +33,7 @@ use queue::{Claim, Queue, QueueError};
 use std::sync::Arc;
 use store::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
-use suppress::ImageAddress;
+use suppress::{ImageAddress, SuppressedParts};
 use uuid::Uuid;
 
 /// The result of ingesting an image.
@@ -185,7 +185,10 @@ impl Ingest {
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
         for _ in 0..MAX_ATTEMPTS {
-            if let Some(reason) = self.suppression_reason(&incoming, &sha256, None).await? {
+            // Usually a collection suppresses nothing, and the checks before the transaction of
+            // `record` are not necessary. That transaction checks again, so no erasure is missed.
+            let checks = self.suppresses(incoming.collection).await?;
+            if checks && let Some(reason) = self.suppression_reason(&incoming, &sha256, None).await? {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             if let Some(known) = self.inner.store.image_by_sha256(incoming.collection, &sha256).await? {
@@ -197,13 +200,20 @@ impl Ingest {
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let picture =
                 self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
-            if let Some(reason) = self.suppression_reason(&incoming, &sha256, Some(&picture.hashes)).await? {
+            let relation = match incoming.dedupe {
+                Dedupe::Near => {
+                    self.find_relation(incoming.collection, &picture.hashes, &picture.frame).await?
+                }
+                _ => Relation::New,
+            };
+            // A duplicate is settled without the check of `record`.
+            if (checks || relation != Relation::New)
+                && let Some(reason) =
+                    self.suppression_reason(&incoming, &sha256, Some(&picture.hashes)).await?
+            {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            if incoming.dedupe == Dedupe::Near
-                && let Relation::Duplicate(image) =
-                    self.find_relation(incoming.collection, &picture.hashes, &picture.frame).await?
-            {
+            if let Relation::Duplicate(image) = relation {
                 match self.settle_near(&incoming, claim, image).await? {
                     Some(done) => return Ok(done),
                     None => continue,
@@ -211,11 +221,12 @@ impl Ingest {
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
             let analysis = self.inner.analyzer.find_faces(picture, &options, Priority::Background).await?;
-            let mut tx = self.inner.store.begin().await?;
-            let suppressed = self
-                .suppressed_parts(&mut tx, incoming.collection, Some(ImageAddress::of(&incoming)), &analysis)
-                .await?;
-            drop(tx);
+            let mut suppressed = SuppressedParts::default();
+            if checks {
+                let mut tx = self.inner.store.begin().await?;
+                let address = Some(ImageAddress::of(&incoming));
+                suppressed = self.suppressed_parts(&mut tx, incoming.collection, address, &analysis).await?;
+            }
             if let Some(reason) = suppressed.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }

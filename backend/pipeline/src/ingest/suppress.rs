@@ -60,6 +60,12 @@ impl Ingest {
         self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
     }
 
+    /// Returns `true` if the collection has any suppression.
+    pub(super) async fn suppresses(&self, collection: Uuid) -> Result<bool, StoreError> {
+        let mut tx = self.inner.store.begin().await?;
+        self.inner.store.suppresses(tx.conn(), collection).await
+    }
+
     /// Returns the reason if the whole image is suppressed. Checks its address, its bytes, and
     /// its hashes if they are known.
     pub(super) async fn suppression_reason(
@@ -70,9 +76,6 @@ impl Ingest {
     ) -> Result<Option<Reason>, StoreError> {
         let store = &self.inner.store;
         let mut tx = store.begin().await?;
-        if !store.suppresses(tx.conn(), incoming.collection).await? {
-            return Ok(None);
-        }
         let address = ImageAddress::of(incoming);
         if store.suppresses_url(tx.conn(), incoming.collection, address.row, address.moved_to).await? {
             return Ok(Some(Reason::SuppressedUrl));
