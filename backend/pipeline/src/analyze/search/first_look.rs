@@ -64,10 +64,11 @@ impl Search<'_> {
         let needed = (f64::from(image.0.max(image.1)) * MIN_SCALE).ceil() as u32;
         let needed = needed.next_multiple_of(STEP).max(SMALLEST_LOOK);
         let look = |side: u32| View::whole(image, (side, side));
-        Some(match needed {
-            0..=MAX_FRAME_LOOK => Looks { frame: look(needed), usable: None, decides: true },
-            0..=MAX_LOOK => Looks { frame: look(SMALLEST_LOOK), usable: Some(look(needed)), decides: true },
-            _ => Looks { frame: look(SMALLEST_LOOK), usable: None, decides: false },
+        Some(if needed <= MAX_FRAME_LOOK {
+            Looks { frame: look(needed), usable: None, decides: true }
+        } else {
+            let decides = needed <= MAX_LOOK;
+            Looks { frame: look(SMALLEST_LOOK), usable: decides.then(|| look(needed)), decides }
         })
     }
 
