@@ -5,11 +5,11 @@ use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
-/// Quality from which a JPEG keeps the full resolution of colours.
+/// Minimum quality at which chroma is not subsampled.
 const FULL_CHROMA_QUALITY: u8 = 90;
 
-/// Encodes a JPEG. `quality` is 1..=100; other values are clamped. Below a quality of 90, colours
-/// have half the resolution, as most encoders do.
+/// Encodes a JPEG. `quality` is 1..=100; other values are clamped. Below 90, chroma has half the
+/// resolution on each axis (4:2:0), which is the default of most encoders. From 90 on, it is 4:4:4.
 pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 8);
     let quality = quality.clamp(1, 100);

@@ -60,7 +60,8 @@ def pick(shares, at):
 
 
 def plan(number):
-    """Returns format, width, aspect ratio and content of an image. Every fourth has faces."""
+    """Returns format, content, width, aspect ratio and number of people of an image. Every fourth image has
+    faces."""
     faces = number % 4 == 3
     index = number // 4 if faces else number - number // 4
     kind_at, width_at, aspect_at, content_at, people_at = ((0.5 + (index + 1) * step) % 1 for step in STEPS)

@@ -205,11 +205,11 @@ settings! {
             /// input.
             canvas: DetectionCanvas = DETECTION_CANVAS, "auto", choice(CANVASES);
             /// `DETECTION_PASSES`: Which views of an image the detector processes. single: the
-            /// whole image, scaled to `DETECTION_SIZE`. auto: first a smaller copy, and no more if
-            /// nothing in it looks like a face; otherwise also the whole image, and enlarged tiles
-            /// for images that contain tiny faces and for large images without a reliable face.
-            /// thorough: always the whole image, the smaller copy and the tiles, up to the full
-            /// resolution of the image.
+            /// whole image, scaled to `DETECTION_SIZE`. auto: first a reduced copy. If it shows no
+            /// sign of a face, the search ends, except for images of more than 2,560 pixels.
+            /// Otherwise also the whole image, and enlarged tiles if the image contains tiny faces,
+            /// or is large and has no reliable face. thorough: always the whole image, the reduced
+            /// copy and the tiles, up to the full resolution of the image.
             passes: Passes = DETECTION_PASSES, "auto", choice(PASSES);
             /// `QUALITY_PROFILE`: Requirements that a face must meet to pass: none (off), good
             /// enough for search (standard), good enough for enrolment (strict).
@@ -220,8 +220,8 @@ settings! {
             /// pass, which saves most of the work. Suppressed people are not recognised among faces
             /// that do not pass.
             stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
-            /// `THUMBNAILS`: Which stored images have a thumbnail. faces: images of which a face is
-            /// stored. all: every image. none: no image. Face crops are stored in any case.
+            /// `THUMBNAILS`: Which stored images have a thumbnail. faces: images from which a face
+            /// is stored. all: every image. none: no image. Face crops are stored in any case.
             thumbnails: Thumbnails = THUMBNAILS, "faces", choice(THUMBNAILS);
         }
         /// Jobs and politeness.

@@ -6,11 +6,13 @@
 //! find. It then processes tiles of the image at 2, 4, … times the scale, up to the full resolution
 //! of the image.
 //!
-//! [`Passes::Auto`] starts at the smaller scale and stops there if nothing looks like a face
-//! ([`first_look`]). It processes a level of tiles in only two cases. In the first, the previous
-//! level contained tiny faces, which makes more of them likely. In the second, usable faces could
-//! be too small for the previous level, no reliable face has been found yet, and the level has few
-//! tiles. docs/reference/ACCURACY.md lists the accuracy and the cost of each mode.
+//! [`Passes::Auto`] starts at the smaller scale ([`first_look`]). It stops there if nothing looks
+//! like a face, unless the image is too large for this decision. It processes a level of tiles in
+//! three cases. In the first, the previous level contained tiny faces, which makes more of them
+//! likely. In the second, no reliable face has been found, and a faint box of a coarse level became
+//! clear when it was enlarged. In the third, usable faces could be too small for the previous
+//! level, no reliable face has been found, and the level has few tiles. docs/reference/ACCURACY.md
+//! lists the accuracy and the cost of each mode.
 //!
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 
@@ -37,8 +39,8 @@ const UPRIGHT_SCORE: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
 /// pixels, and detectors reliably find a face that fills the view.
 const SMALL_VIEW: u32 = 192;
-/// Maximum canvas side that needs no small view. SCRFD 2.5G finds a face that fills 384 pixels and
-/// misses one that fills 480.
+/// Maximum canvas side for which no small view is needed. SCRFD 2.5G finds all faces that fill 384
+/// pixels, and 7 of 17 that fill 480.
 const MAX_SIDE_WITHOUT_SMALL: u32 = 384;
 /// Minimum longer side of a face in the small view, in pixels of that view. Smaller faces are
 /// detected better on the canvas, and other small detections are noise.
@@ -58,15 +60,13 @@ const COARSE_SCALE: f64 = 0.5;
 /// Minimum score of a reliable face. Detectors assign lower scores to most false detections and to
 /// faces that are almost too small.
 const RELIABLE_SCORE: f32 = 0.8;
-/// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. It
-/// bounds the cost of a large image without faces: an image of 24 megapixels has levels of 6 and 20
-/// tiles.
+/// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. This
+/// bounds the cost of a large image without faces. An image of 24 megapixels has 15 such tiles.
 const MAX_SPECULATIVE_TILES: usize = 32;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const MAX_VIEW_FACES: usize = 1_000;
-/// Maximum number of faint boxes that are kept of one view or level. An image with more is
-/// searched.
+/// Maximum number of boxes that are kept as signs of one view or level, best first.
 const MAX_SIGNS: usize = 16;
 /// Maximum number of faces that are compared directly on the async thread. For this number of
 /// faces, the comparison takes less time than a switch to another thread.
@@ -185,9 +185,9 @@ impl Search<'_> {
         Ok(found)
     }
 
-    /// Returns `true` if the small view must be searched too. [`Passes::Auto`] uses it only for a
-    /// detector of fixed size, for which it costs as much as the whole image, and only if nothing
-    /// was found. For other detectors, the first look has its purpose.
+    /// Returns whether the small view must be searched too. With [`Passes::Auto`], the first look
+    /// replaces it. A detector of fixed size has no first look, and for it a small view costs as
+    /// much as the whole image. It is therefore searched only if nothing was found.
     fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
         match self.settings.passes {
