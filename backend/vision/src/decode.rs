@@ -168,8 +168,8 @@ impl DecodeError {
 ///
 /// # Errors
 /// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
-/// ([`Format::in_build`]), and with [`DecodeError::Corrupt`] for any other damage. Never panics: a
-/// panic inside a decoder is caught and reported as `Corrupt`.
+/// ([`Format::in_build`]), and with [`DecodeError::Corrupt`] if the file is damaged in any other
+/// way. Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     let format = decodable_format(bytes, limits)?;
     let (frame, orientation) = guarded(format, || match format {

@@ -35,7 +35,7 @@ use std::path::Path;
 /// The result of a command, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: the command did everything.
+    /// 0: the command did everything that was requested.
     Success,
     /// 1: the command did nothing, or not what was requested.
     Failure,

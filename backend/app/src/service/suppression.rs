@@ -58,8 +58,8 @@ fn load_or_create(folder: &Path) -> anyhow::Result<String> {
     }
     std::fs::create_dir_all(folder).with_context(describe)?;
     let secret = hex::encode(store::keys::random::<32>()?);
-    // The hard link makes the file appear complete, and it fails if another process has just
-    // created one.
+    // The hard link ensures that the file is complete when it becomes visible. Creating the link
+    // fails if another process has just created the file.
     let draft = folder.join(format!(".{FILE}.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file: File =

@@ -48,8 +48,8 @@ const OUT_OF_DATE: [&str; 4] = [
     "no version information",
 ];
 
-/// Returns the failure with the kind of `text`, the error of an attempt to use `provider`. Queries
-/// the drivers for details.
+/// Classifies `text`, the error from an attempt to use `provider`, and returns it as a failure of
+/// that kind. Queries the drivers for details.
 pub(crate) fn diagnose(provider: Provider, device_id: u32, text: &str) -> Unavailable {
     Unavailable::new(provider, kind(provider, device_id, text, &devices::drivers(provider)), text)
 }

@@ -296,8 +296,8 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// Why an operation did not get the requested provider: the reason of the provider that came
-/// closest, with the original messages of all.
+/// Why an operation did not get the requested provider: the reason for the provider that came
+/// closest to working, with the original messages of all providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Why the provider that came closest to working is unavailable.

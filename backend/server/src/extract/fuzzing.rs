@@ -66,7 +66,7 @@ pub struct PartLimits {
 /// Reads a multipart body that arrives in `chunks`.
 ///
 /// # Errors
-/// Fails with 400, 413 and 422, like the image operations.
+/// Fails with 400, 413 or 422, like the image operations.
 pub async fn multipart(
     content_type: &str,
     chunks: Vec<Bytes>,

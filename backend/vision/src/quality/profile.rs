@@ -84,9 +84,10 @@ pub(super) fn unmet_limits(report: &QualityReport, profile: Profile) -> Vec<Stri
 }
 
 /// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
-/// match most; each has weight 2, for sharpness as the sum of two measures. Truncation and detector
-/// score have weight 1, and the three measures of light have weight 0.5 each. Scores below 0.01 are
-/// replaced by 0.01, so a single zero lowers the result but bad faces can still be ordered.
+/// match most; each has weight 2, which for sharpness is divided between two measures. Truncation
+/// and detector score have weight 1, and the three measures of light have weight 0.5 each. Scores
+/// below 0.01 are replaced by 0.01, so a single zero lowers the result but bad faces can still be
+/// ordered.
 pub(super) fn overall(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),

@@ -1,4 +1,4 @@
-//! Scales down by means over cells of whole pixels: the fast first step of a large reduction.
+//! Scales down by averaging cells of whole pixels: the fast first step of a large reduction.
 
 use crate::Frame;
 use multiversion::multiversion;

@@ -27,8 +27,8 @@ pub(crate) struct DetectParams {
     /// Whether to assess the quality of each face.
     #[param(default = true)]
     pub(crate) quality: Option<bool>,
-    /// `auto`: if no face is found in the upright image, repeat the detection with the image
-    /// rotated by 90, 180 and 270 degrees.
+    /// `auto`: if the upright image contains no face with a score of at least 0.9, repeat the
+    /// detection with the image rotated by 90, 180 and 270 degrees.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
     /// `auto`: if the short side of an image is under 400 pixels and no face or only faces with low
@@ -40,10 +40,11 @@ pub(crate) struct DetectParams {
     /// smaller faces and takes longer.
     #[param(value_type = Option<u32>, minimum = 64, maximum = 2048, multiple_of = 32, example = 640)]
     pub(crate) det_size: Option<DetSize>,
-    /// Detection passes. `single` runs one pass. `auto` adds a pass on a reduced image for faces
-    /// that fill the frame. It also adds tiles if faces are tiny or a large image has no face with
-    /// a high score. `thorough` always adds tiles, up to the full resolution of the image. The
-    /// default is that of the service.
+    /// Detection passes. `single` runs one pass. `auto` starts with a reduced image. If it shows no
+    /// sign of a face, the search ends, except for images of more than 2,560 pixels. Otherwise
+    /// `auto` runs the pass of `single`, and adds tiles if faces are tiny or a large image has no
+    /// face with a high score. `thorough` always adds a reduced image and tiles, up to the full
+    /// resolution of the image. The default is that of the service.
     #[param(inline, value_type = Option<PassesParam>)]
     pub(crate) passes: Option<Passes>,
     /// Quality profile that determines `quality.passed`; the default is that of the collection,
