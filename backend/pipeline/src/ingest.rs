@@ -231,6 +231,10 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
+            // The first erasure of the collection can have ended in the meantime.
+            if !checks && self.suppresses(incoming.collection).await? {
+                continue;
+            }
             let stored = self.write_blobs(&analysis).await?;
             let partly = !suppressed.faces.is_empty();
             // Only the transaction is repeated after a conflict, not the download and the analysis.
@@ -239,7 +243,7 @@ impl Ingest {
             match recorded {
                 Some(done) => return Ok(done),
                 // The image, its address or a person was erased in the meantime.
-                None => continue,
+                None => self.drop_blobs(&stored.keys()).await,
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())

@@ -223,6 +223,12 @@ impl Engine {
         }
     }
 
+    /// Returns whether the detector accepts canvases of any size without extra cost. If so,
+    /// [`Self::adapt_letterbox`] removes the black border.
+    pub fn trims_canvases(&self) -> bool {
+        self.inner.trims_canvases
+    }
+
     /// Returns whether the detector's own device draws the canvases. If so, callers need not draw
     /// them.
     pub fn detects_frames(&self) -> bool {

@@ -63,6 +63,9 @@ const RELIABLE_SCORE: f32 = 0.8;
 /// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. This
 /// bounds the cost of a large image without faces. An image of 24 megapixels has 15 such tiles.
 const MAX_SPECULATIVE_TILES: usize = 32;
+/// Maximum scale of a level of tiles, relative to twice the scale of the previous level. Faces that
+/// are too large for the tiles then have at least 32 canvas pixels in the previous level.
+const MAX_SKIP: f64 = 2.0;
 /// Maximum number of faces of one view (the whole image or a tile). The best ones are kept. An
 /// image can have hundreds of views, and the search compares all their faces with each other.
 const MAX_VIEW_FACES: usize = 1_000;
@@ -215,13 +218,23 @@ impl Search<'_> {
         while more && scale < 1.0 {
             let reliable = all.iter().any(|face| face.det_score >= RELIABLE_SCORE);
             let mut promising = self.settings.passes == Passes::Thorough || found.tiny > 0;
-            if !promising && !reliable && scale < COARSE_SCALE {
-                promising = self.shows_face(&found, rotation, timings, views).await?;
+            if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
+                // A clear box that is not tiny does not make smaller faces likely.
+                let mut faint = std::mem::take(&mut found.signs);
+                faint.retain(|sign| !self.is_clear(std::slice::from_ref(sign)));
+                promising = self.enlarges_to_face(faint, rotation, timings, views).await?;
             }
             let may_miss_usable = scale < MIN_SCALE && !reliable;
+            let (doubled, usable) = (scale * 2.0, (scale * 2.0).max(MIN_SCALE));
+            scale = doubled;
+            let mut tiles = View::tiles(image, canvas, doubled);
             // Without a sign, only the level that shows usable faces is worth its cost.
-            scale = if promising { scale * 2.0 } else { (scale * 2.0).max(MIN_SCALE) };
-            let tiles = View::tiles(image, canvas, scale);
+            if !promising && usable <= doubled * MAX_SKIP {
+                let level = View::tiles(image, canvas, usable);
+                if level.len() <= MAX_SPECULATIVE_TILES {
+                    (scale, tiles) = (usable, level);
+                }
+            }
             let affordable = tiles.len() <= if promising { MAX_TILES } else { MAX_SPECULATIVE_TILES };
             if !(promising || may_miss_usable) || !affordable {
                 break;

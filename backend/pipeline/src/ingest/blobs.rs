@@ -28,6 +28,13 @@ pub(super) struct StoredBlobs {
     written: Vec<(String, Encoded)>,
 }
 
+impl StoredBlobs {
+    /// Returns the keys of all blobs.
+    pub(super) fn keys(&self) -> Vec<String> {
+        self.written.iter().map(|(key, _)| key.clone()).collect()
+    }
+}
+
 #[derive(Clone)]
 struct Encoded {
     kind: &'static str,
@@ -94,7 +101,7 @@ impl Ingest {
     /// Protects the blobs from deletion, in the transaction that writes their rows. Rewrites blobs
     /// that an erasure deleted in the meantime.
     pub(super) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
-        let keys: Vec<String> = stored.written.iter().map(|(key, _)| key.clone()).collect();
+        let keys = stored.keys();
         let lost = self.inner.store.keep_blobs(tx.conn(), &keys).await?;
         for (key, blob) in &stored.written {
             if lost.contains(key) {

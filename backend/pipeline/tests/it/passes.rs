@@ -267,6 +267,26 @@ async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
     assert_eq!((auto.faces.len(), auto.views), (0, 2 + 15));
 }
 
+/// The level at which usable faces are visible has more tiles than are searched without a sign. The
+/// levels below it are searched instead.
+#[tokio::test]
+async fn a_very_large_picture_is_searched_in_the_levels_that_it_can_afford() {
+    let picture = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
+    let auto = look(&analyzer().await, picture, Passes::Auto).await;
+    assert_eq!((auto.faces.len(), auto.views), (0, 2 + 6 + 20));
+}
+
+/// A larger canvas is requested to find smaller faces, so the first look has to show them too.
+#[testing::needs(shared)]
+#[tokio::test]
+async fn the_first_look_grows_with_the_requested_canvas() {
+    let analyzer = analyzer_on("compact").await;
+    let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
+    let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..LEAN };
+    let found = analyzer.analyze(picture.into(), &options, Priority::Interactive).await.unwrap();
+    assert_eq!(found.faces.len(), 1);
+}
+
 #[tokio::test]
 async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
@@ -333,6 +353,9 @@ async fn a_detector_of_a_fixed_size_has_the_same_passes() {
     let single = look(&analyzer, image("group_25.jpg"), Passes::Single).await;
     let thorough = look(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
     assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
+    // Boxes are not enlarged on a canvas that this detector does not accept.
+    let large = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 2000, 48.0).await;
+    look(&analyzer, large, Passes::Auto).await;
     // For this detector a small view costs as much as the whole image, so `auto` skips it if a face
     // was found.
     assert_eq!(look(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);

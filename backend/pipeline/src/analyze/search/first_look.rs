@@ -9,7 +9,6 @@
 
 use super::{AnalyzeError, Search, Timings, ViewDetections, longer_side};
 use crate::analyze::Passes;
-use futures::{StreamExt, TryStreamExt};
 use vision::{Detection, View};
 
 /// Minimum score of a box that may be a face. At this score, YuNet finds 84 % of pasted faces of 14
@@ -25,8 +24,11 @@ const SMALLEST_LOOK: u32 = 192;
 /// Maximum longer side of a view in which faces that fill the frame are detected. SCRFD 2.5G finds
 /// all faces that fill 384 pixels, and 7 of 17 that fill 480.
 const MAX_FRAME_LOOK: u32 = 384;
-/// Maximum longer side of a look. Larger images are searched in tiles.
-const MAX_LOOK: u32 = 1024;
+/// Maximum longer side of a look, relative to the canvas. Larger images are searched in tiles.
+const MAX_LOOK: f64 = 1.6;
+/// Canvas side for which [`MIN_SCALE`] shows the usable faces. A larger canvas is requested to find
+/// smaller faces, so the look is larger too.
+const USUAL_CANVAS: f64 = 640.0;
 /// Multiple of the canvas side that detectors accept.
 const STEP: u32 = 32;
 /// Side of the canvas that enlarges one box, and the longer side of the box on it, in pixels.
@@ -35,8 +37,6 @@ const CLOSE_UP_FACE: f64 = 56.0;
 /// Maximum number of boxes of one view or level that are enlarged, best first. Together they cost
 /// half a search of the whole image.
 const MAX_CLOSE_UPS: usize = 6;
-/// Number of boxes of one image in the detector's queue at a time.
-const CLOSE_UPS_IN_FLIGHT: usize = 2;
 
 /// The views of a first look.
 pub(super) struct Looks {
@@ -57,20 +57,31 @@ pub(super) enum Seen {
 }
 
 impl Search<'_> {
-    /// Returns the views of the first look, or `None` if the image is searched without one.
-    pub(super) fn looks(&self) -> Option<Looks> {
-        let (canvas, image) = (self.settings.canvas, self.image());
+    /// Returns whether the detector accepts the small canvases of looks and close-ups.
+    pub(super) fn can_look(&self) -> bool {
+        let (width, height) = self.settings.canvas;
         let fixed = self.analyzer.engine().detector().fixed_size.is_some();
-        if self.settings.passes != Passes::Auto || fixed || canvas.0.max(canvas.1) <= MAX_FRAME_LOOK {
+        self.settings.passes == Passes::Auto && !fixed && width.max(height) > MAX_FRAME_LOOK
+    }
+
+    /// Returns the views of the first look, or `None` if the image is searched without one. On a
+    /// device, where each new canvas size may have to be compiled, it has one size and decides
+    /// nothing.
+    pub(super) fn looks(&self) -> Option<Looks> {
+        if !self.can_look() {
             return None;
         }
-        let needed = (f64::from(image.0.max(image.1)) * MIN_SCALE).ceil() as u32;
+        let (canvas, image) = (self.settings.canvas, self.image());
+        let side = f64::from(canvas.0.max(canvas.1));
+        let scale = MIN_SCALE * (side / USUAL_CANVAS).max(1.0);
+        let needed = (f64::from(image.0.max(image.1)) * scale).ceil() as u32;
         let needed = needed.next_multiple_of(STEP).max(SMALLEST_LOOK);
         let look = |side: u32| View::whole(image, (side, side));
-        Some(if needed <= MAX_FRAME_LOOK {
+        let any_size = self.analyzer.engine().trims_canvases();
+        Some(if any_size && needed <= MAX_FRAME_LOOK {
             Looks { frame: look(needed), usable: None, decides: true }
         } else {
-            let decides = needed <= MAX_LOOK;
+            let decides = any_size && f64::from(needed) <= side * MAX_LOOK;
             Looks { frame: look(SMALLEST_LOOK), usable: decides.then(|| look(needed)), decides }
         })
     }
@@ -101,27 +112,30 @@ impl Search<'_> {
 
     /// Returns whether a view shows a face: a clear box, or a faint one that becomes clear when it
     /// is enlarged.
-    pub(super) async fn shows_face(
+    async fn shows_face(
         &self,
         found: &ViewDetections,
         rotation: u32,
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<bool, AnalyzeError> {
-        if self.is_clear(&found.signs) {
-            return Ok(true);
-        }
-        let mut signs = found.signs.clone();
+        Ok(self.is_clear(&found.signs)
+            || self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?)
+    }
+
+    /// Enlarges boxes one by one, best first, until one of them becomes clear.
+    pub(super) async fn enlarges_to_face(
+        &self,
+        mut signs: Vec<Detection>,
+        rotation: u32,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<bool, AnalyzeError> {
         signs.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
-        let close_up = |sign: &Detection| {
+        for sign in signs.iter().take(MAX_CLOSE_UPS) {
             let scale = CLOSE_UP_FACE / f64::from(longer_side(sign).max(1.0));
-            View::around(self.image(), &sign.bbox, (CLOSE_UP, CLOSE_UP), scale)
-        };
-        let close_ups: Vec<View> = signs.iter().take(MAX_CLOSE_UPS).map(close_up).collect();
-        let searches =
-            futures::stream::iter(close_ups.into_iter().map(|view| self.search_view(view, rotation)));
-        let mut searches = std::pin::pin!(searches.buffered(CLOSE_UPS_IN_FLIGHT));
-        while let Some(close_up) = searches.try_next().await? {
+            let view = View::around(self.image(), &sign.bbox, (CLOSE_UP, CLOSE_UP), scale);
+            let close_up = self.search_view(view, rotation).await?;
             close_up.account(timings);
             *views += 1;
             if self.is_clear(&close_up.signs) {
@@ -132,7 +146,7 @@ impl Search<'_> {
     }
 
     /// Returns whether one of the boxes is clear: a face, or almost one.
-    fn is_clear(&self, boxes: &[Detection]) -> bool {
+    pub(super) fn is_clear(&self, boxes: &[Detection]) -> bool {
         let clear = self.analyzer.engine().detector().min_score * super::CLEAR_SHARE;
         boxes.iter().any(|sign| sign.det_score >= clear.min(self.settings.min_score))
     }

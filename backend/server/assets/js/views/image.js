@@ -28,7 +28,7 @@ function draw(image, signal) {
         image.rotation !== 0 && ["Upright after", `${image.rotation}° clockwise`],
         ["SHA-256", h("code", {}, image.sha256)],
         ["Perceptual hash", h("code", {}, image.phash)],
-      ]), h("p.hint", {}, "The original file is not stored. This is a reduced copy."))),
+      ]), h("p.hint", {}, "The original file is not stored, at most a reduced copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
     panel("Found at", sourcesTable(image)),
   ];
