@@ -1,9 +1,9 @@
 """Measures a crawl from a URL to stored faces over a realistic mix of images, compared with Scrapy
 and the libraries that a user would combine with it.
 
-The mix has the formats, sizes and bytes per pixel of the web, and three quarters of its images have
-no face (docs/measurements/MIX.md). It is made once. The example `serve_folder` serves it from memory.
-Every round runs each of these on an empty database:
+The formats, sizes and bytes per pixel of the mix resemble those of the web, and three quarters of
+its images have no face (docs/measurements/MIX.md). It is made once. The example `serve_folder` serves it from memory.
+Every round runs each of these, with an empty database where one is used:
   insightface        Scrapy, InsightFace (SCRFD 2.5G, MobileFaceNet, det_size 640), SQLite
   opencv             Scrapy, FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime, SQLite
   opencv native      the same, but images smaller than 640 pixels are not enlarged for the detector
@@ -19,9 +19,9 @@ Every round runs each of these on an empty database:
   opencv pack folder `facecrawl scan FOLDER` with the settings of `opencv pack`; its processor time
                      includes the start
   PACK in process    `facecrawl bench` of the pipeline with the settings of PACK: no crawl, no database
-The processor time is counted from the request of the index page until the program has ended, for the
-program, its Postgres (`children_cpu_seconds`), the threads of the pool of the Scrapy programs, and
-the server. The report contains medians over the rounds, and the medians of the ratios within each
+Processor time is counted from the request of the index page until the program exits. `cpu_seconds`
+includes child processes, such as Postgres, and all threads. `children_cpu_seconds` and
+`pool_cpu_seconds` are parts of it. `server_cpu_seconds` is separate. The report contains medians over the rounds, and the medians of the ratios within each
 round.
 """
 import argparse
@@ -77,7 +77,7 @@ class Site:
 
 
 def rates(result):
-    """Adds the figures for each image. Every image counts that has been decoded or recognised as a
+    """Adds the rates and costs per image. Counts each image that was decoded or recognised as a
     duplicate."""
     if result["pictures"] == 0:
         sys.exit(f"bench: no image was processed: {result}")
@@ -107,13 +107,13 @@ def rival(interpreter, site, pipeline, *models):
         answer = site.measure([interpreter, PEERS / "scrapy_faces.py", site.url, database, pipeline, *models])
     if answer["failed"]:
         say(f"{pipeline} failed with {answer['failed']} images: {answer['failures']}")
-    # The program has no child processes. What remains is the error of the measurement.
+    # The program has no child processes, so this figure is only measurement error.
     del answer["children_cpu_seconds"]
     return rates(answer)
 
 
 def for_bench(folder, scratch):
-    """Returns a folder for `facecrawl bench`: without the format that not every build decodes, and
+    """Returns a folder for `facecrawl bench`: without AVIF, which not every build decodes, and
     with a multiple of eight images, so that one pass is enough."""
     target = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     names = sorted(picture.name for picture in folder.iterdir() if picture.suffix != ".avif")

@@ -32,7 +32,7 @@ impl Frame {
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         assert!(width > 0 && height > 0, "a frame has at least one pixel");
         let pixels = width as usize * height as usize;
-        // Memory from the system is already zero, and this form uses it as it is.
+        // `vec![0; n]` requests zeroed memory, so that large frames need no explicit write.
         let data = if rgb == [0; 3] { vec![0; 3 * pixels] } else { rgb.repeat(pixels) };
         Self { width, height, data, attachment: Attachment::default() }
     }

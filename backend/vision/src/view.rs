@@ -1,5 +1,5 @@
 //! The views of an image that a detector processes: the whole image, the whole image at a small
-//! size, or one tile of it.
+//! size, one tile of it, or the surroundings of one box.
 //!
 //! A detector finds only faces of certain sizes on its canvas. A face of a few pixels is too small,
 //! and SCRFD misses a face that fills the canvas. Views change the size of a face on the canvas: a

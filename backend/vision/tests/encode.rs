@@ -34,7 +34,8 @@ fn reference(frame: &Frame, quality: u8) -> Vec<u8> {
     out
 }
 
-/// Decodes with both decoders, which must agree within their rounding. Returns this crate's result.
+/// Decodes with the decoders of this crate and of `image`. Their results may differ only by
+/// rounding. Returns the result of this crate.
 fn decoded(bytes: &[u8]) -> Frame {
     let ours = vision::decode(bytes, &Limits::default()).unwrap().frame;
     let theirs = image::load_from_memory_with_format(bytes, ImageFormat::Jpeg).unwrap().into_rgb8();

@@ -40,7 +40,7 @@ WIDTHS = statistics.NormalDist(math.log(600), 0.75)
 NARROWEST, WIDEST, MOST_PIXELS = 100, 4000, 12e6
 # GIFs, logos and charts are rarely large.
 WIDEST_OF = {"gif": 800, "logo": 1600, "chart": 1600}
-# Least height of a head that every detector finds, in pixels.
+# Minimum height in pixels at which every detector finds a head.
 LEAST_HEAD = 50
 KINDS = {".jpg", ".jpeg", ".png", ".webp"}
 # The fractional parts of the multiples of these numbers fill the unit cube evenly (a Kronecker

@@ -60,7 +60,8 @@ class Database:
 
 
 class Workers:
-    """Two threads that decode, analyse and store. The models are loaded when the object exists."""
+    """Two threads that decode, analyse and store. The constructor returns after both have loaded their
+    models."""
 
     def __init__(self, database, make):
         self.database, self.make, self.models = database, make, threading.local()

@@ -36,11 +36,11 @@ use vision::{Detection, Frame, View, keep_best, nms};
 /// 90, 180 and 270 degrees, the scores of YuNet are 0.94, none (no detection), 0.87 and 0.83. Those
 /// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
 const UPRIGHT_SCORE: f32 = 0.9;
-/// Longer side of the small view in canvas pixels. The detector's work is 9% of that for 640
-/// pixels, and detectors reliably find a face that fills the view.
+/// Longer side of the small view and of the smallest first look, in canvas pixels. The detector's
+/// work is 9% of that for 640 pixels, and detectors reliably find a face that fills the view.
 const SMALL_VIEW: u32 = 192;
-/// Maximum canvas side for which no small view is needed. SCRFD 2.5G finds all faces that fill 384
-/// pixels, and 7 of 17 that fill 480.
+/// Maximum side of a view in which faces that fill the frame are detected, so that no small view is
+/// needed. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that fill 480.
 const MAX_SIDE_WITHOUT_SMALL: u32 = 384;
 /// Minimum longer side of a face in the small view, in pixels of that view. Smaller faces are
 /// detected better on the canvas, and other small detections are noise.
@@ -221,7 +221,7 @@ impl Search<'_> {
             if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
                 // A clear box that is not tiny does not make smaller faces likely.
                 let mut faint = std::mem::take(&mut found.signs);
-                faint.retain(|sign| !self.is_clear(std::slice::from_ref(sign)));
+                faint.retain(|sign| !self.is_clear(sign));
                 promising = self.enlarges_to_face(faint, rotation, timings, views).await?;
             }
             let may_miss_usable = scale < MIN_SCALE && !reliable;
@@ -284,7 +284,7 @@ impl Search<'_> {
         let min_tiny_score = engine.detector().min_score * CLEAR_SHARE;
         let signs = self.settings.passes == Passes::Auto;
         let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
-        let timed = engine.detect_frame(frame, letterbox, least.min(min_score), self.priority).await?;
+        let timed = engine.detect_frame(frame, letterbox, least, self.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
             drawn: drawn.ran,

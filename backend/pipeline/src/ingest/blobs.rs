@@ -111,11 +111,11 @@ impl Ingest {
         Ok(())
     }
 
-    /// Deletes blobs that no row refers to any more. Call it after the commit. If the deletion of a
-    /// blob fails, a sweep deletes it later.
+    /// Deletes those of the blobs that no row refers to. Call it after the end of the transaction
+    /// that wrote or deleted their rows. If the deletion of a blob fails, a sweep deletes it later.
     pub(super) async fn drop_blobs(&self, keys: &[String]) {
         if let Err(error) = self.inner.store.drop_blobs(&self.inner.blobs, keys).await {
-            tracing::warn!(%error, blobs = keys.len(), "failed to delete the blobs of a replaced image");
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs");
         }
     }
 }

@@ -9,7 +9,8 @@ use multiversion::multiversion;
 /// over whole blocks.
 pub(super) const REDUCED: (usize, usize) = (288, 256);
 
-/// Computes mean grey levels of [`REDUCED`] equal areas of an image of any size.
+/// Divides an image of any size into [`REDUCED`] equal areas, and returns the mean grey level of
+/// each.
 pub(super) fn reduction(frame: &Frame) -> Vec<f32> {
     // Means over whole pixels reduce the image first, down to at least the size of the reduction,
     // because they are many times faster than means over areas with parts of pixels.
@@ -29,7 +30,8 @@ pub(super) fn reduction(frame: &Frame) -> Vec<f32> {
 fn reduce(frame: &Frame) -> Vec<f32> {
     let (columns, rows) = REDUCED;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
-    // Right edge of each area: a whole pixel and a share of it.
+    // Right edge of each area: the number of whole pixels to its left, and the covered share of the
+    // next pixel.
     let edges: Vec<(usize, f64)> = (1..=columns)
         .map(|i| ((i * width) as f64 / columns as f64).min(width as f64))
         .map(|edge| (edge as usize, edge.fract()))
@@ -76,8 +78,8 @@ fn reduce(frame: &Frame) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// Computes the reduction in the plainest way. Databases contain hashes, so every change of
-    /// this module must leave each of its values exactly as it is here.
+    /// Computes the reduction without optimisations. Databases contain hashes, so the optimised
+    /// reduction must return exactly these values.
     fn reference(frame: &Frame) -> Vec<f32> {
         let factor = |length: u32, target: usize| (length / target as u32).clamp(1, MAX_FACTOR);
         let cells = |length: u32, target: usize| (length / factor(length, target)) as usize;

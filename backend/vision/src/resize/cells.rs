@@ -40,7 +40,8 @@ pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
 fn sum_rows(rows: &[u8], sums: &mut [u16]) {
     let length = sums.len();
     sums.fill(0);
-    // Four rows at a time read and write the sums only once for all four.
+    // Four rows are added in one pass, so that each sum is read and written once instead of four
+    // times.
     let fours = rows.chunks_exact(4 * length);
     for row in fours.remainder().chunks_exact(length) {
         for (sum, value) in sums.iter_mut().zip(row) {
@@ -71,7 +72,7 @@ fn sum_cells(sums: &[u16], width: usize, totals: &mut [u32]) {
     }
 }
 
-/// Does the same for a width that the compiler knows, which is twice as fast.
+/// Equals [`sum_cells`] for a width known at compile time, which makes it twice as fast.
 fn sum_cells_of<const WIDTH: usize>(sums: &[u16], totals: &mut [u32]) {
     let (pixels, _) = sums.as_chunks::<3>();
     sum_each_cell(pixels.as_chunks::<WIDTH>().0.iter().map(|cell| cell.as_flattened()), totals);
@@ -89,13 +90,13 @@ fn sum_each_cell<'a>(cells: impl Iterator<Item = &'a [u16]>, totals: &mut [u32])
     }
 }
 
-/// Writes the means of `count` bytes, at most 65,536, from their sums, rounded half up.
+/// Writes the mean for each sum of `count` bytes, rounded half up. `count` is at most 65,536.
 #[multiversion(targets("x86_64+avx2"))]
 fn divide(sums: &[u32], count: usize, means: &mut [u8]) {
-    // A division takes much longer than a multiplication by the reciprocal. The reciprocal in units
-    // of 1 / 2^40 is too large by at most one unit, so the product is too large by less than
-    // `256 * count`, which is at most 2^24. The exact quotient is at least `1 / count`, or 2^40 /
-    // 2^16 units, below the next integer. The result is therefore exact.
+    // A division takes much longer than a multiplication by the reciprocal. The unit is 2^-40. The
+    // reciprocal is too large by at most one unit, and a sum is less than `256 * count`. The
+    // product is therefore too large by less than 2^24 units. The exact quotient is at least `1 /
+    // count` below the next integer, which is 2^24 units or more. The result is therefore exact.
     let count = count as u64;
     let (half, reciprocal) = (count / 2, (1 << 40) / count + 1);
     for (mean, sum) in means.iter_mut().zip(sums) {

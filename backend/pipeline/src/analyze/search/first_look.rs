@@ -7,7 +7,7 @@
 //! too large for this scale are always searched. docs/measurements/DETECTION.md lists the shares of
 //! overlooked faces.
 
-use super::{AnalyzeError, Search, Timings, ViewDetections, longer_side};
+use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, SMALL_VIEW, Search, Timings, ViewDetections, longer_side};
 use crate::analyze::Passes;
 use vision::{Detection, View};
 
@@ -19,11 +19,6 @@ pub(super) const SIGN_SCORE: f32 = 0.05;
 /// faces. The quality profile `standard` requires a distance of 12 pixels between the eyes. Such
 /// faces are at least about 36 pixels high, which is 14 pixels at this scale.
 pub(super) const MIN_SCALE: f64 = 0.4;
-/// Longer side of the smallest look, in canvas pixels. Its cost is 9% of that of 640 pixels.
-const SMALLEST_LOOK: u32 = 192;
-/// Maximum longer side of a view in which faces that fill the frame are detected. SCRFD 2.5G finds
-/// all faces that fill 384 pixels, and 7 of 17 that fill 480.
-const MAX_FRAME_LOOK: u32 = 384;
 /// Maximum longer side of a look, relative to the canvas. Larger images are searched in tiles.
 const MAX_LOOK: f64 = 1.6;
 /// Canvas side for which [`MIN_SCALE`] shows the usable faces. A larger canvas is requested to find
@@ -61,7 +56,7 @@ impl Search<'_> {
     pub(super) fn can_look(&self) -> bool {
         let (width, height) = self.settings.canvas;
         let fixed = self.analyzer.engine().detector().fixed_size.is_some();
-        self.settings.passes == Passes::Auto && !fixed && width.max(height) > MAX_FRAME_LOOK
+        self.settings.passes == Passes::Auto && !fixed && width.max(height) > MAX_SIDE_WITHOUT_SMALL
     }
 
     /// Returns the views of the first look, or `None` if the image is searched without one. On a
@@ -75,14 +70,14 @@ impl Search<'_> {
         let side = f64::from(canvas.0.max(canvas.1));
         let scale = MIN_SCALE * (side / USUAL_CANVAS).max(1.0);
         let needed = (f64::from(image.0.max(image.1)) * scale).ceil() as u32;
-        let needed = needed.next_multiple_of(STEP).max(SMALLEST_LOOK);
+        let needed = needed.next_multiple_of(STEP).max(SMALL_VIEW);
         let look = |side: u32| View::whole(image, (side, side));
         let any_size = self.analyzer.engine().trims_canvases();
-        Some(if any_size && needed <= MAX_FRAME_LOOK {
+        Some(if any_size && needed <= MAX_SIDE_WITHOUT_SMALL {
             Looks { frame: look(needed), usable: None, decides: true }
         } else {
             let decides = any_size && f64::from(needed) <= side * MAX_LOOK;
-            Looks { frame: look(SMALLEST_LOOK), usable: decides.then(|| look(needed)), decides }
+            Looks { frame: look(SMALL_VIEW), usable: decides.then(|| look(needed)), decides }
         })
     }
 
@@ -97,7 +92,7 @@ impl Search<'_> {
         let frame = self.search_view(looks.frame, rotation).await?;
         frame.account(timings);
         *views += 1;
-        let mut shown = !looks.decides || self.is_clear(&frame.signs);
+        let mut shown = !looks.decides || self.is_any_clear(&frame.signs);
         if !shown && let Some(view) = looks.usable {
             let usable = self.search_view(view, rotation).await?;
             usable.account(timings);
@@ -119,7 +114,7 @@ impl Search<'_> {
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<bool, AnalyzeError> {
-        Ok(self.is_clear(&found.signs)
+        Ok(self.is_any_clear(&found.signs)
             || self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?)
     }
 
@@ -138,16 +133,20 @@ impl Search<'_> {
             let close_up = self.search_view(view, rotation).await?;
             close_up.account(timings);
             *views += 1;
-            if self.is_clear(&close_up.signs) {
+            if self.is_any_clear(&close_up.signs) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Returns whether one of the boxes is clear: a face, or almost one.
-    pub(super) fn is_clear(&self, boxes: &[Detection]) -> bool {
+    fn is_any_clear(&self, signs: &[Detection]) -> bool {
+        signs.iter().any(|sign| self.is_clear(sign))
+    }
+
+    /// Returns whether a box is clear: a face, or almost one.
+    pub(super) fn is_clear(&self, sign: &Detection) -> bool {
         let clear = self.analyzer.engine().detector().min_score * super::CLEAR_SHARE;
-        boxes.iter().any(|sign| sign.det_score >= clear.min(self.settings.min_score))
+        sign.det_score >= clear.min(self.settings.min_score)
     }
 }
