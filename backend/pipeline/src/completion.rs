@@ -1,11 +1,13 @@
-//! Ends a crawl in the transaction that settles its last row. Cancellation is in `crawl::control`.
+//! Ends a crawl after the transaction that settles its last row. Cancellation is in
+//! `crawl::control`.
 //!
 //! Two transactions can settle the last two rows at the same time, and neither sees the change of
-//! the other. Near the end of a crawl, each transaction therefore locks the crawl's row first. They
-//! run one after the other, and the last one sees that no row is queued. Far from the end,
-//! transactions do not lock the row, so that workers do not wait for each other.
-//! `Crawls::reconcile` ends a crawl that this check misses, for example because a worker was
-//! suspended while all others finished.
+//! the other. The check for queued rows therefore runs after the commit. The check that follows the
+//! last commit sees all changes, so it ends the crawl. Until then, no transaction locks the crawl's
+//! row, so that workers do not wait for each other.
+//!
+//! `Crawls::reconcile` ends a crawl whose last check did not run, for example because the process
+//! ended after the commit.
 
 pub(crate) mod notifications;
 
@@ -13,57 +15,49 @@ use crate::domain::NotificationError;
 use domain::{CrawlState, Reason};
 use queue::{Claim, Queue, QueueError};
 use store::ledger::Outcomes;
-use store::{Store, StoreError, Tx};
+use store::{Store, StoreError, Tx, retried};
 use uuid::Uuid;
 
-/// Number of queued rows below which a crawl is treated as near its end.
+/// Checks in a transaction that settles a row that the crawl has not ended. Call it right after the
+/// call to the queue and before any other statement.
 ///
-/// It exceeds the number of concurrent transactions (Postgres allows 100 connections by default),
-/// so that all transactions of the last rows acquire the lock. It is not much larger, because the
-/// transactions of a crawl near its end run one after the other.
-const NEAR_THE_END: i64 = 256;
-
-/// Checks in a transaction that settles a row whether the crawl has ended.
-pub(crate) struct CompletionCheck {
+/// # Errors
+/// Fails with [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call to
+/// the queue or waits for it, so nothing is stored after a cancellation.
+pub(crate) async fn check_live(
+    store: &Store,
+    tx: &mut Tx,
     crawl: Uuid,
-    near_the_end: bool,
+    claim: Claim,
+) -> Result<(), NotificationError> {
+    match store.crawl_state(tx.conn(), crawl).await? {
+        Some(state) if state.is_live() => Ok(()),
+        _ => Err(QueueError::Stale(claim.id).into()),
+    }
 }
 
-impl CompletionCheck {
-    /// Begins the check. Call it right after the call to the queue and before any other statement,
-    /// so that the crawl's row is locked before any ledger row.
-    ///
-    /// # Errors
-    /// Fails with [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call
-    /// to the queue or waits for it, so nothing is stored after a cancellation.
-    pub(crate) async fn begin(
-        store: &Store,
-        tx: &mut Tx,
-        crawl: Uuid,
-        claim: Claim,
-    ) -> Result<Self, NotificationError> {
-        let state = store.crawl_state(tx.conn(), crawl).await?;
-        if !state.is_some_and(CrawlState::is_live) {
-            return Err(QueueError::Stale(claim.id).into());
+/// Ends the crawl if no row is queued. Call it after the commit of a transaction that settled a
+/// row.
+///
+/// The row is settled in any case. A failure is therefore only logged, and `Crawls::reconcile` ends
+/// the crawl later.
+pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
+    let ended: Result<(), NotificationError> = retried("end_crawl", || async {
+        if store.has_queued_rows(store.pool(), crawl).await? {
+            return Ok(());
         }
-        let near_the_end = store.queued_up_to(tx.conn(), crawl, NEAR_THE_END).await? < NEAR_THE_END;
-        if near_the_end {
-            store.lock_crawl(tx.conn(), crawl).await?;
+        let mut tx = store.begin().await?;
+        match store.lock_crawl(tx.conn(), crawl).await {
+            // The crawl was deleted.
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            locked => locked?,
         }
-        Ok(Self { crawl, near_the_end })
-    }
-
-    /// Ends the crawl if no row is queued. Call it as the last step before the commit.
-    pub(crate) async fn end(
-        self,
-        store: &Store,
-        queue: &Queue,
-        tx: &mut Tx,
-    ) -> Result<(), NotificationError> {
-        if self.near_the_end {
-            finish_if_done(store, queue, tx, self.crawl).await?;
-        }
-        Ok(())
+        finish_if_done(store, queue, &mut tx, crawl).await?;
+        Ok(tx.commit().await?)
+    })
+    .await;
+    if let Err(error) = ended {
+        tracing::warn!(%crawl, %error, "failed to check for the end of the crawl; it will be checked later");
     }
 }
 
@@ -78,7 +72,7 @@ pub(crate) async fn finish_if_done(
     tx: &mut Tx,
     crawl: Uuid,
 ) -> Result<bool, NotificationError> {
-    if store.queued_up_to(tx.conn(), crawl, 1).await? > 0 {
+    if store.has_queued_rows(tx.conn(), crawl).await? {
         return Ok(false);
     }
     let (state, error) = match failure_reason(&store.outcomes(tx.conn(), crawl).await?) {

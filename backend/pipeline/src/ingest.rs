@@ -172,7 +172,7 @@ impl Ingest {
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
-    /// the transaction also completes the job and ends the crawl if this was its last row.
+    /// the transaction also completes the job. The crawl then ends if this was its last row.
     ///
     /// Without a claim, the caller must end the crawl. If the call fails, nothing is stored and the
     /// row is not settled.
@@ -231,8 +231,9 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
-            // The first erasure of the collection can have ended in the meantime.
-            if !checks && self.suppresses(incoming.collection).await? {
+            // The first erasure of the collection can have ended in the meantime. Its faces must
+            // not be written as blobs.
+            if !checks && !analysis.faces.is_empty() && self.suppresses(incoming.collection).await? {
                 continue;
             }
             let stored = self.write_blobs(&analysis).await?;

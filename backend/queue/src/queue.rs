@@ -4,7 +4,6 @@
 //! The operations are in sibling modules: `enqueue`, `claim` (claim jobs, extend leases), `settle`
 //! (end a run), `groups` (hold, release, cancel), `inspect` (list, retry, stats) and `purge`.
 use crate::QueueError;
-use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -98,7 +97,7 @@ impl Queue {
             "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {timeout};
              set idle_in_transaction_session_timeout = {timeout}"
         );
-        let pool = PgPoolOptions::new()
+        let pool = (self.pool.options().clone())
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
             .after_connect(move |conn, _| {

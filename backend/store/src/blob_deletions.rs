@@ -33,6 +33,9 @@ impl Store {
         conn: &mut PgConnection,
         keys: &[String],
     ) -> Result<Vec<String>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
         let buckets: BTreeSet<i32> = keys.iter().map(|key| bucket(key)).collect();
         sqlx::query(
             "select pg_advisory_xact_lock_shared($1, bucket) from unnest($2::int[]) as buckets (bucket)",

@@ -21,6 +21,10 @@ const MIN_PGVECTOR_VERSION: (u32, u32, u32) = (0, 8, 4);
 /// How long `connect` retries while the server starts.
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a connection may be idle without a test before its next use. A test is one more request
+/// to the server, and the connection of a busy process is rarely broken.
+const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
+
 /// Address of the database, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -81,6 +85,15 @@ impl Store {
             .acquire_timeout(Duration::from_secs(15))
             .idle_timeout(Duration::from_secs(600))
             .max_lifetime(Duration::from_secs(3600))
+            .test_before_acquire(false)
+            .before_acquire(|conn, state| {
+                Box::pin(async move {
+                    if state.idle_for > MAX_UNTESTED_IDLE {
+                        conn.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .after_connect(move |conn, _| {
                 Box::pin(async move {
                     // Limits how long a process that stopped inside a transaction keeps its row
@@ -176,7 +189,7 @@ impl Store {
         hex::encode(&digest.finalize()[..6])
     }
 
-    /// Returns the pool, for the queue.
+    /// Returns the pool, for the queue and for single statements outside a transaction.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }

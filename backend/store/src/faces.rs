@@ -103,6 +103,9 @@ impl Store {
         image: Uuid,
         faces: &[NewFace],
     ) -> Result<(), StoreError> {
+        if faces.is_empty() {
+            return Ok(());
+        }
         check_embeddings(conn, faces).await?;
         let counted = sqlx::query(
             "update images set face_count = face_count + $3 where id = $1 and collection_id = $2",
@@ -114,9 +117,6 @@ impl Store {
         .await?;
         if counted.rows_affected() == 0 {
             return Err(StoreError::not_found("image", image));
-        }
-        if faces.is_empty() {
-            return Ok(());
         }
         // One statement inserts all faces. Each column is one array; the boxes and landmarks of all
         // faces are flat arrays.

@@ -1,6 +1,6 @@
 //! Reads and inserts images.
 use crate::{Store, StoreError, near};
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -120,18 +120,7 @@ impl Store {
     /// returned.
     pub async fn near_candidates(
         &self,
-        collection: Uuid,
-        phash: i64,
-        dhash: i64,
-    ) -> Result<Vec<Image>, StoreError> {
-        let mut conn = self.pool.acquire().await?;
-        self.near_candidates_in(&mut conn, collection, phash, dhash).await
-    }
-
-    /// Works like [`Self::near_candidates`], inside a transaction.
-    pub async fn near_candidates_in(
-        &self,
-        conn: &mut PgConnection,
+        executor: impl PgExecutor<'_>,
         collection: Uuid,
         phash: i64,
         dhash: i64,
@@ -144,7 +133,7 @@ impl Store {
             near::candidates("images")
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(near::bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(conn).await?)
+        Ok(near::bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
     }
 
     /// Inserts an image. Returns `Err` with the id of the existing image if the collection already

@@ -1,7 +1,7 @@
 //! Reads both ledgers of a crawl together: queued rows and outcomes.
 use crate::{Store, StoreError};
 use domain::{CrawlState, Reason};
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
 
 /// One of the two ledgers of a crawl.
@@ -42,25 +42,18 @@ impl Store {
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
 
-    /// Returns the number of `queued` rows in both ledgers, counted up to `limit`, so that the cost
-    /// is bounded.
-    pub async fn queued_up_to(
+    /// Returns `true` if a row of the ledgers is `queued`.
+    pub async fn has_queued_rows(
         &self,
-        conn: &mut PgConnection,
+        executor: impl PgExecutor<'_>,
         crawl: Uuid,
-        limit: i64,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
-            "select count(*) from (
-                 (select 1 from pages where crawl_id = $1 and state = 'queued' limit $2)
-                 union all
-                 (select 1 from image_urls where crawl_id = $1 and state = 'queued' limit $2)
-                 limit $2
-             ) as queued",
+            "select exists (select from pages where crawl_id = $1 and state = 'queued')
+                 or exists (select from image_urls where crawl_id = $1 and state = 'queued')",
         )
         .bind(crawl)
-        .bind(limit)
-        .fetch_one(conn)
+        .fetch_one(executor)
         .await?)
     }
 

@@ -10,7 +10,7 @@ use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
 
 /// A face of an image that a larger version may replace.
@@ -63,14 +63,17 @@ impl Store {
     /// Returns those of the images that have a face assigned to a subject. They are never replaced.
     pub async fn enrolled_images(
         &self,
-        conn: &mut PgConnection,
+        executor: impl PgExecutor<'_>,
         images: &[Uuid],
     ) -> Result<Vec<Uuid>, StoreError> {
+        if images.is_empty() {
+            return Ok(Vec::new());
+        }
         Ok(sqlx::query_scalar(
             "select distinct f.image_id from faces f join subject_faces s on s.face_id = f.id where f.image_id = any($1)",
         )
         .bind(images)
-        .fetch_all(conn)
+        .fetch_all(executor)
         .await?)
     }
 

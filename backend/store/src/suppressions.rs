@@ -4,7 +4,7 @@ mod insert;
 
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError, near};
-use sqlx::{AssertSqlSafe, FromRow, PgConnection};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
 
 /// Number of bits in a sketch.
@@ -84,10 +84,14 @@ impl Store {
 
     /// Returns `true` if the collection has any suppression. Usually it has none, and further
     /// checks are unnecessary.
-    pub async fn suppresses(&self, conn: &mut PgConnection, collection: Uuid) -> Result<bool, StoreError> {
+    pub async fn suppresses(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+    ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar("select exists(select 1 from suppressions where collection_id = $1)")
             .bind(collection)
-            .fetch_one(conn)
+            .fetch_one(executor)
             .await?)
     }
 
@@ -95,7 +99,7 @@ impl Store {
     /// row, those of pages that contain the image, and `answered`, the URL after redirects.
     pub async fn suppresses_url(
         &self,
-        conn: &mut PgConnection,
+        executor: impl PgExecutor<'_>,
         collection: Uuid,
         image_url: Uuid,
         answered: Option<&str>,
@@ -111,7 +115,7 @@ impl Store {
         .bind(collection)
         .bind(image_url)
         .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
-        .fetch_one(conn)
+        .fetch_one(executor)
         .await?)
     }
 

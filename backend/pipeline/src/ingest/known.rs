@@ -92,8 +92,12 @@ impl Ingest {
         hashes: &PerceptualHashes,
         frame: &Frame,
     ) -> Result<Relation, StoreError> {
-        let mut tx = self.inner.store.begin().await?;
-        self.relation_in(&mut tx, collection, hashes, frame).await
+        let store = &self.inner.store;
+        let (p, d) = signed(hashes);
+        let candidates = store.near_candidates(store.pool(), collection, p, d).await?;
+        let near = dedupe::near(hashes, &candidates);
+        let enrolled = store.enrolled_images(store.pool(), &ids(&near)).await?;
+        Ok(dedupe::relation(frame, &near, &enrolled))
     }
 
     /// Returns how an image relates to the stored images, after waiting for all transactions that
@@ -109,9 +113,13 @@ impl Ingest {
         frame: &Frame,
     ) -> Result<Relation, StoreError> {
         let store = &self.inner.store;
+        let (p, d) = signed(hashes);
         store.lock_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
         for _ in 0..super::MAX_ATTEMPTS {
-            let relation = self.relation_in(tx, collection, hashes, frame).await?;
+            let candidates = store.near_candidates(tx.conn(), collection, p, d).await?;
+            let near = dedupe::near(hashes, &candidates);
+            let enrolled = store.enrolled_images(tx.conn(), &ids(&near)).await?;
+            let relation = dedupe::relation(frame, &near, &enrolled);
             let locked = match &relation {
                 Relation::New => true,
                 Relation::Duplicate(image) => store.lock_image(tx.conn(), *image).await?,
@@ -123,25 +131,15 @@ impl Ingest {
         }
         Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
     }
+}
 
-    async fn relation_in(
-        &self,
-        tx: &mut Tx,
-        collection: Uuid,
-        hashes: &PerceptualHashes,
-        frame: &Frame,
-    ) -> Result<Relation, StoreError> {
-        let store = &self.inner.store;
-        let (p, d) = (hashes.p.cast_signed(), hashes.d.cast_signed());
-        let candidates = store.near_candidates_in(tx.conn(), collection, p, d).await?;
-        let near = dedupe::near(hashes, &candidates);
-        if near.is_empty() {
-            return Ok(Relation::New);
-        }
-        let ids: Vec<Uuid> = near.iter().map(|image| image.id).collect();
-        let enrolled = store.enrolled_images(tx.conn(), &ids).await?;
-        Ok(dedupe::relation(frame, &near, &enrolled))
-    }
+/// Returns the DCT and gradient hashes as Postgres stores them.
+fn signed(hashes: &PerceptualHashes) -> (i64, i64) {
+    (hashes.p.cast_signed(), hashes.d.cast_signed())
+}
+
+fn ids(images: &[&Image]) -> Vec<Uuid> {
+    images.iter().map(|image| image.id).collect()
 }
 
 /// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,

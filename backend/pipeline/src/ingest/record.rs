@@ -1,4 +1,4 @@
-//! Writes an image, its faces, its ledger row, its job and the end of its crawl in one transaction.
+//! Writes an image, its faces, its ledger row and its job in one transaction.
 //! Blobs are written before that, in the module `blobs`.
 
 use super::blobs::StoredBlobs;
@@ -6,8 +6,7 @@ use super::dedupe::Relation;
 use super::suppress::ImageAddress;
 use super::versions::Versions;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, outcome, suppress};
-use crate::completion::CompletionCheck;
-use crate::{Analysis, AnalyzedFace, Dedupe};
+use crate::{Analysis, AnalyzedFace, Dedupe, completion};
 use domain::{ImageState, Reason};
 use queue::Claim;
 use store::Tx;
@@ -16,11 +15,10 @@ use store::images::NewImage;
 use store::pages::ImageUrlResult;
 use uuid::Uuid;
 
-/// The transaction that settles an image's row, completes its job and, if this was the last row,
-/// ends its crawl.
+/// The transaction that settles an image's row and completes its job.
 pub(super) struct Settlement {
     pub(super) tx: Tx,
-    check: Option<CompletionCheck>,
+    crawl: Uuid,
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
@@ -36,24 +34,24 @@ impl Ingest {
         claim: Option<Claim>,
     ) -> Result<Settlement, IngestError> {
         let mut tx = self.inner.store.begin().await?;
-        let mut check = None;
         if let Some(claim) = claim {
             self.inner.queue.complete(tx.conn(), claim).await?;
-            check = Some(CompletionCheck::begin(&self.inner.store, &mut tx, incoming.crawl, claim).await?);
+            completion::check_live(&self.inner.store, &mut tx, incoming.crawl, claim).await?;
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
         let moved_to = incoming.moved_to.clone();
-        Ok(Settlement { tx, check, claim, image_url: incoming.image_url, moved_to, visit })
+        let Incoming { crawl, image_url, .. } = *incoming;
+        Ok(Settlement { tx, crawl, claim, image_url, moved_to, visit })
     }
 
-    /// Settles the row with the result, ends the crawl if this was its last row,
-    /// and commits.
+    /// Settles the row with the result and commits. With a claim, then ends the crawl if this was
+    /// its last row.
     pub(super) async fn commit_settlement(
         &self,
         settlement: Settlement,
         result: ImageUrlResult<'_>,
     ) -> Result<(), IngestError> {
-        let Settlement { mut tx, check, claim, image_url, moved_to, visit } = settlement;
+        let Settlement { mut tx, crawl, claim, image_url, moved_to, visit } = settlement;
         let store = &self.inner.store;
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.settle_image_url(tx.conn(), image_url, result).await?;
@@ -66,10 +64,10 @@ impl Ingest {
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
-        if let Some(check) = check {
-            check.end(store, &self.inner.queue, &mut tx).await?;
-        }
         tx.commit().await?;
+        if claim.is_some() {
+            completion::end_if_done(store, &self.inner.queue, crawl).await;
+        }
         outcome::count_outcome("image", state.as_str(), reason.as_ref());
         Ok(())
     }

@@ -56,14 +56,13 @@ impl Ingest {
     /// # Errors
     /// Fails if the store fails.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.inner.store.begin().await?;
-        self.inner.store.suppresses_url(tx.conn(), collection, image_url, None).await
+        let store = &self.inner.store;
+        store.suppresses_url(store.pool(), collection, image_url, None).await
     }
 
     /// Returns `true` if the collection has any suppression.
     pub(super) async fn suppresses(&self, collection: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.inner.store.begin().await?;
-        self.inner.store.suppresses(tx.conn(), collection).await
+        self.inner.store.suppresses(self.inner.store.pool(), collection).await
     }
 
     /// Returns the reason if the whole image is suppressed. Checks its address, its bytes, and

@@ -5,7 +5,7 @@ use super::host_throttle::{HostThrottle, RequestedDelay};
 use super::job_error::JobError;
 use super::robots::RobotsCache;
 use super::sitemap_permits::SitemapPermits;
-use crate::completion::CompletionCheck;
+use crate::completion;
 use crate::domain::NotificationError;
 use crate::domain::{Row, RowEnd};
 use crate::ingest::outcome::count_outcome;
@@ -132,8 +132,8 @@ impl Context {
         }
     }
 
-    /// Settles the row, ends the job and, if this was the last row, ends the crawl, in one
-    /// transaction. If `spent` is `true`, the job has no attempts left. It is kept as discarded, so
+    /// Settles the row and ends the job in one transaction. Then ends the crawl if this was its
+    /// last row. If `spent` is `true`, the job has no attempts left. It is kept as discarded, so
     /// that it can be inspected and retried.
     async fn settle(
         &self,
@@ -151,15 +151,14 @@ impl Context {
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
             }
-            let check = CompletionCheck::begin(&self.store, &mut tx, crawl, job.claim).await?;
+            completion::check_live(&self.store, &mut tx, crawl, job.claim).await?;
             row.settle(&self.store, &mut tx, end).await?;
-            check.end(&self.store, &self.queue, &mut tx).await?;
-            tx.commit().await?;
-            Ok(())
+            Ok(tx.commit().await?)
         })
         .await;
         match ended {
             Ok(()) => {
+                completion::end_if_done(&self.store, &self.queue, crawl).await;
                 count_outcome(row.name(), end.state.as_str(), Some(end.reason));
                 Ok(Outcome::Settled)
             }

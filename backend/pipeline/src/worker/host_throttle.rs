@@ -25,6 +25,9 @@ const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of hosts in memory that refused a request. For other hosts, the pace is read only
 /// when they refuse again.
 const MAX_REFUSING_HOSTS: usize = 10_000;
+/// Pace in milliseconds up to which a host without a delay is treated as having none. The pace of
+/// such a host changes with every response, and each change would be written.
+const NEGLIGIBLE_PACE_MS: i32 = 20;
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -164,10 +167,16 @@ impl HostThrottle {
             // Other collections wait for the delay that the host's responses caused, not for this
             // crawl's own delay.
             delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
-            pace = Some(HostPace {
+            let new = HostPace {
                 pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
                 refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
-            });
+            };
+            let fast = |pace: HostPace| pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS;
+            if least.is_zero() && fast(known) && fast(new) {
+                delay = Duration::ZERO;
+            } else {
+                pace = Some(new);
+            }
         }
         let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
         // Repeating the call only moves the time of the host's next permit by the time between the

@@ -6,7 +6,7 @@ use super::fetch_policy::{Area, FetchPolicy};
 use super::job_error::JobError;
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use super::{http_cache, yields};
-use crate::completion::CompletionCheck;
+use crate::completion;
 use crate::domain::NotificationError;
 use crate::domain::Row;
 use crate::domain::forget_jobs;
@@ -248,6 +248,7 @@ async fn store(
 ) -> Result<(), JobError> {
     let (jobs, left_out, result) =
         retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
+    completion::end_if_done(&context.store, &context.queue, job.crawl_id).await;
     let forbidden = ImageState::Skipped.as_str();
     (0..left_out).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
     count_outcome("page", result.state.as_str(), result.reason.as_ref());
@@ -271,7 +272,7 @@ async fn store_once(
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
-    let check = CompletionCheck::begin(store, &mut tx, crawl, claim).await?;
+    completion::check_live(store, &mut tx, crawl, claim).await?;
     let mut jobs: Vec<NewJob> = Vec::new();
     if !sitemaps.is_empty() {
         let admitted = store.admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
@@ -321,7 +322,6 @@ async fn store_once(
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;
-    check.end(store, queue, &mut tx).await?;
     tx.commit().await?;
     Ok((jobs.len(), left_out, result))
 }

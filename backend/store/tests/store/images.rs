@@ -134,14 +134,14 @@ async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     elsewhere.phash = probe;
     fixture::store_image(&store, other, &elsewhere, &[]).await.unwrap();
 
-    let candidates = store.near_candidates(default, probe, add[0].dhash).await.unwrap();
+    let candidates = store.near_candidates(store.pool(), default, probe, add[0].dhash).await.unwrap();
     let found: HashSet<Uuid> = candidates.iter().map(|image| image.id).collect();
     assert_eq!(found, near);
     // The nearest image is first: the one with the same hashes as the probe.
     assert_eq!(candidates[0].id, add[0].id);
     // Negative hashes are divided into bands like others.
-    assert!(store.near_candidates(other, !probe, 0).await.unwrap().is_empty());
-    let negative = store.near_candidates(other, probe ^ i64::MIN, 0).await.unwrap();
+    assert!(store.near_candidates(store.pool(), other, !probe, 0).await.unwrap().is_empty());
+    let negative = store.near_candidates(store.pool(), other, probe ^ i64::MIN, 0).await.unwrap();
     assert_eq!(negative.iter().map(|image| image.id).collect::<Vec<_>>(), [elsewhere.id]);
 }
 
@@ -173,7 +173,7 @@ async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
             expected.insert(image.id);
         }
     }
-    let candidates = store.near_candidates(default, probe.phash, probe.dhash).await.unwrap();
+    let candidates = store.near_candidates(store.pool(), default, probe.phash, probe.dhash).await.unwrap();
     assert_eq!(candidates.iter().map(|image| image.id).collect::<HashSet<Uuid>>(), expected);
 }
 
