@@ -195,7 +195,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
         "update collections set retention_days = 30",
         "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation, thumbnail_key, created_at)
          select ('10000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, c.id, sha256(n::text::bytea), n, n, n, 9, 9, 'png', 1, 0,
-                'thumbnails/' || substr(h, 1, 2) || '/' || substr(h, 3, 2) || '/' || h || '.jpg', now() - interval '31 days'
+                'thumbnails/' || substr(h, 1, 2) || '/' || h || '.jpg', now() - interval '31 days'
          from generate_series(0, 1999) n, encode(sha256(n::text::bytea), 'hex') h, collections c",
     ] {
         database.execute(statement).await;

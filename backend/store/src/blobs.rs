@@ -105,8 +105,11 @@ impl Blobs {
         self.delete(&[key]).await
     }
 
-    /// Stores `bytes` as `kind/ab/cd/<sha256>.<extension>` and returns the key. Equal bytes are
-    /// stored once.
+    /// Stores `bytes` as `kind/ab/<sha256>.<extension>` and returns the key; `ab` are the first two
+    /// digits of the hash. Equal bytes are stored once.
+    ///
+    /// A kind has at most 256 folders. With a second level, most blobs of a small store would need a
+    /// folder of their own, which takes more time and space than the blob.
     ///
     /// # Errors
     /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters of `a-z` and
@@ -118,12 +121,13 @@ impl Blobs {
             )));
         }
         let sha256 = hex::encode(Sha256::digest(&bytes));
-        let key = format!("{kind}/{}/{}/{sha256}.{extension}", &sha256[..2], &sha256[2..4]);
+        let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
         self.put_as(&key, bytes).await?;
         Ok(key)
     }
 
-    /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them.
+    /// Stores `bytes` under `key`, which must be a key that [`Self::put`] returns or returned for
+    /// them.
     pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
         Ok(())
@@ -206,9 +210,15 @@ fn is_word(text: &str) -> bool {
     (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
+/// Returns `true` for a key of [`Blobs::put`], and for one of an earlier version, which had a second
+/// level (`kind/ab/cd/<sha256>.<extension>`).
 fn is_key(key: &str) -> bool {
     let parts: Vec<&str> = key.split('/').collect();
-    let &[kind, first, second, file] = parts.as_slice() else { return false };
+    let (kind, first, second, file) = match parts[..] {
+        [kind, first, file] => (kind, first, None, file),
+        [kind, first, second, file] => (kind, first, Some(second), file),
+        _ => return false,
+    };
     let Some((sha256, extension)) = file.split_once('.') else { return false };
     let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     is_word(kind)
@@ -216,7 +226,7 @@ fn is_key(key: &str) -> bool {
         && sha256.len() == 64
         && sha256.bytes().all(is_hex)
         && first == &sha256[..2]
-        && second == &sha256[2..4]
+        && second.is_none_or(|second| second == &sha256[2..4])
 }
 
 fn invalid(url: &str) -> StoreError {

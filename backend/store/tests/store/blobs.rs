@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures::StreamExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use store::{Blobs, StoreError};
@@ -29,7 +30,7 @@ async fn a_folder_keeps_every_blob_once_under_its_content() {
         let blobs = Blobs::open(&url).unwrap();
         let key = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
         // printf abc | sha256sum
-        assert_eq!(key, "chip/ba/78/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.png");
+        assert_eq!(key, "chip/ba/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.png");
         assert_eq!(blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap(), key);
         assert_eq!(files(&root), [root.join(&key).to_str().unwrap()]);
         assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"abc"[..]));
@@ -54,6 +55,21 @@ async fn the_same_blob_from_many_writers_is_always_whole() {
 }
 
 #[tokio::test]
+async fn blobs_of_the_first_version_are_found_listed_and_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let key = format!("chip/ba/78/{sha256}.png");
+    std::fs::create_dir_all(folder.path().join("chip/ba/78")).unwrap();
+    std::fs::write(folder.path().join(&key), "abc").unwrap();
+    let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+    assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"abc"[..]));
+    let listed: Vec<_> = blobs.list().map(|blob| blob.unwrap().key).collect().await;
+    assert_eq!(listed, std::slice::from_ref(&key));
+    blobs.delete(std::slice::from_ref(&key)).await.unwrap();
+    assert!(!blobs.exists(&key).await.unwrap());
+}
+
+#[tokio::test]
 async fn no_key_leads_out_of_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "secret").unwrap();
@@ -66,6 +82,10 @@ async fn no_key_leads_out_of_the_folder() {
         format!("../ba/78/{sha256}.png"),
         format!("chip/ba/78/{sha256}./../secret"),
         format!("chip/ba/79/{sha256}.png"),
+        format!("chip/bb/{sha256}.png"),
+        format!("chip/{sha256}.png"),
+        format!("chip/ba/78/16/{sha256}.png"),
+        format!("chip/ba/{sha256}./../secret"),
         format!("chip/ba/78/{sha256}.png\0"),
         format!("chip/ba/78/{}.png", sha256.to_uppercase()),
         format!("chip%2F/ba/78/{sha256}.png"),
@@ -161,7 +181,7 @@ fn a_bucket_works_like_a_folder() {
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{output_text}");
         let left: Vec<String> = objects.lock().unwrap().keys().cloned().collect();
-        let kept = "/bucket/some/prefix/thumb/ba/78/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.jpg";
+        let kept = "/bucket/some/prefix/thumb/ba/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.jpg";
         assert_eq!(left, [kept]);
         return;
     }
