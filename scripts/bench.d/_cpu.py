@@ -56,8 +56,8 @@ class Measured:
             self.before = own(self.process.pid), tree(self.process.pid)
 
     def last_json(self):
-        """Returns the last JSON object that the program prints, with `cpu_seconds` added, and the share
-        of its child processes as `children_cpu_seconds`."""
+        """Returns the last JSON object that the program prints, with `cpu_seconds` added.
+        `children_cpu_seconds` is the part that its child processes used."""
         ended = threading.Event()
         latest = [0.0]
 

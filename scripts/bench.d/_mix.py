@@ -14,8 +14,8 @@ SEED = 1
 
 def mix(count, release, photographs=None):
     """Returns the folder with `count` images in `pictures`, those without a face in `faceless`, and
-    the composition in mix.json. Makes them again if the program that makes them or the photographs have
-    changed."""
+    the composition in mix.json. Makes them again if the program that makes them or the photographs
+    have changed."""
     folder = ROOT / ".runtime/bench" / f"mix-{count}{'-photographs' if photographs else ''}"
     made_by, wanted = folder / "made-by", digest(photographs)
     if not made_by.exists() or made_by.read_text() != wanted:

@@ -2,7 +2,8 @@
 and the libraries that a user would combine with it.
 
 The formats, sizes and bytes per pixel of the mix resemble those of the web, and three quarters of
-its images have no face (docs/measurements/MIX.md). It is made once. The example `serve_folder` serves it from memory.
+its images have no face (docs/measurements/MIX.md). It is made once. The example `serve_folder`
+serves it from memory.
 Every round runs each of these, with an empty database where one is used:
   insightface        Scrapy, InsightFace (SCRFD 2.5G, MobileFaceNet, det_size 640), SQLite
   opencv             Scrapy, FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime, SQLite
@@ -19,10 +20,10 @@ Every round runs each of these, with an empty database where one is used:
   opencv pack folder `facecrawl scan FOLDER` with the settings of `opencv pack`; its processor time
                      includes the start
   PACK in process    `facecrawl bench` of the pipeline with the settings of PACK: no crawl, no database
-Processor time is counted from the request of the index page until the program exits. `cpu_seconds`
-includes child processes, such as Postgres, and all threads. `children_cpu_seconds` and
-`pool_cpu_seconds` are parts of it. `server_cpu_seconds` is separate. The report contains medians over the rounds, and the medians of the ratios within each
-round.
+For crawls, processor time is counted from the request of the index page until the program exits.
+`cpu_seconds` includes child processes, such as Postgres, and all threads. `children_cpu_seconds` and
+`pool_cpu_seconds` are parts of it. `server_cpu_seconds` is separate. The report contains medians over
+the rounds, and the medians of the ratios within each round.
 """
 import argparse
 import json
@@ -77,8 +78,8 @@ class Site:
 
 
 def rates(result):
-    """Adds the rates and costs per image. Counts each image that was decoded or recognised as a
-    duplicate."""
+    """Adds `pictures_per_second` and `cpu_ms_per_picture`. `pictures` is the number of images that were
+    decoded or recognised as duplicates."""
     if result["pictures"] == 0:
         sys.exit(f"bench: no image was processed: {result}")
     return result | {

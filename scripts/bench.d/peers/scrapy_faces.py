@@ -60,8 +60,8 @@ class Database:
 
 
 class Workers:
-    """Two threads that decode, analyse and store. The constructor returns after both have loaded their
-    models."""
+    """Two threads that decode, analyse and store. The constructor returns after both have loaded
+    their models."""
 
     def __init__(self, database, make):
         self.database, self.make, self.models = database, make, threading.local()
