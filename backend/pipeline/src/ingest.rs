@@ -172,10 +172,10 @@ impl Ingest {
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
-    /// the transaction also completes the job. The crawl then ends if this was its last row.
+    /// the transaction also completes the job.
     ///
-    /// Without a claim, the caller must end the crawl. If the call fails, nothing is stored and the
-    /// row is not settled.
+    /// The caller must end the crawl if this was its last row. If the call fails, nothing is stored
+    /// and the row is not settled.
     ///
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in
@@ -231,8 +231,8 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
-            // The first erasure of the collection can have ended in the meantime. Its faces must
-            // not be written as blobs.
+            // The collection's first erasure may have been committed since `checks` was read. The
+            // faces that it erased must not be written as blobs, so the loop starts again.
             if !checks && !analysis.faces.is_empty() && self.suppresses(incoming.collection).await? {
                 continue;
             }
@@ -244,7 +244,7 @@ impl Ingest {
             match recorded {
                 Some(done) => return Ok(done),
                 // The image, its address or a person was erased in the meantime.
-                None => self.drop_blobs(&stored.keys()).await,
+                None => self.discard_blobs(stored.keys()).await,
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())

@@ -5,7 +5,7 @@ use super::{Ingest, IngestError};
 use crate::{Analysis, AnalyzedFace, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use store::Tx;
+use store::{StoreError, Tx};
 use vision::{crop, encode};
 
 /// Longer side of a thumbnail in pixels.
@@ -111,8 +111,23 @@ impl Ingest {
         Ok(())
     }
 
-    /// Deletes those of the blobs that no row refers to. Call it after the end of the transaction
-    /// that wrote or deleted their rows. If the deletion of a blob fails, a sweep deletes it later.
+    /// Deletes blobs that were written for rows that are not stored after all, unless another row
+    /// refers to them. If this fails, a sweep deletes them later.
+    pub(super) async fn discard_blobs(&self, keys: Vec<String>) {
+        let recorded: Result<(), StoreError> = async {
+            let mut tx = self.inner.store.begin().await?;
+            self.inner.store.record_blob_deletions(tx.conn(), keys.clone()).await?;
+            tx.commit().await
+        }
+        .await;
+        match recorded {
+            Ok(()) => self.drop_blobs(&keys).await,
+            Err(error) => tracing::warn!(%error, blobs = keys.len(), "failed to record unused blobs"),
+        }
+    }
+
+    /// Deletes blobs that a committed transaction recorded for deletion, unless a row refers to
+    /// them again. If this fails, a sweep deletes them later.
     pub(super) async fn drop_blobs(&self, keys: &[String]) {
         if let Err(error) = self.inner.store.drop_blobs(&self.inner.blobs, keys).await {
             tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs");

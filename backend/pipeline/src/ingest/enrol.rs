@@ -143,6 +143,8 @@ impl Ingest {
             erased |= store.suppresses_address(tx.conn(), collection, address).await?;
         }
         if erased || !self.suppressed_parts(&mut tx, collection, None, analysis).await?.is_clear() {
+            drop(tx);
+            self.discard_blobs(blobs.keys()).await;
             let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
             return Err(StoreError::Conflict(sentence.into()).into());
         }

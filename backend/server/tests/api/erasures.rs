@@ -84,6 +84,13 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     assert_eq!(fresh["counts"]["images"]["processed"], 1, "{fresh}");
     let left = ok(app.post_json("/faces/search", &showing("ada_2.jpg")).await).await;
     assert_eq!(left["matches"], json!([]));
+
+    // The person cannot be enrolled, and the attempt leaves no crop.
+    let blobs = app.blobs();
+    let subject = app.post_json("/subjects", &json!({})).await.json::<Value>().await.unwrap();
+    let faces = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
+    problem(app.post_json(&faces, &showing("ada_3.jpg")).await, 409, "conflict").await;
+    assert_eq!(app.blobs(), blobs);
 }
 
 #[tokio::test]
