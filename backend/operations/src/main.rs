@@ -1,8 +1,9 @@
-//! Runs one operation a fixed number of times, so that `scripts/check-instructions` can count its
-//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints the names.
+//! Runs one operation on images COUNT times, so that `scripts/check-instructions` can count its CPU
+//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints the names of the
+//! operations.
 //!
-//! Code generates the inputs, so they are the same in every run. Images have 640x480 pixels. This is
-//! a crate of its own, because it is built with optimisations and must not depend on much.
+//! The inputs are generated, so they are the same in every run. Images have 640x480 pixels. This is
+//! a separate crate with few dependencies, so that its release build is short.
 
 use anyhow::Context;
 use image::codecs::webp::WebPEncoder;
@@ -70,7 +71,7 @@ fn decoding(file: Vec<u8>) -> Operation {
     on(move || vision::decode(&file, &Limits::default()).expect("it is an image"))
 }
 
-/// Returns RGB bytes: a gradient with a disc and a pattern of squares, and noise of seven grey levels.
+/// Returns RGB bytes: a gradient with a disc and squares, plus random grey noise from 0 to 6.
 fn pixels() -> Vec<u8> {
     let mut random = Random(1);
     let mut pixels = Vec::new();
@@ -117,7 +118,7 @@ fn transparent(webp: bool) -> Vec<u8> {
     file
 }
 
-/// Returns overlapping boxes around random places, with landmarks at the usual places of a face.
+/// Returns overlapping boxes at random positions, with landmarks at the usual places of a face.
 fn detections(count: usize) -> Vec<Detection> {
     let mut random = Random(2);
     (0..count)

@@ -3,11 +3,11 @@
 //!
 //! Two transactions can settle the last two rows at the same time, and neither sees the change of
 //! the other. The check for queued rows therefore runs after the commit. The check that follows the
-//! last commit sees all changes, so it ends the crawl. Until then, no transaction locks the crawl's
-//! row, so that workers do not wait for each other.
+//! last commit sees all changes, so it ends the crawl. The check locks the crawl's row only if no
+//! row is queued, so that it does not make workers wait for each other.
 //!
-//! `Crawls::reconcile` ends a crawl whose last check did not run, for example because the process
-//! ended after the commit.
+//! `Crawls::reconcile` ends a crawl whose last check failed or did not run, for example because the
+//! process ended after the commit.
 
 pub(crate) mod notifications;
 
@@ -18,12 +18,12 @@ use store::ledger::Outcomes;
 use store::{Store, StoreError, Tx, retried};
 use uuid::Uuid;
 
-/// Checks in a transaction that settles a row that the crawl has not ended. Call it right after the
-/// call to the queue and before any other statement.
+/// Checks that the crawl is live. Call it in a transaction that settles a row, right after the call
+/// to the queue and before any other statement.
 ///
 /// # Errors
-/// Fails with [`QueueError::Stale`] if the crawl has ended. A cancellation runs before the call to
-/// the queue or waits for it, so nothing is stored after a cancellation.
+/// Fails with [`QueueError::Stale`] if the crawl has ended or was deleted. A cancellation runs
+/// before the call to the queue or waits for it, so nothing is stored after a cancellation.
 pub(crate) async fn check_live(
     store: &Store,
     tx: &mut Tx,
@@ -52,12 +52,15 @@ pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             locked => locked?,
         }
-        finish_if_done(store, queue, &mut tx, crawl).await?;
+        // Several workers can find that no row is queued. Only the first one reads the outcomes.
+        if store.crawl_state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live) {
+            finish_if_done(store, queue, &mut tx, crawl).await?;
+        }
         Ok(tx.commit().await?)
     })
     .await;
     if let Err(error) = ended {
-        tracing::warn!(%crawl, %error, "failed to check for the end of the crawl; it will be checked later");
+        tracing::warn!(%crawl, %error, "failed to check whether the crawl has ended; reconciliation will check again");
     }
 }
 

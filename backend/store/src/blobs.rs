@@ -108,8 +108,8 @@ impl Blobs {
     /// Stores `bytes` as `kind/ab/<sha256>.<extension>` and returns the key; `ab` are the first two
     /// digits of the hash. Equal bytes are stored once.
     ///
-    /// A kind has at most 256 folders. With a second level, most blobs of a small store would need a
-    /// folder of their own, which takes more time and space than the blob.
+    /// Each kind has at most 256 folders. With a second level, most blobs of a small store would be
+    /// alone in a folder. That folder would take more time and space than the blob.
     ///
     /// # Errors
     /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters of `a-z` and
@@ -126,8 +126,8 @@ impl Blobs {
         Ok(key)
     }
 
-    /// Stores `bytes` under `key`, which must be a key that [`Self::put`] returns or returned for
-    /// them.
+    /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them now or
+    /// returned in an earlier release.
     pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
         Ok(())
@@ -210,8 +210,8 @@ fn is_word(text: &str) -> bool {
     (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
-/// Returns `true` for a key of [`Blobs::put`], and for one of an earlier version, which had a second
-/// level (`kind/ab/cd/<sha256>.<extension>`).
+/// Returns `true` for a key of [`Blobs::put`], and for a key that an earlier release created with
+/// two levels of folders (`kind/ab/cd/<sha256>.<extension>`).
 fn is_key(key: &str) -> bool {
     let parts: Vec<&str> = key.split('/').collect();
     let (kind, first, second, file) = match parts[..] {

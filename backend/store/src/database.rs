@@ -21,8 +21,8 @@ const MIN_PGVECTOR_VERSION: (u32, u32, u32) = (0, 8, 4);
 /// How long `connect` retries while the server starts.
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a connection may be idle without a test before its next use. A test is one more request
-/// to the server, and the connection of a busy process is rarely broken.
+/// Idle time above which a connection is tested before its next use. A test costs one more request
+/// to the server, and connections that were just used are rarely broken.
 const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
 
 /// Address of the database, and limits.
@@ -88,10 +88,8 @@ impl Store {
             .test_before_acquire(false)
             .before_acquire(|conn, state| {
                 Box::pin(async move {
-                    if state.idle_for > MAX_UNTESTED_IDLE {
-                        conn.ping().await?;
-                    }
-                    Ok(true)
+                    // The pool replaces a connection that fails the test.
+                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
                 })
             })
             .after_connect(move |conn, _| {

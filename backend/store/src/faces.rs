@@ -90,7 +90,7 @@ macro_rules! select_faces {
 
 impl Store {
     /// Inserts the faces of one image and adds them to its `face_count`. Embeddings are stored with
-    /// 11 significant bits (halfvec).
+    /// 11 significant bits (halfvec). Does nothing if `faces` is empty.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection has no such image or a model is not registered.

@@ -42,7 +42,7 @@ impl Store {
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
 
-    /// Returns `true` if a row of the ledgers is `queued`.
+    /// Returns `true` if either ledger of the crawl has a `queued` row.
     pub async fn has_queued_rows(
         &self,
         executor: impl PgExecutor<'_>,

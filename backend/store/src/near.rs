@@ -23,8 +23,8 @@ pub const MARKED_BITS: u32 = 24;
 pub(crate) fn candidates(table: &str) -> String {
     let near = "bit_count((phash # $2)::bit(64)) <= $12";
     let marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
-    // The arrays are subqueries, which the planner does not evaluate. It would estimate the rows
-    // for each of the 616 values, which takes longer than the execution.
+    // Each array is a subquery, so that the planner does not know its values. Otherwise it
+    // estimates the rows for each of the 616 values, which takes longer than the execution.
     //
     // Each branch checks the distances itself with an index-only scan, because hundreds of rows per
     // million share a band without being near.

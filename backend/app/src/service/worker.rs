@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two searches for crawls whose jobs no longer exist.
+/// Time between two repairs of crawls that cannot end by themselves.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time between two attempts to run the storage maintenance.
@@ -50,7 +50,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     runner
 }
 
-/// Ends crawls that wait for jobs that will never run.
+/// Ends crawls that wait for jobs that will never run, or that have no row left.
 async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
     loop {

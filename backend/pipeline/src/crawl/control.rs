@@ -2,7 +2,7 @@
 //! ends crawls that have no queued rows.
 
 use super::Crawls;
-use crate::completion::{finish_if_done, notifications};
+use crate::completion::{self, notifications};
 use crate::domain::{CrawlError, Row, RowEnd, jobs};
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
@@ -206,17 +206,16 @@ impl Crawls {
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().cancel(tx.conn(), job).await?;
-        if let Some(crawl) = row.group_id
-            && let Some((ledger, id)) = jobs::row_of(&row.kind, &row.payload)
-            && self.store().crawl_state(tx.conn(), crawl).await?.is_some()
-        {
-            self.store().lock_crawl(tx.conn(), crawl).await?;
+        let ledger_row = jobs::row_of(&row.kind, &row.payload);
+        if let Some((ledger, id)) = ledger_row {
             let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
             let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
             Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
-            finish_if_done(self.store(), self.queue(), &mut tx, crawl).await?;
         }
         tx.commit().await?;
+        if let (Some(crawl), Some(_)) = (row.group_id, ledger_row) {
+            completion::end_if_done(self.store(), self.queue(), crawl).await;
+        }
         Ok(row)
     }
 

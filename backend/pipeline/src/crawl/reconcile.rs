@@ -1,9 +1,10 @@
-//! Periodically repairs rows whose job is missing, cancelled crawls that are not closed, and scans
-//! whose lease expired. Retention is in the module `maintenance`.
+//! Periodically repairs rows whose job is missing, ends crawls without queued rows, closes
+//! cancelled crawls, and ends scans whose lease expired. Retention is in the module `maintenance`.
 //!
 //! A job normally ends in the transaction that settles its row. The exception is a job that the
 //! queue itself discards, because its worker died or its handler panicked at every attempt. Without
-//! the repair, its row would remain queued, and the crawl would never end.
+//! the repair, its row would remain queued, and the crawl would never end. The same would happen to
+//! a crawl whose last worker ended between the commit of the last row and the end of the crawl.
 
 use super::Crawls;
 use crate::completion;

@@ -1,5 +1,5 @@
-//! Writes an image, its faces, its ledger row and its job in one transaction.
-//! Blobs are written before that, in the module `blobs`.
+//! Writes an image, its faces and its ledger row, and completes its job, in one transaction. Blobs
+//! are written before that, in the module `blobs`.
 
 use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
@@ -18,7 +18,6 @@ use uuid::Uuid;
 /// The transaction that settles an image's row and completes its job.
 pub(super) struct Settlement {
     pub(super) tx: Tx,
-    crawl: Uuid,
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
@@ -40,18 +39,16 @@ impl Ingest {
         }
         let visit = incoming.fetched.clone().map(|fetched| (incoming.collection, fetched));
         let moved_to = incoming.moved_to.clone();
-        let Incoming { crawl, image_url, .. } = *incoming;
-        Ok(Settlement { tx, crawl, claim, image_url, moved_to, visit })
+        Ok(Settlement { tx, claim, image_url: incoming.image_url, moved_to, visit })
     }
 
-    /// Settles the row with the result and commits. With a claim, then ends the crawl if this was
-    /// its last row.
+    /// Settles the row with the result and commits.
     pub(super) async fn commit_settlement(
         &self,
         settlement: Settlement,
         result: ImageUrlResult<'_>,
     ) -> Result<(), IngestError> {
-        let Settlement { mut tx, crawl, claim, image_url, moved_to, visit } = settlement;
+        let Settlement { mut tx, claim, image_url, moved_to, visit } = settlement;
         let store = &self.inner.store;
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.settle_image_url(tx.conn(), image_url, result).await?;
@@ -65,9 +62,6 @@ impl Ingest {
             store.cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
         }
         tx.commit().await?;
-        if claim.is_some() {
-            completion::end_if_done(store, &self.inner.queue, crawl).await;
-        }
         outcome::count_outcome("image", state.as_str(), reason.as_ref());
         Ok(())
     }

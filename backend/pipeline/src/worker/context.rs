@@ -86,6 +86,23 @@ impl Context {
         cancel: CancellationToken,
         work: impl Future<Output = Result<(), JobError>>,
     ) -> Outcome {
+        let outcome = self.run(job, crawl, row, &cancel, work).await;
+        // The row of a stale claim may be settled too, by a commit without a response or before the
+        // work was dropped.
+        if matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled() {
+            completion::end_if_done(&self.store, &self.queue, crawl).await;
+        }
+        outcome
+    }
+
+    async fn run(
+        &self,
+        job: &ClaimedJob,
+        crawl: Uuid,
+        row: Row,
+        cancel: &CancellationToken,
+        work: impl Future<Output = Result<(), JobError>>,
+    ) -> Outcome {
         let error = tokio::select! {
             done = work => match done {
                 Ok(()) => return Outcome::Settled,
@@ -93,8 +110,7 @@ impl Context {
             },
             // The crawl has been cancelled, so no result would be stored.
             () = self.until_cancelled(crawl) => return Outcome::Stale,
-            // The claim is lost or will be released. In both cases the row does not change, and
-            // snoozing a lost claim is a no-op.
+            // The claim is lost or will be released. Snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
         };
         match self.handle_error(job, crawl, row, error).await {
@@ -132,9 +148,8 @@ impl Context {
         }
     }
 
-    /// Settles the row and ends the job in one transaction. Then ends the crawl if this was its
-    /// last row. If `spent` is `true`, the job has no attempts left. It is kept as discarded, so
-    /// that it can be inspected and retried.
+    /// Settles the row and ends the job in one transaction. If `spent` is `true`, the job has no
+    /// attempts left. It is kept as discarded, so that it can be inspected and retried.
     async fn settle(
         &self,
         job: &ClaimedJob,
@@ -158,7 +173,6 @@ impl Context {
         .await;
         match ended {
             Ok(()) => {
-                completion::end_if_done(&self.store, &self.queue, crawl).await;
                 count_outcome(row.name(), end.state.as_str(), Some(end.reason));
                 Ok(Outcome::Settled)
             }
@@ -196,7 +210,7 @@ impl Context {
         {
             return Ok(view.clone());
         }
-        let crawl = match self.store.crawl(id).await {
+        let crawl = match retried("crawl", || self.store.crawl(id)).await {
             Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
             crawl => crawl?,
         };

@@ -25,8 +25,9 @@ const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of hosts in memory that refused a request. For other hosts, the pace is read only
 /// when they refuse again.
 const MAX_REFUSING_HOSTS: usize = 10_000;
-/// Pace in milliseconds up to which a host without a delay is treated as having none. The pace of
-/// such a host changes with every response, and each change would be written.
+/// Maximum pace in milliseconds that is neither stored nor waited for, for hosts that refuse no
+/// requests and for which no delay is required. The pace changes with every response, so each
+/// response would otherwise cause a write.
 const NEGLIGIBLE_PACE_MS: i32 = 20;
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);

@@ -50,14 +50,17 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         moved_to: None,
         fetched: None,
     };
-    if context.ingest.refuses_address(collection, job.image_url_id).await? {
+    if retried("refuses_address", || context.ingest.refuses_address(collection, job.image_url_id)).await? {
         let reason = Reason::SuppressedUrl;
         retried("settle_row", || context.ingest.settle_suppressed(&incoming, Some(claim), reason.clone()))
             .await?;
         return Ok(());
     }
     let mut known = match view.options.revalidate {
-        true => context.store.cached_image(collection, job.url.as_str(), model).await?,
+        true => {
+            let url = job.url.as_str();
+            retried("cached_image", || context.store.cached_image(collection, url, model)).await?
+        }
         false => None,
     };
     loop {

@@ -248,7 +248,6 @@ async fn store(
 ) -> Result<(), JobError> {
     let (jobs, left_out, result) =
         retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
-    completion::end_if_done(&context.store, &context.queue, job.crawl_id).await;
     let forbidden = ImageState::Skipped.as_str();
     (0..left_out).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
     count_outcome("page", result.state.as_str(), result.reason.as_ref());

@@ -1,14 +1,14 @@
 //! Tests pausing, resuming and cancelling crawls, and jobs without remaining attempts.
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
-use domain::{CrawlState, ImageState, JobKind, Reason};
+use domain::{CrawlState, ImageState, JobKind, PageState, Reason};
 use pipeline::{CrawlError, CrawlOptions, crawl::Reconciled};
 use queue::{JobState, NewJob, Outcome, QueueError};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
-use store::pages::{Admitted, NewPage};
+use store::pages::{Admitted, NewPage, PageResult};
 use testing::picture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -329,6 +329,24 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     assert_eq!(ended.state, CrawlState::Failed);
     assert_eq!(world.progress(crawl.id).await.reasons.get(&Reason::JobDiscarded), Some(&1));
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
+}
+
+#[tokio::test]
+async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let crawl = world.create(&[site.url("/")], fast()).await;
+    let job = world.queue.claim(&kinds(), 1, "dies").await.unwrap().remove(0);
+    let page: Uuid = serde_json::from_value(job.payload["page_id"].clone()).unwrap();
+    let mut tx = world.store.begin().await.unwrap();
+    world.queue.complete(tx.conn(), job.claim).await.unwrap();
+    world.store.settle_page(tx.conn(), page, &PageResult::new(PageState::Fetched)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Running);
+
+    let ended = Reconciled { crawls: 1, ..Reconciled::default() };
+    assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
 }
 
 #[tokio::test]

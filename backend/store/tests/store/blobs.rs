@@ -55,7 +55,7 @@ async fn the_same_blob_from_many_writers_is_always_whole() {
 }
 
 #[tokio::test]
-async fn blobs_of_the_first_version_are_found_listed_and_deleted() {
+async fn blobs_in_two_levels_of_folders_are_found_listed_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let key = format!("chip/ba/78/{sha256}.png");

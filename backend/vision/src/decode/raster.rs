@@ -152,7 +152,7 @@ fn rgba<T: Copy>(samples: &[T], narrow: impl Fn(T) -> u8) -> Vec<u8> {
     let (samples, _) = samples.as_chunks::<4>();
     let mut out = vec![0; samples.len() * 3];
     for (pixel, [r, g, b, a]) in out.as_chunks_mut::<3>().0.iter_mut().zip(samples) {
-        // Most pixels are opaque or transparent and need no arithmetic.
+        // Most pixels are fully opaque or fully transparent and need no blending.
         *pixel = match narrow(*a) {
             u8::MAX => [*r, *g, *b].map(&narrow),
             0 => [u8::MAX; 3],

@@ -9,8 +9,8 @@ use multiversion::multiversion;
 /// over whole blocks.
 pub(super) const REDUCED: (usize, usize) = (288, 256);
 
-/// Divides an image of any size into [`REDUCED`] equal areas, and returns the mean grey level of
-/// each.
+/// Divides an image of any size into a grid of [`REDUCED`] (columns, rows) equal areas, and returns
+/// the mean grey level of each.
 pub(super) fn reduction(frame: &Frame) -> Vec<f32> {
     // Means over whole pixels reduce the image first, down to at least the size of the reduction,
     // because they are many times faster than means over areas with parts of pixels.

@@ -72,7 +72,7 @@ fn sum_cells(sums: &[u16], width: usize, totals: &mut [u32]) {
     }
 }
 
-/// Equals [`sum_cells`] for a width known at compile time, which makes it twice as fast.
+/// Works like [`sum_cells`], for a width known at compile time. It is twice as fast.
 fn sum_cells_of<const WIDTH: usize>(sums: &[u16], totals: &mut [u32]) {
     let (pixels, _) = sums.as_chunks::<3>();
     sum_each_cell(pixels.as_chunks::<WIDTH>().0.iter().map(|cell| cell.as_flattened()), totals);
@@ -94,9 +94,10 @@ fn sum_each_cell<'a>(cells: impl Iterator<Item = &'a [u16]>, totals: &mut [u32])
 #[multiversion(targets("x86_64+avx2"))]
 fn divide(sums: &[u32], count: usize, means: &mut [u8]) {
     // A division takes much longer than a multiplication by the reciprocal. The unit is 2^-40. The
-    // reciprocal is too large by at most one unit, and a sum is less than `256 * count`. The
-    // product is therefore too large by less than 2^24 units. The exact quotient is at least `1 /
-    // count` below the next integer, which is 2^24 units or more. The result is therefore exact.
+    // reciprocal is too large by at most one unit, and the dividend `sum + half` is less than `256
+    // * count`. The product is therefore too large by less than 2^24 units. The exact quotient is
+    // at least `1 / count` below the next integer, and `1 / count` is at least 2^24 units. The
+    // result is therefore exact.
     let count = count as u64;
     let (half, reciprocal) = (count / 2, (1 << 40) / count + 1);
     for (mean, sum) in means.iter_mut().zip(sums) {
