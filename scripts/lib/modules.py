@@ -54,9 +54,11 @@ def names_after(text, prefix):
 
 
 def exports(root):
-    """Returns, for each name that `lib.rs` re-exports, the module from which it comes."""
-    origin = {}
-    for match in re.finditer(r"\buse (?:self::)?(\w+)::([^;]+);", code_of(root / "lib.rs")):
+    """Returns, for each name that `lib.rs` re-exports, the module from which it comes. A program has
+    no `lib.rs`."""
+    origin, library = {}, root / "lib.rs"
+    code = code_of(library) if library.exists() else ""
+    for match in re.finditer(r"\buse (?:self::)?(\w+)::([^;]+);", code):
         for name in re.findall(r"\w+", match.group(2)):
             origin.setdefault(name, match.group(1))
     return origin

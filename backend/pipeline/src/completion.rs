@@ -52,10 +52,7 @@ pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             locked => locked?,
         }
-        // Several workers can find that no row is queued. Only the first one reads the outcomes.
-        if store.crawl_state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live) {
-            finish_if_done(store, queue, &mut tx, crawl).await?;
-        }
+        finish_if_done(store, queue, &mut tx, crawl).await?;
         Ok(tx.commit().await?)
     })
     .await;
@@ -75,22 +72,18 @@ pub(crate) async fn finish_if_done(
     tx: &mut Tx,
     crawl: Uuid,
 ) -> Result<bool, NotificationError> {
-    if store.has_queued_rows(tx.conn(), crawl).await? {
+    // Several workers can find that no row is queued. Only the first one reads the outcomes.
+    let live = store.crawl_state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
+    if !live || store.has_queued_rows(tx.conn(), crawl).await? {
         return Ok(false);
     }
     let (state, error) = match failure_reason(&store.outcomes(tx.conn(), crawl).await?) {
         None => (CrawlState::Completed, None),
         Some(error) => (CrawlState::Failed, Some(error)),
     };
-    match store.set_crawl_state(tx.conn(), crawl, &CrawlState::LIVE, state, error.as_deref()).await {
-        Ok(crawl) => {
-            notifications::ended(store, queue, tx, &crawl).await?;
-            Ok(true)
-        }
-        // Another transaction cancelled or ended the crawl. That state is kept.
-        Err(StoreError::Conflict(_)) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    let ended = store.set_crawl_state(tx.conn(), crawl, &CrawlState::LIVE, state, error.as_deref()).await?;
+    notifications::ended(store, queue, tx, &ended).await?;
+    Ok(true)
 }
 
 /// Returns `None` if the crawl fetched something, and otherwise a sentence with the reasons.

@@ -36,9 +36,9 @@ use vision::{Detection, Frame, View, keep_best, nms};
 /// 90, 180 and 270 degrees, the scores of YuNet are 0.94, none (no detection), 0.87 and 0.83. Those
 /// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
 const UPRIGHT_SCORE: f32 = 0.9;
-/// Longer side of the small view, and minimum longer side of a view of the first look, in canvas
-/// pixels. The detector's work is 9% of that for 640 pixels, and detectors reliably find a face
-/// that fills the view.
+/// Longer side of the small view in canvas pixels. No view of the first look is smaller. The
+/// detector's work is 9% of that for 640 pixels, and detectors reliably find a face that fills the
+/// view.
 const SMALL_VIEW: u32 = 192;
 /// Maximum longer side of a canvas on which the detector finds faces that fill the view. Such a
 /// canvas needs no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that

@@ -3,8 +3,8 @@
 //!
 //! A job normally ends in the transaction that settles its row. The exception is a job that the
 //! queue itself discards, because its worker died or its handler panicked at every attempt. Without
-//! the repair, its row would remain queued, and the crawl would never end. The same would happen to
-//! a crawl whose last worker ended between the commit of the last row and the end of the crawl.
+//! the repair, its row would remain queued, and the crawl would never end. A crawl would also never
+//! end if its last worker stopped after the commit of the last row.
 
 use super::Crawls;
 use crate::completion;
