@@ -1,7 +1,8 @@
-"""Measures `POST /faces/detect` at 16 connections, compared with the in-process rate and with
+"""Measures the rate and latency of `POST /faces/detect`, compared with the in-process rate and with
 FastAPI and uvicorn around InsightFace.
 
-Every round runs over the same images:
+Every round runs over the same images, and over each number of --connections. The images are the
+photographs, or with --portraits small drawn portraits of 274x320 pixels:
   insightface   FastAPI and uvicorn around FaceAnalysis (SCRFD 2.5G, MobileFaceNet), one process,
                 embeddings in the response
   research      `facecrawl up` with the same models, DETECTION_PASSES=single, embeddings in the
@@ -9,7 +10,8 @@ Every round runs over the same images:
   in-process    `facecrawl bench` of the pipeline with the same models: the same work without HTTP
                 and database
 The load generator is an example of this project. It runs on the same cores and takes the same share
-from each. Errors are counted.
+from each. It does not wait after an error, so with more connections than MAX_PENDING_IMAGES the
+rejected requests (429) cost processor time as well. Errors are counted.
 """
 import argparse
 import json
@@ -28,7 +30,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="scrfd_2.5g_bnkps and mobilefacenet")
-    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--portraits", action="store_true", help="send drawn portraits instead of the photographs")
+    parser.add_argument("--connections", type=int, nargs="+", default=[16])
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
@@ -37,32 +40,38 @@ def main():
     with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
         scratch = pathlib.Path(scratch)
         models, pair = link_models(arguments.models, scratch)
-        pictures = link_pictures(arguments.images, scratch)
+        if arguments.portraits:
+            pictures = scratch / "portraits"
+            subprocess.run([release / "examples/portraits", pictures, "8", "4"], check=True)
+        else:
+            pictures = link_pictures(arguments.images, scratch)
 
-        def load(base, query=""):
+        def load(base, connections, query=""):
             url = f"{base}/faces/detect{query}"
-            return last_json([release / "examples/load", url, pictures, arguments.connections, arguments.seconds])
+            return last_json([release / "examples/load", url, pictures, connections, arguments.seconds])
 
-        def insightface():
+        def insightface(connections):
             with subprocess.Popen([peer, PEERS / "insightface_http.py", pair], stdout=subprocess.PIPE, text=True) as process:
                 try:
                     base = next(line.strip() for line in process.stdout if line.startswith("http://"))
                     load_once(release, base, pictures)
-                    return load(base)
+                    return load(base, connections)
                 finally:
                     process.terminate()
 
-        def research():
+        def research(connections):
             settings = {"MODEL_PACK": "research", "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "DETECTION_PASSES": "single"}
             with service(release, scratch / "data", **settings) as running:
                 load_once(release, running.base, pictures)
-                return load(running.base, "?embeddings=true")
+                return load(running.base, connections, "?embeddings=true")
 
-        contestants = {
-            "insightface": insightface,
-            "research": research,
-            "in-process": lambda: bench(release, "research", models, pictures, 2),
-        }
+        contestants = {}
+        for number in arguments.connections:
+            contestants[f"insightface, {number}"] = lambda number=number: insightface(number)
+            contestants[f"research, {number}"] = lambda number=number: research(number)
+        # Enough images for a run of several seconds.
+        passes = max(2, 800 // len(list(pictures.iterdir()))) if arguments.portraits else 2
+        contestants["in-process"] = lambda: bench(release, "research", models, pictures, passes)
         results = rounds(contestants, arguments.rounds)
     for name, samples in results.items():
         failed = sum(sample.get("failed", 0) for sample in samples)
@@ -70,10 +79,11 @@ def main():
             say(f"{name}: {failed} requests failed: {[sample['errors'] for sample in samples]}")
     report = {
         "operation": "http",
-        "connections": arguments.connections,
         "medians": medians(results, ["images_per_second", "faces_per_second", "p50_ms", "p99_ms", "failed"]),
         "ratios": {
-            f"research / {other}": ratios(results, "images_per_second", "research", other) for other in ("insightface", "in-process")
+            f"research, {number} / {other}": ratios(results, "images_per_second", f"research, {number}", other)
+            for number in arguments.connections
+            for other in (f"insightface, {number}", "in-process")
         },
     }
     print(json.dumps(report, indent=2))

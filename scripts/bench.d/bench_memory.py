@@ -3,7 +3,7 @@
 Posts --images images to `/faces/detect` of a `facecrawl up` (compact pack) over --connections
 connections. Reads the resident memory of the process (without the private Postgres) before and
 after every tenth of them. The images are typical web images made from the photographs, with a
-longer side of 200 to --longest pixels.
+longer side of 200 to --longest pixels, or with --mix the images of `bench e2e`.
 """
 import argparse
 import json
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 
 from _build import ROOT, release as build_release, say
+from _mix import mix
 from _packs import PIPELINE_PACKAGES
 from _rivals import PEERS, python
 from _run import last_json
@@ -24,6 +25,7 @@ def main():
     parser.add_argument("--images-from", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
     parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--mix", type=int, default=0, metavar="N", help="send the N images of `bench e2e`")
     parser.add_argument("--longest", type=int, default=1600, help="longest side of the images, in pixels")
     parser.add_argument("--connections", type=int, default=16)
     arguments = parser.parse_args()
@@ -31,10 +33,13 @@ def main():
     release = build_release()
     with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch:
         scratch = pathlib.Path(scratch)
-        pictures = scratch / "pictures"
-        pictures.mkdir()
-        make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
-        subprocess.run(make, check=True)
+        if arguments.mix:
+            pictures = mix(arguments.mix, release) / "pictures"
+        else:
+            pictures = scratch / "pictures"
+            pictures.mkdir()
+            make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
+            subprocess.run(make, check=True)
         series = []
         with service(release, scratch / "data", **compact(arguments.models, scratch)) as running:
             idle = resident_mb(running.process.pid)

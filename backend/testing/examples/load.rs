@@ -33,6 +33,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<File>> {
         "jpg" | "jpeg" => Some("image/jpeg"),
         "png" => Some("image/png"),
         "webp" => Some("image/webp"),
+        "gif" => Some("image/gif"),
         _ => None,
     };
     paths
@@ -103,7 +104,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _already = rustls::crypto::ring::default_provider().install_default();
     let files = Arc::new(files(Path::new(folder))?);
     if files.is_empty() || connections == 0 {
-        return Err("there has to be a picture (jpg, jpeg, png, webp) and a connection".into());
+        return Err("there has to be a picture (jpg, jpeg, png, webp, gif) and a connection".into());
     }
     let began = Instant::now();
     let until = began + Duration::from_secs_f64(seconds.parse()?);
