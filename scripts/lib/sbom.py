@@ -1,7 +1,11 @@
 """Writes the bills of materials for scripts/sbom: one of the crates, and one of the pinned wheels
 and models.
 
-The crates are those that cargo-cyclonedx lists. Needs Python 3.11 or newer.
+    sbom.py CRATES FOLDER                 both documents, in FOLDER
+    sbom.py --image CRATES MODELS FILE    one document of a container image: the crates, ONNX Runtime
+                                          and the models in the folder MODELS
+
+CRATES is the file that cargo-cyclonedx wrote. Needs Python 3.11 or newer.
 """
 import datetime
 import json
@@ -27,9 +31,12 @@ def licence(name):
     return [{"license": {"id" if name in SPDX else "name": name}}]
 
 
-def wheels(path):
-    """Returns the pinned wheels of a list. Each has one hash per platform."""
+def wheels(path, only=""):
+    """Returns the pinned wheels of a list whose names begin with `only`. Each has one hash per
+    platform."""
     for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
+        if not name.startswith(only):
+            continue
         known = [licence(text) for prefix, text in LICENCES.items() if name.startswith(prefix)]
         if not known:
             sys.exit(f"sbom: the licence of {name} is unknown; add it to LICENCES in scripts/lib/sbom.py")
@@ -76,14 +83,28 @@ def models():
 
 def crates(path):
     """Returns the list that cargo-cyclonedx wrote, without the path of this checkout."""
-    document = json.loads(path.read_text().replace(f"file://{ROOT}", "file://."))
+    document = json.loads(re.sub(r'file://[^"]*?(?=/backend)', "file://.", path.read_text()))
     missing = set(EXPECTED) - {component["name"] for component in document["components"]}
     if missing:
         sys.exit(f"sbom: {path} does not list {', '.join(sorted(missing))}")
     return document
 
 
+def image(source, models_folder, target):
+    document = crates(source)
+    runtime = list(wheels(ROOT / "scripts/runtime-wheels.txt", "onnxruntime"))
+    included = [model for model in models() if (models_folder / model["name"]).exists()]
+    if not runtime or not included:
+        sys.exit(f"sbom: ONNX Runtime or the models of {models_folder} are missing")
+    document["components"] += runtime + included
+    target.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"{target}: {len(document['components'])} components")
+
+
 def main():
+    if sys.argv[1] == "--image":
+        image(*map(pathlib.Path, sys.argv[2:]))
+        return
     source, folder = map(pathlib.Path, sys.argv[1:])
     program = crates(source)
     native = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1} | {

@@ -1,5 +1,6 @@
 //! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
 use crate::{accepts, read, root};
+use app::config::variables;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Compose {
     services: BTreeMap<String, Service>,
     volumes: BTreeMap<String, Option<()>>,
+    #[serde(rename = "x-settings")]
+    settings: BTreeMap<String, Option<String>>,
+    #[serde(rename = "x-environment")]
+    _environment: serde_json::Value,
     #[serde(rename = "x-facecrawl")]
     _facecrawl: serde_json::Value,
     #[serde(rename = "x-monitoring")]
@@ -34,7 +39,7 @@ struct Service {
     #[serde(default)]
     profiles: Vec<String>,
     #[serde(default)]
-    environment: BTreeMap<String, String>,
+    environment: BTreeMap<String, Option<String>>,
     #[serde(default)]
     ports: Vec<String>,
     #[serde(default)]
@@ -45,11 +50,9 @@ struct Service {
     stop_grace_period: Option<String>,
     #[serde(default)]
     devices: Vec<String>,
-    deploy: Option<serde_json::Value>,
+    runtime: Option<String>,
     #[serde(default)]
     tmpfs: Vec<String>,
-    #[serde(rename = "env_file")]
-    _env_file: Option<Vec<EnvFile>>,
     #[serde(rename = "shm_size")]
     _shm_size: Option<String>,
     #[serde(rename = "group_add")]
@@ -61,20 +64,6 @@ struct Service {
 struct Build {
     context: String,
     dockerfile: Option<String>,
-    target: Option<String>,
-    #[serde(default)]
-    args: BTreeMap<String, String>,
-    #[serde(default)]
-    additional_contexts: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EnvFile {
-    #[serde(rename = "path")]
-    _path: String,
-    #[serde(rename = "required")]
-    _required: bool,
 }
 
 #[derive(Deserialize)]
@@ -127,10 +116,6 @@ fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by
         ["backend-gpu", "backend-rocm", "prometheus", "grafana"].map(profile),
         ["gpu", "rocm", "monitoring", "monitoring"]
     );
-    assert_eq!(
-        compose.services["backend-gpu"].deploy.as_ref().unwrap()["resources"]["reservations"]["devices"][0]["driver"],
-        "nvidia"
-    );
     assert!(compose.services["backend-rocm"].devices.iter().any(|device| device.starts_with("/dev/kfd")));
 }
 
@@ -160,13 +145,13 @@ fn a_port_that_is_published_is_one_that_the_service_listens_on() {
     for (name, service) in ours(&compose()) {
         let environment = &service.environment;
         assert_eq!(
-            (environment["HOST"].as_str(), environment["PORT"].as_str()),
-            ("0.0.0.0", "8080"),
+            (environment["HOST"].as_deref(), environment["PORT"].as_deref()),
+            (Some("0.0.0.0"), Some("8080")),
             "{name}"
         );
         assert!(service.ports.iter().all(|port| port.ends_with(":8080")), "{name}");
         assert!(
-            environment["AUTH"].starts_with("${AUTH:-"),
+            environment["AUTH"].as_ref().unwrap().starts_with("${AUTH:-"),
             "{name}: an open port needs AUTH, said explicitly"
         );
     }
@@ -179,7 +164,7 @@ fn containers_may_name_each_other_and_so_may_the_operator() {
     let compose = compose();
     let names: Vec<&String> = ours(&compose).map(|(name, _)| name).collect();
     for (name, service) in ours(&compose) {
-        let hosts: Vec<&str> = service.environment["PUBLIC_HOSTS"].split(',').collect();
+        let hosts: Vec<&str> = service.environment["PUBLIC_HOSTS"].as_ref().unwrap().split(',').collect();
         assert!(names.iter().all(|other| hosts.contains(&other.as_str())), "{name}: {hosts:?}");
         assert!(hosts.contains(&"${PUBLIC_HOSTS:-}") && !hosts.contains(&"*"), "{name}: {hosts:?}");
     }
@@ -202,8 +187,28 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         );
     }
     for (service, found) in ours(&compose()) {
-        for name in found.environment.keys() {
+        for name in found.environment.keys().filter(|name| !name.starts_with("OTEL_")) {
             assert!(default(name).is_some(), "{service}: {name} is not in .env.example");
+        }
+    }
+}
+
+/// A variable of `.env` that no container received would be ignored without a message.
+#[test]
+fn every_setting_of_the_program_reaches_the_containers() {
+    let compose = compose();
+    assert!(compose.settings.values().all(Option::is_none), "values of .env and of the shell are passed on");
+    // The images set these, and the containers have no private database.
+    let elsewhere = ["FACE_MODEL_MIRROR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
+    for (name, service) in ours(&compose) {
+        for variable in variables().iter().filter(|variable| !elsewhere.contains(&variable.name)) {
+            assert!(service.environment.contains_key(variable.name), "{name}: {} is missing", variable.name);
+        }
+        for name in elsewhere {
+            assert!(
+                !service.environment.contains_key(name),
+                "an empty {name} would remove that of the image"
+            );
         }
     }
 }
@@ -219,7 +224,7 @@ fn what_the_containers_run_is_what_the_program_takes() {
     }
     let compose = compose();
     let worker = &compose.services["worker"];
-    let port = &worker.environment["WORKER_PORT"];
+    let port = worker.environment["WORKER_PORT"].as_ref().unwrap();
     assert!(worker.healthcheck.as_ref().unwrap().test.last().unwrap().ends_with(&format!(":{port}")));
     assert!(read("docs/monitoring/prometheus.yml").contains(&format!("port: {port}")));
 }
@@ -246,7 +251,7 @@ fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_cap
 fn our_containers_have_time_to_stop() {
     let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
     for (name, service) in ours(&compose()) {
-        let (_, drain) = substitutions(&service.environment["DRAIN_SECONDS"])[0];
+        let (_, drain) = substitutions(service.environment["DRAIN_SECONDS"].as_ref().unwrap())[0];
         let grace = seconds(service.stop_grace_period.as_deref().unwrap());
         assert!(drain.unwrap().parse::<u32>().unwrap() < grace, "{name}");
     }
@@ -298,25 +303,25 @@ fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
 }
 
 #[test]
-fn what_is_built_names_files_stages_and_services_that_exist() {
+fn what_is_built_is_the_last_stage_of_a_file_that_exists() {
     let compose = compose();
+    let mut files = BTreeSet::new();
     for (name, service) in &compose.services {
         let Some(build) = &service.build else { continue };
         assert_eq!(build.context, ".", "{name}");
-        let file = read(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
-        if let Some(target) = &build.target {
-            assert!(
-                file.lines().any(|line| line.ends_with(&format!(" AS {target}"))),
-                "{name}: no stage {target}"
-            );
-        }
-        for argument in build.args.keys() {
-            assert!(file.contains(&format!("ARG {argument}=")), "{name}: no argument {argument}");
-        }
-        for (context, source) in &build.additional_contexts {
-            let other = source.strip_prefix("service:").unwrap();
-            assert!(compose.services[other].build.is_some(), "{name}: {source} is not built");
-            assert!(build.args.values().any(|value| value == context), "{name}: no argument names {context}");
-        }
+        files.insert(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
+    }
+    assert!(files.iter().eq(&crate::dockerfiles::FILES), "{files:?}");
+}
+
+/// The override for hosts without a GPU changes nothing but the runtime.
+#[test]
+fn the_image_for_nvidia_also_starts_without_its_runtime() {
+    assert_eq!(compose().services["backend-gpu"].runtime.as_deref(), Some("nvidia"));
+    let changed: serde_json::Value = serde_saphyr::from_str(&read("deploy/no-gpu.yml")).unwrap();
+    assert_eq!(changed, serde_json::json!({"services": {"backend-gpu": {"runtime": "runc"}}}));
+    let command = "-f docker-compose.yml -f deploy/no-gpu.yml up backend-gpu";
+    for file in ["docker-compose.yml", "deploy/no-gpu.yml", "docs/how-to/OPERATIONS.md"] {
+        assert!(read(file).contains(command), "{file} does not contain the command");
     }
 }

@@ -26,35 +26,34 @@ impl Stage {
     }
 }
 
-/// Returns the stages, and the build arguments before the first one.
-fn stages(file: &str) -> (Vec<Stage>, Vec<(String, String)>) {
+/// Returns the stages of a file.
+fn stages(file: &str) -> Vec<Stage> {
     let text = read(file);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
     let joined = lines.join("\n").replace("\\\n", " ");
-    let (mut stages, mut arguments): (Vec<Stage>, Vec<(String, String)>) = Default::default();
+    let mut stages: Vec<Stage> = Vec::new();
     for line in joined.lines().filter(|line| !line.trim().is_empty()) {
         let (name, rest) = line.split_once(' ').unwrap();
         let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
         match name {
             "FROM" => {
                 let (base, stage) = rest.split_once(" AS ").unwrap_or((&rest, ""));
-                let mut base = base.to_owned();
-                for (argument, default) in &arguments {
-                    base = base.replace(&format!("${{{argument}}}"), default);
-                }
-                stages.push(Stage { name: stage.to_owned(), base, instructions: Vec::new() });
-            }
-            "ARG" if stages.is_empty() => {
-                let (argument, default) = rest.split_once('=').unwrap();
-                arguments.push((argument.to_owned(), default.to_owned()));
+                let (name, base) = (stage.to_owned(), base.to_owned());
+                stages.push(Stage { name, base, instructions: Vec::new() });
             }
             _ => stages.last_mut().unwrap().instructions.push(Instruction { name: name.to_owned(), rest }),
         }
     }
-    (stages, arguments)
+    stages
 }
 
-const FILES: [&str; 2] = ["Dockerfile", "Dockerfile.gpu"];
+/// Returns the last stage and those that it starts from.
+fn image(stages: &[Stage]) -> Vec<&Stage> {
+    let base = |stage: &&Stage| stages.iter().find(|other| other.name == stage.base);
+    std::iter::successors(stages.last(), base).collect()
+}
+
+pub(crate) const FILES: [&str; 3] = ["Dockerfile", "Dockerfile.gpu", "deploy/Dockerfile.rocm"];
 
 /// Parses the words of `["a", "b"]`.
 fn words(exec_form: &str) -> Vec<String> {
@@ -64,7 +63,7 @@ fn words(exec_form: &str) -> Vec<String> {
 #[test]
 fn every_base_is_a_stage_or_pinned_to_a_version() {
     for file in FILES {
-        let (stages, _) = stages(file);
+        let stages = stages(file);
         for (at, stage) in stages.iter().enumerate() {
             let known = stages[..at].iter().any(|other| other.name == stage.base);
             let tag = stage.base.rsplit_once(':').map_or("", |(_, tag)| tag);
@@ -75,10 +74,19 @@ fn every_base_is_a_stage_or_pinned_to_a_version() {
     let manifest = read("Cargo.toml");
     let wanted =
         manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
-    assert!(
-        stages("Dockerfile").0[0].base.starts_with(&format!("rust:{wanted}")),
-        "rust-version is {wanted}"
-    );
+    for file in FILES {
+        assert!(stages(file)[0].base.starts_with(&format!("rust:{wanted}")), "rust-version is {wanted}");
+    }
+}
+
+#[test]
+fn the_image_for_nvidia_is_the_cpu_image_with_other_libraries() {
+    let [cpu, gpu] = ["Dockerfile", "Dockerfile.gpu"].map(|file| {
+        let text = read(file);
+        text[text.find("\nFROM ").unwrap()..].to_owned()
+    });
+    let added = gpu.strip_prefix(&cpu).expect("Dockerfile.gpu begins with the stages of Dockerfile");
+    assert!(added.contains("\nFROM cpu AS cuda\n"), "{added}");
 }
 
 /// Returns whether `.dockerignore` excludes the path.
@@ -90,7 +98,7 @@ fn ignored(path: &str) -> bool {
 #[test]
 fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
     for file in FILES {
-        let (stages, _) = stages(file);
+        let stages = stages(file);
         for (at, stage) in stages.iter().enumerate() {
             for copy in stage.all("COPY") {
                 let mut words: Vec<&str> = copy.split(' ').collect();
@@ -115,7 +123,7 @@ fn what_is_copied_is_in_the_context_or_in_a_stage_before() {
 #[test]
 fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
     for file in FILES {
-        for stage in stages(file).0 {
+        for stage in stages(file) {
             assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
             for run in stage.all("RUN") {
                 if run.contains("apt-get install") {
@@ -133,10 +141,10 @@ fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
                         .any(|bad| run.contains(bad)),
                     "{file}: {run}"
                 );
-                if let Some(words) = run.strip_prefix("./unpack-wheels ") {
+                if let Some(words) = run.strip_prefix("scripts/unpack-wheels ") {
                     let mut words = words.split(' ');
                     let (list, name) = (words.next().unwrap(), words.next().unwrap());
-                    let list = read(&format!("scripts/{list}"));
+                    let list = read(list);
                     assert!(list.lines().any(|line| line.starts_with(name)), "{file}: {run}");
                 }
             }
@@ -158,14 +166,12 @@ fn what_is_fetched_is_checked_and_leaves_no_lists_behind() {
 fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     let loader = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
-    let cpu = stages("Dockerfile").0.pop().unwrap();
-    let gpu = stages("Dockerfile.gpu").0;
-    let image = |name: &str| gpu.iter().find(|stage| stage.name == name).unwrap();
-    // The NVIDIA image extends the CPU image.
-    assert_eq!(image("cuda").base, "program");
-    for (image, inherits) in [(&cpu, None), (image("rocm"), None), (image("cuda"), Some(&cpu))] {
+    for file in FILES {
+        let stages = stages(file);
+        let image = image(&stages);
         let last = |name: &str| {
-            image.last(name).or_else(|| inherits?.last(name)).unwrap_or_else(|| panic!("no {name}"))
+            let found = image.iter().find_map(|stage| stage.last(name));
+            found.unwrap_or_else(|| panic!("{file}: no {name}"))
         };
         let user = last("USER");
         assert!(user.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0)), "USER {user}");
@@ -179,15 +185,16 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
         assert_eq!(words(check)[0], "facecrawl");
         accepts(&words(check)[1..]).unwrap();
         assert_eq!(last("EXPOSE"), "8080");
-        let environment = last("ENV");
-        assert!(environment.contains("HOST=0.0.0.0") || inherits.is_some(), "{environment}");
+        let environment: Vec<&str> = image.iter().flat_map(|stage| stage.all("ENV")).collect();
+        let environment = environment.join(" ");
+        assert!(environment.contains("HOST=0.0.0.0"), "{file}: {environment}");
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
             let known = names.contains(&name) || loader.contains(&name) || ALLOCATOR.contains(&name);
-            assert!(known, "{name} is not a variable of this program");
+            assert!(known, "{file}: {name} is not a variable of this program");
         }
         for name in ALLOCATOR {
-            assert!(environment.contains(name) || inherits.is_some(), "{name} is not set");
+            assert!(environment.contains(name), "{file}: {name} is not set");
         }
         for folder in words(last("VOLUME")) {
             assert!(

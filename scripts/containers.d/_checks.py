@@ -1,0 +1,130 @@
+"""The checks of scripts/test-containers. A failed check ends the script with the reason."""
+import json
+import subprocess
+import time
+
+from _compose import Compose, call, inspect, wait_healthy
+from _engine import docker, say
+
+OPERATIONS = ["face_detection", "face_embedding"]
+
+
+def require(condition, reason):
+    if not condition:
+        raise SystemExit(f"containers: {reason}")
+
+
+def image(name, base, limit_mb):
+    """Checks the size, the user and the bill of materials of an image."""
+    described = json.loads(docker("image", "inspect", name))[0]
+    size, of_base = described["Size"] / 1e6, json.loads(docker("image", "inspect", base))[0]["Size"] / 1e6
+    say(f"{name}: {size:.0f} MB, of which the base {of_base:.0f} MB")
+    require(size <= limit_mb, f"{name} has {size:.0f} MB; {limit_mb} MB are allowed")
+    require(described["Config"]["User"] == "10001:10001", f"{name} runs as {described['Config']['User']}")
+    listed = described["Config"]["Labels"]["facecrawl.sbom"]
+    document = json.loads(docker("run", "--rm", "--network=none", "--entrypoint=cat", name, listed))
+    names = {component["name"] for component in document["components"]}
+    require({"axum", "onnxruntime"} <= names, f"{listed} of {name} lists {sorted(names)}")
+    say(f"{name}: {listed} lists {len(names)} components")
+    return size
+
+
+def closed(container):
+    """Checks that the first process of a container has no capabilities and can gain none, and that
+    its file system is read-only."""
+    status = dict(line.split(":", 1) for line in docker("exec", container, "cat", "/proc/1/status").splitlines())
+    require(int(status["CapEff"], 16) == 0 and status["NoNewPrivs"].strip() == "1", f"{container[:12]}: {status['CapEff']}")
+    require("0" not in status["Uid"].split(), f"{container[:12]} runs as root")
+    require(inspect(container)["HostConfig"]["ReadonlyRootfs"], f"{container[:12]} can write to its file system")
+
+
+def psql(container, query):
+    """Returns the result of a query in the database of the service, without headings."""
+    options = ["--host=127.0.0.1", "--username=facecrawl", "--tuples-only", "--no-align", f"--command={query}"]
+    return docker("exec", "--env=PGPASSWORD=facecrawl", container, "psql", *options, "facecrawl")
+
+
+def resident_mb(container):
+    used = docker("stats", "--no-stream", "--format={{.MemUsage}}", container).split("iB")[0]
+    number, unit = float(used[:-1]), used[-1]
+    return number * {"K": 1 / 1024, "M": 1, "G": 1024}[unit]
+
+
+def refuses_without_runtime(command, checkout):
+    """Without the NVIDIA runtime, the engine must name what is missing."""
+    if "nvidia" in json.loads(docker("info", "--format={{json .Runtimes}}")):
+        say("skipped: this engine has the runtime nvidia")
+        return
+    compose = Compose(command, checkout)
+    said = compose.fails("up", "--detach", "--no-build", "backend-gpu")
+    compose("down", "--volumes", "--remove-orphans")
+    require(said and "nvidia" in said, f"without the runtime nvidia, `up backend-gpu` said: {said}")
+    say("without the NVIDIA runtime: " + next(line for line in said.splitlines() if "nvidia" in line).strip())
+
+
+def nvidia_image_on_the_cpu(command, checkout, portrait):
+    """Starts `backend-gpu` without a GPU and detects a face."""
+    compose = Compose(command, checkout, "deploy/no-gpu.yml", QUALITY_PROFILE="strict")
+    with compose.up("backend-gpu") as seconds:
+        say(f"`up backend-gpu`: {seconds:.1f} s")
+        require(compose.running() == ["backend-gpu", "postgres"], f"it started {compose.running()}")
+        [container] = compose.containers("backend-gpu")
+        say(f"healthy {wait_healthy(container):.1f} s after its start, {resident_mb(container):.0f} MB")
+        closed(container)
+        for one in compose.containers("postgres"):
+            closed(one)
+        base = "http://127.0.0.1:18081"
+        for operation in call(f"{base}/gpu")["operations"]:
+            if operation["operation"] in OPERATIONS:
+                require(operation["effective"] == "cpu" and operation["reason"], f"GET /gpu: {operation}")
+                say(f"GET /gpu: {operation['operation']} on {operation['effective']}: {operation['reason']}")
+        found = call(f"{base}/faces/detect?embeddings=false", portrait, "image/jpeg")
+        require(len(found["faces"]) == 1, f"faces: {found['faces']}")
+        say(f"POST /faces/detect: {len(found['faces'])} face, det_score {found['faces'][0]['det_score']:.2f}")
+        environment = inspect(container)["Config"]["Env"]
+        require("QUALITY_PROFILE=strict" in environment, "a setting of .env did not reach the container")
+
+
+def without_network(command, checkout, portrait):
+    """Starts the API on a network that reaches nothing but the database."""
+    (checkout / "internal.yml").write_text("networks:\n  default:\n    internal: true\n")
+    compose = Compose(command, checkout, "internal.yml")
+    with compose.up("backend"):
+        [container] = compose.containers("backend")
+        say(f"without a network: healthy {wait_healthy(container):.1f} s after its start, {resident_mb(container):.0f} MB")
+        closed(container)
+        [network] = inspect(container)["NetworkSettings"]["Networks"].values()
+        base = f"http://{network['IPAddress']}:8080"
+        require(len(call(f"{base}/faces/detect", portrait, "image/jpeg")["faces"]) == 1, "no face was found")
+
+
+def crawl(command, checkout, site_image, site, images):
+    """Crawls a site with three workers, kills one, and accounts for every image."""
+    settings = {"CRAWL_ALLOW_PRIVATE": "172.16.0.0/12,192.168.0.0/16,10.0.0.0/8", "CRAWL_DELAY_MS": "20"}
+    compose = Compose(command, checkout, **settings)
+    with compose.up("--scale", "worker=3", "backend", "worker"):
+        workers = compose.containers("worker")
+        require(len(workers) == 3, f"{len(workers)} workers run")
+        for worker in workers:
+            say(f"worker healthy {wait_healthy(worker):.1f} s after its start, {resident_mb(worker):.0f} MB")
+            closed(worker)
+        network = next(iter(inspect(workers[0])["NetworkSettings"]["Networks"]))
+        server = docker("run", "--detach", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
+        try:
+            base = "http://127.0.0.1:18080"
+            made = call(f"{base}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+            began, killed = time.monotonic(), False
+            while (seen := call(f"{base}/crawls/{made['id']}"))["state"] == "running":
+                require(time.monotonic() < began + 300, f"the crawl has not ended after 300 s: {seen['counts']}")
+                if not killed and seen["counts"]["images"]["processed"] >= images // 8:
+                    docker("kill", workers[0])
+                    killed = True
+                time.sleep(0.1)
+            counts = seen["counts"]["images"]
+            say(f"crawl with a killed worker: {seen['state']} in {time.monotonic() - began:.1f} s, {json.dumps(seen['counts'])}")
+            require(killed and seen["state"] == "completed" and counts["processed"] == images, f"{images} images were offered: {seen['counts']}")
+            [database] = compose.containers("postgres")
+            stored = psql(database, "select count(*) || ' ' || count(distinct sha256) from images")
+            require(stored == f"{images} {images}", f"stored and distinct images: {stored}")
+        finally:
+            docker("rm", "--force", server, stderr=subprocess.DEVNULL)

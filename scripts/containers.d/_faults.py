@@ -1,0 +1,211 @@
+"""Breaks connections, hosts and disks in the middle of a crawl, and accounts for every image.
+
+Each fault has its own set of containers: three workers, the API, Postgres, an S3 server and a site.
+The fault begins when an eighth of the images are stored and lasts for the given time. In the
+meantime a caller reads the crawl from the API. Afterwards every image must be stored once, with its
+blobs, and the site must never have been asked sooner than its delay.
+"""
+import contextlib
+import json
+import pathlib
+import subprocess
+import threading
+import time
+import urllib.request
+
+from _checks import psql, require
+from _compose import PORTS, PROJECT, Compose, call, inspect, wait_healthy
+from _engine import docker, run, say
+
+HERE = pathlib.Path(__file__).parent
+BASE = f"http://127.0.0.1:{PORTS['PORT']}"
+DELAY_MS = 200
+# The site's clock starts when a thread begins to handle a request.
+TOLERANCE_MS = 10
+# Megabytes of the small disk of Postgres.
+DISK_MB = 400
+
+
+class Hosts:
+    """The containers of one run."""
+
+    def __init__(self, compose):
+        self.compose = compose
+
+    def one(self, service):
+        return self.compose.containers(service)[0]
+
+    def network(self, name):
+        return f"{PROJECT}_{name}"
+
+    @contextlib.contextmanager
+    def cut(self, service, network):
+        """Disconnects one container of the service from a network."""
+        container, network = self.one(service), self.network(network)
+        docker("network", "disconnect", network, container)
+        yield
+        docker("network", "connect", "--alias", service, network, container)
+
+    @contextlib.contextmanager
+    def paused(self, service):
+        container = self.one(service)
+        docker("pause", container)
+        yield
+        docker("unpause", container)
+
+    @contextlib.contextmanager
+    def killed(self, service):
+        container = self.one(service)
+        docker("kill", container)
+        yield
+        docker("start", container)
+
+    @contextlib.contextmanager
+    def full_disk(self, _):
+        container = self.one("postgres")
+        fill = "dd if=/dev/zero of=/var/lib/postgresql/fill bs=1M 2>/dev/null; sync"
+        subprocess.run(["docker", "exec", container, "sh", "-c", fill], check=False)
+        yield
+        run("rm", "-f", self.compose.disk / "fill")
+
+    @contextlib.contextmanager
+    def restarted(self, service):
+        docker("restart", self.one(service))
+        yield
+
+    @contextlib.contextmanager
+    def nothing(self, _):
+        yield
+
+
+# Name, kind, arguments, seconds.
+FAULTS = [
+    ("no fault", Hosts.nothing, ["worker"], 0),
+    ("a worker cut from Postgres", Hosts.cut, ["worker", "db"], 20),
+    ("the API cut from Postgres", Hosts.cut, ["backend", "db"], 20),
+    ("everything cut from S3", Hosts.cut, ["s3", "blobs"], 20),
+    ("a worker paused", Hosts.paused, ["worker"], 60),
+    ("a worker's clock an hour ahead", Hosts.nothing, ["shifted"], 0),
+    ("the disk of Postgres full", Hosts.full_disk, ["postgres"], 10),
+    ("Postgres restarted", Hosts.restarted, ["postgres"], 0),
+    ("a worker killed", Hosts.killed, ["worker"], 5),
+    ("the API killed", Hosts.killed, ["backend"], 5),
+    ("Postgres killed", Hosts.killed, ["postgres"], 5),
+]
+
+
+class Reader:
+    """Reads the state of a crawl without a pause, and measures how long the API does not answer."""
+
+    def __init__(self, crawl):
+        self.url, self.failures, self.outage = f"{BASE}/crawls/{crawl}", 0, 0.0
+        self.seen, self.ended = {}, threading.Event()
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        opener, failed_since = urllib.request.build_opener(urllib.request.ProxyHandler({})), None
+        while not self.ended.is_set():
+            try:
+                with opener.open(self.url, timeout=30) as response:
+                    self.seen = json.load(response)
+                if failed_since:
+                    self.outage = max(self.outage, time.monotonic() - failed_since)
+                    failed_since = None
+            except OSError:
+                self.failures += 1
+                failed_since = failed_since or time.monotonic()
+            time.sleep(0.1)
+
+    def wait(self, what, done, seconds):
+        until = time.monotonic() + seconds
+        while not (self.seen and done(self.seen)):
+            require(time.monotonic() < until, f"{what} did not come within {seconds} s: {self.seen.get('counts')}")
+            time.sleep(0.1)
+
+
+def gaps(container):
+    """Returns the milliseconds between the requests that a site received, and their number."""
+    times = [float(line.split()[0]) for line in docker("logs", container).splitlines() if line]
+    return [1000 * (later - earlier) for earlier, later in zip(times, times[1:])], len(times)
+
+
+def one(command, checkout, site, images, fault, scratch):
+    """Runs one fault. Returns its row of the table."""
+    name, kind, arguments, seconds = fault
+    overrides = ["scripts/containers.d/hosts.yml"]
+    settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py"}
+    with small_disk(scratch) if kind is Hosts.full_disk else contextlib.nullcontext() as disk:
+        if disk:
+            overrides.append("small-disk.yml")
+            options = f"{{type: none, o: bind, device: '{disk}'}}"
+            (checkout / "small-disk.yml").write_text(f"volumes:\n  postgres:\n    driver_opts: {options}\n")
+        compose = Compose(command, checkout, *overrides, **settings)
+        compose.disk = disk
+        shifted = ["shifted"] if arguments == ["shifted"] else []
+        with compose.up("--scale", "worker=3", "backend", "worker", "s3", "site", *shifted):
+            return measure(compose, Hosts(compose), images, name, kind, arguments, seconds)
+
+
+@contextlib.contextmanager
+def small_disk(scratch):
+    folder = scratch / "small-disk"
+    folder.mkdir(exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", folder)
+    try:
+        yield folder
+    finally:
+        run("umount", folder)
+
+
+def measure(compose, hosts, images, name, kind, arguments, seconds):
+    for worker in compose.containers("worker") + compose.containers("shifted"):
+        wait_healthy(worker)
+    site, s3 = hosts.one("site"), hosts.one("s3")
+    address = inspect(s3)["NetworkSettings"]["Networks"][hosts.network("blobs")]["IPAddress"]
+    urllib.request.urlopen(urllib.request.Request(f"http://{address}:5000/faces", method="PUT"), timeout=30).close()
+    made = call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+    began, reader = time.monotonic(), Reader(made["id"])
+    try:
+        reader.wait("the first images", lambda seen: seen["counts"]["images"]["processed"] >= images // 8, 120)
+        reader.failures, reader.outage = 0, 0.0
+        with kind(hosts, *arguments):
+            time.sleep(seconds)
+        reader.wait("the end of the crawl", lambda seen: seen["state"] != "running", 600)
+    finally:
+        reader.ended.set()
+        reader.thread.join()
+    took, counts = time.monotonic() - began, reader.seen["counts"]
+    require(reader.seen["state"] == "completed" and counts["images"]["processed"] == images, f"{name}: {images} images were offered: {reader.seen}")
+    stored = psql(hosts.one("postgres"), "select count(*) || ' ' || count(distinct sha256) from images")
+    require(stored == f"{images} {images}", f"{name}: stored and distinct images: {stored}")
+    blobs(images)
+    between, requests = gaps(site)
+    early = [round(gap) for gap in between if gap < DELAY_MS - TOLERANCE_MS]
+    row = {"fault": name, "seconds": round(took, 1), "outage": round(reader.outage, 1), "failed": reader.failures, "requests": requests, "faces": counts["faces"], "early": len(early), "lost": 0, "twice": 0}
+    say(f"{row}")
+    require(not early, f"{name}: the site was asked {len(early)} times before its delay had passed: {sorted(early)[:10]} ms")
+    return row
+
+
+def blobs(images):
+    """Fetches the thumbnail of every stored image, which comes from S3."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    seen, cursor = 0, ""
+    while cursor is not None:
+        page = call(f"{BASE}/images?limit=100{cursor}")
+        for image in page["images"]:
+            with opener.open(f"{BASE}/images/{image['id']}/thumbnail", timeout=30) as response:
+                require(len(response.read()) > 0, f"the thumbnail of {image['id']} is empty")
+            seen += 1
+        cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
+    require(seen == images, f"{seen} of {images} images are listed")
+
+
+def table(rows):
+    """Prints the rows of all rounds as a table, fault by fault."""
+    say("| fault | crawl (s) | longest time without an answer of the API (s) | failed reads | requests to the site | lost | stored twice | too early |")
+    for name in dict.fromkeys(row["fault"] for row in rows):
+        mine = [row for row in rows if row["fault"] == name]
+        cell = lambda key: ", ".join(str(row[key]) for row in mine)
+        say(f"| {name} | {cell('seconds')} | {cell('outage')} | {cell('failed')} | {cell('requests')} | {cell('lost')} | {cell('twice')} | {cell('early')} |")
