@@ -245,6 +245,17 @@ fn detect_prints_a_table_and_draws_what_it_found() {
 }
 
 #[test]
+fn the_library_of_onnx_runtime_leaves_nothing_in_the_home_folder() {
+    let place = TestFolder::new();
+    let home = place.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("HOME", &home)).expect(0).json();
+    assert!(report["runtime_version"].is_string(), "the library was loaded: {report}");
+    let left: Vec<_> = std::fs::read_dir(&home).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn gpu_says_what_runs_where() {
     let place = TestFolder::new();
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();

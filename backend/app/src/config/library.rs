@@ -47,3 +47,41 @@ pub(super) fn show(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Reso
     }
     resolved
 }
+
+/// The variable with which ONNX Runtime sets up no telemetry.
+#[cfg(unix)]
+const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
+
+/// Starts the program again with `ORT_DISABLE_TELEMETRY=1`, unless the variable has this value. The
+/// process keeps its ID, and nothing is lost if this is called before anything else.
+///
+/// From version 1.31, ONNX Runtime's library for Linux writes a device ID and a database for events
+/// to the user's cache folder while it loads, before a program can switch its telemetry off. Only
+/// the environment prevents this, and a process cannot safely change its own environment.
+#[cfg(unix)]
+pub fn disable_library_telemetry() {
+    use std::os::unix::process::CommandExt;
+
+    if std::env::var_os(NO_TELEMETRY).is_some_and(|value| value == "1") {
+        return;
+    }
+    let mut arguments = std::env::args_os();
+    let name = arguments.next();
+    let error = match std::env::current_exe() {
+        Ok(program) => {
+            let mut command = std::process::Command::new(program);
+            if let Some(name) = name {
+                command.arg0(name);
+            }
+            command.args(arguments).env(NO_TELEMETRY, "1").exec()
+        }
+        Err(error) => error,
+    };
+    eprintln!(
+        "warning: cannot restart with {NO_TELEMETRY}=1 ({error}); set it, or ONNX Runtime writes a device ID"
+    );
+}
+
+/// Does nothing: only systems with `exec` can restart a program in its place.
+#[cfg(not(unix))]
+pub fn disable_library_telemetry() {}

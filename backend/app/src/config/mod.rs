@@ -24,6 +24,7 @@ pub use convert::{DATABASE, cores};
 pub use error::{ConfigError, ConfigErrors};
 pub use example::env_example;
 pub use layers::{Flag, Sources};
+pub use library::disable_library_telemetry;
 pub use otlp::Otlp;
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
