@@ -4,7 +4,7 @@
 #
 # The image contains the default models, so that it starts without a network. Other packs are
 # fetched into the volume /models at the first start. Dockerfile.gpu begins with the same stages.
-# The file is for amd64 and arm64, and for builders with and without BuildKit.
+# The file is written for amd64 and arm64, and for builders with and without BuildKit.
 
 FROM rust:1.95-trixie AS chef
 RUN apt-get update && apt-get install --yes --no-install-recommends libheif-dev pkg-config && rm -rf /var/lib/apt/lists/*
@@ -27,7 +27,7 @@ RUN cargo cyclonedx --manifest-path backend/app/Cargo.toml --features avif,heic 
         --describe binaries --no-build-deps --quiet \
     && mv backend/app/facecrawl_bin.cdx.json target/release/crates.cdx.json
 
-# The system: certificates, the decoders for AVIF and HEIC, and the user.
+# The base of the final image: certificates, the decoders for AVIF and HEIC, and the user.
 FROM debian:trixie-slim AS system
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates libheif1 libheif-plugin-dav1d libheif-plugin-libde265 \
@@ -48,7 +48,7 @@ RUN MODELS_DIR=/opt/models facecrawl models fetch opencv
 COPY scripts/lib/sbom.py scripts/lib/
 COPY models.toml ./
 COPY --from=build /src/target/release/crates.cdx.json ./
-RUN python3 scripts/lib/sbom.py --image crates.cdx.json /opt/models /opt/sbom.cdx.json
+RUN python3 scripts/lib/sbom.py --image crates.cdx.json /opt/models /opt/sbom.cdx.json runtime-wheels.txt onnxruntime
 
 FROM system AS cpu
 COPY --from=wheels /opt/onnxruntime /opt/onnxruntime
@@ -65,7 +65,6 @@ ENV ORT_DYLIB_PATH=/opt/onnxruntime/libonnxruntime.so \
     HOST=0.0.0.0
 LABEL org.opencontainers.image.title=facecrawl \
       org.opencontainers.image.description="Crawls images and searches them by face" \
-      org.opencontainers.image.licenses=Apache-2.0 \
       facecrawl.sbom=/usr/share/doc/facecrawl/sbom.cdx.json
 USER 10001:10001
 WORKDIR /data

@@ -1,8 +1,8 @@
 """Measures the rate and latency of `POST /faces/detect`, compared with the in-process rate and with
 FastAPI and uvicorn around InsightFace.
 
-Every round runs over the same images, and over each number of --connections. The images are the
-photographs, or with --portraits small drawn portraits of 274x320 pixels:
+The images are the photographs, or with --portraits drawn portraits of 480x560 pixels. Each round
+measures these programs, the first two with each number of --connections:
   insightface   FastAPI and uvicorn around FaceAnalysis (SCRFD 2.5G, MobileFaceNet), one process,
                 embeddings in the response
   research      `facecrawl up` with the same models, DETECTION_PASSES=single, embeddings in the

@@ -3,7 +3,8 @@
 Posts --images images to `/faces/detect` of a `facecrawl up` (compact pack) over --connections
 connections. Reads the resident memory of the process (without the private Postgres) before and
 after every tenth of them. The images are typical web images made from the photographs, with a
-longer side of 200 to --longest pixels, or with --mix the images of `bench e2e`.
+longer side of 200 to --longest pixels, or with --mix the images of `bench e2e`. The allocator has
+the settings of scripts/run and of the container images.
 """
 import argparse
 import json
@@ -19,13 +20,15 @@ from _rivals import PEERS, python
 from _run import last_json
 from _service import compact, resident_mb, service
 
+ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "4194304"}
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images-from", type=pathlib.Path, default=ROOT / "../shared/images", help="a folder of photographs")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--mix", type=int, default=0, metavar="N", help="send the N images of `bench e2e`")
+    parser.add_argument("--mix", type=int, default=0, metavar="N", help="send the N images that `bench e2e` makes, except AVIF; --longest does not apply")
     parser.add_argument("--longest", type=int, default=1600, help="longest side of the images, in pixels")
     parser.add_argument("--connections", type=int, default=16)
     arguments = parser.parse_args()
@@ -41,7 +44,7 @@ def main():
             make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
             subprocess.run(make, check=True)
         series = []
-        with service(release, scratch / "data", **compact(arguments.models, scratch)) as running:
+        with service(release, scratch / "data", **ALLOCATOR, **compact(arguments.models, scratch)) as running:
             idle = resident_mb(running.process.pid)
             while len(series) < 10:
                 step = arguments.images // 10

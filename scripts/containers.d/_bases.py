@@ -1,10 +1,10 @@
-"""Makes stand-ins for the published base images, on a machine that cannot pull them.
+"""Makes a stand-in for each base image that the engine does not have. It pulls nothing: `docker pull`
+the published images first to test with them.
 
-Each stand-in has the name of the image that it replaces, so the Dockerfiles and the compose file are
-used unchanged. Debian comes from debootstrap with the package sources and certificates of this
-machine, Rust from the installed toolchain, and Postgres with pgvector from the wheel that the
-program uses. An image that exists already is kept: `docker pull` it first to test with the published
-one.
+Each stand-in has the name of the image that it replaces, so the Dockerfiles and the compose file
+are used unchanged. Remove the stand-ins before a build for others. Debian comes from debootstrap
+with the package sources and certificates of this machine, Rust from the installed toolchain, and
+Postgres with pgvector from the wheel that the program uses.
 """
 import pathlib
 import re
@@ -25,13 +25,13 @@ Dir::Cache::srcpkgcache "";
 DPKG = "".join(f"path-exclude /usr/share/{folder}/*\n" for folder in ("doc", "man", "info", "locale", "groff", "lintian"))
 
 
-def image(file, prefix):
-    """Returns the name of the base image in a file of the project that begins with `prefix`."""
+def base_image(file, prefix):
+    """Returns the first image name in `file` that begins with `prefix`."""
     return re.search(rf"\b({re.escape(prefix)}[\w./:-]*)", (ROOT / file).read_text()).group(1)
 
 
 def debian(scratch):
-    name = image("Dockerfile", "debian:")
+    name = base_image("Dockerfile", "debian:")
     if not exists(name):
         say(f"making a stand-in for {name}")
         if not shutil.which("debootstrap"):
@@ -49,6 +49,9 @@ def debian(scratch):
             copy(pathlib.Path(source), tree)
         with subprocess.Popen(["tar", "--directory", tree, "--create", "."], stdout=subprocess.PIPE) as packed:
             docker("import", "--change", 'CMD ["bash"]', "-", name, stdin=packed.stdout)
+        if packed.returncode:
+            docker("rmi", name)
+            raise SystemExit(f"containers: the files of {name} cannot be packed")
         shutil.rmtree(tree)
     return name
 
@@ -72,7 +75,7 @@ def copy(source, tree):
 
 
 def rust(scratch, base):
-    name = image("Dockerfile", "rust:")
+    name = base_image("Dockerfile", "rust:")
     if not exists(name):
         say(f"making a stand-in for {name}")
         toolchain = pathlib.Path(run("rustc", "--print", "sysroot"))
@@ -91,7 +94,7 @@ def rust(scratch, base):
 
 
 def postgres(scratch, base):
-    name = image("docker-compose.yml", "pgvector/pgvector:")
+    name = base_image("docker-compose.yml", "pgvector/pgvector:")
     if not exists(name):
         say(f"making a stand-in for {name}")
         run(ROOT / "scripts/setup")
@@ -113,15 +116,14 @@ def postgres(scratch, base):
 
 
 def built(scratch, name, *instructions):
-    """Builds an image of the tests from the lines of a Dockerfile, with scripts/s3-packages.txt in
-    the context."""
-    if not exists(name):
-        say(f"making {name}")
-        context = scratch / "tests"
-        context.mkdir(exist_ok=True)
-        shutil.copy(ROOT / "scripts/s3-packages.txt", context)
-        (context / "Dockerfile").write_text("\n".join(instructions) + "\n")
-        docker("build", "--quiet", "--tag", name, context)
+    """Builds an image for the tests from the lines of a Dockerfile, with scripts/s3-packages.txt in
+    the context. The builder reuses the layers of an earlier build."""
+    say(f"making {name}")
+    context = scratch / "tests"
+    context.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "scripts/s3-packages.txt", context)
+    (context / "Dockerfile").write_text("\n".join(instructions) + "\n")
+    docker("build", "--quiet", "--tag", name, context)
     return name
 
 
@@ -132,6 +134,11 @@ def install(*packages):
 def site(scratch, base):
     """Makes an image that serves the folder /site, for crawls."""
     return built(scratch, "facecrawl-test-site:local", f"FROM {base}", install("python3"), 'CMD ["python3", "-m", "http.server", "--directory", "/site", "8000"]')
+
+
+def encoder(scratch, base):
+    """Makes an image that encodes AVIF and HEIC files."""
+    return built(scratch, "facecrawl-test-heif:local", f"FROM {base}", install("libheif-examples", "libheif-plugin-aomenc", "libheif-plugin-x265"))
 
 
 def hosts(scratch, base, program):

@@ -2,6 +2,7 @@
 import contextlib
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -16,7 +17,7 @@ PORTS = {"PORT": "18080", "GPU_PORT": "18081"}
 
 
 def programs(further):
-    """Returns name -> command of each installed program, and of those at the paths `further`."""
+    """Returns the command of each installed version of Compose, with those at the paths `further`."""
     candidates = [["docker", "compose"], ["docker-compose"], *([path] for path in further)]
     found = {}
     for command in candidates:
@@ -24,6 +25,11 @@ def programs(further):
             version = subprocess.run([*command, "version", "--short"], capture_output=True, text=True).stdout.strip()
             found.setdefault(version, command)
     return found
+
+
+def environment():
+    """Returns the environment of Compose, without variables that would override `.env`."""
+    return {name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("DOCKER_")}
 
 
 class Compose:
@@ -37,23 +43,29 @@ class Compose:
         (checkout / ".env").write_text("".join(f"{name}={value}\n" for name, value in lines))
 
     def __call__(self, *arguments):
-        return run(*self.command, *arguments, cwd=self.checkout, stderr=subprocess.STDOUT)
+        return run(*self.command, *arguments, cwd=self.checkout, env=environment(), stderr=subprocess.STDOUT)
 
-    def fails(self, *arguments):
-        """Returns the output of a command that must fail, or `None` if it succeeds."""
-        done = subprocess.run([*self.command, *arguments], cwd=self.checkout, capture_output=True, text=True)
+    def output_of_failure(self, *arguments):
+        """Returns the output of a command that fails, or `None` if it succeeds."""
+        done = subprocess.run([*self.command, *arguments], cwd=self.checkout, env=environment(), capture_output=True, text=True)
         return done.stdout + done.stderr if done.returncode else None
 
     @contextlib.contextmanager
     def up(self, *services):
         """Runs the services for the duration of a `with` block, then removes their containers and
         volumes. Yields the seconds that `up` took."""
+        # An earlier run may have been killed.
+        self.down()
         began = time.monotonic()
         try:
             self("up", "--detach", *services)
             yield time.monotonic() - began
         finally:
-            self("down", "--volumes", "--remove-orphans", "--timeout=40")
+            self.down()
+
+    def down(self):
+        # Without its profile, `down` does not stop backend-gpu.
+        self("--profile=gpu", "down", "--volumes", "--remove-orphans", "--timeout=40")
 
     def containers(self, service=None):
         """Returns the IDs of the running containers."""

@@ -49,11 +49,12 @@ def start(scratch):
     if os.geteuid() != 0 or not shutil.which("dockerd"):
         skip("no container engine runs, and only root can start dockerd")
     with open(scratch / "dockerd.log", "w", encoding="utf-8") as log:
-        engine = subprocess.Popen(["dockerd"], stdout=log, stderr=log)
+        engine = subprocess.Popen(["dockerd"], stdout=log, stderr=log, start_new_session=True)
     until = time.monotonic() + 60
     while not available():
         if engine.poll() is not None or time.monotonic() > until:
             engine.terminate()
+            engine.wait()
             skip(f"dockerd does not start:\n{(scratch / 'dockerd.log').read_text()[-2000:]}")
         time.sleep(0.5)
     return engine

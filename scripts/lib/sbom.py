@@ -1,9 +1,11 @@
-"""Writes the bills of materials for scripts/sbom: one of the crates, and one of the pinned wheels
-and models.
+"""Writes bills of materials: for scripts/sbom one of the crates and one of the pinned wheels and
+models, and for a container image one of its contents.
 
     sbom.py CRATES FOLDER                 both documents, in FOLDER
-    sbom.py --image CRATES MODELS FILE    one document of a container image: the crates, ONNX Runtime
-                                          and the models in the folder MODELS
+    sbom.py --image CRATES MODELS FILE LIST NAME...
+                                          one document of a container image: the crates, the models
+                                          in the folder MODELS, and the wheels of scripts/LIST whose
+                                          names begin with a NAME
 
 CRATES is the file that cargo-cyclonedx wrote. Needs Python 3.11 or newer.
 """
@@ -31,11 +33,11 @@ def licence(name):
     return [{"license": {"id" if name in SPDX else "name": name}}]
 
 
-def wheels(path, only=""):
-    """Returns the pinned wheels of a list whose names begin with `only`. Each has one hash per
+def wheels(path, beginnings=("",)):
+    """Returns the pinned wheels of a list whose names begin with one of `beginnings`. Each has one hash per
     platform."""
     for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
-        if not name.startswith(only):
+        if not name.startswith(tuple(beginnings)):
             continue
         known = [licence(text) for prefix, text in LICENCES.items() if name.startswith(prefix)]
         if not known:
@@ -90,20 +92,21 @@ def crates(path):
     return document
 
 
-def image(source, models_folder, target):
-    document = crates(source)
-    runtime = list(wheels(ROOT / "scripts/runtime-wheels.txt", "onnxruntime"))
-    included = [model for model in models() if (models_folder / model["name"]).exists()]
-    if not runtime or not included:
-        sys.exit(f"sbom: ONNX Runtime or the models of {models_folder} are missing")
-    document["components"] += runtime + included
+def image(source, models_folder, target, listing, *names):
+    document = crates(pathlib.Path(source))
+    libraries = list(wheels(ROOT / "scripts" / listing, names))
+    included = [model for model in models() if pathlib.Path(models_folder, model["name"]).exists()]
+    if not libraries or not included:
+        sys.exit(f"sbom: {listing} lists no wheel {' or '.join(names)}, or {models_folder} contains no model")
+    document["components"] += libraries + included
+    target = pathlib.Path(target)
     target.write_text(json.dumps(document, indent=2) + "\n")
     print(f"{target}: {len(document['components'])} components")
 
 
 def main():
     if sys.argv[1] == "--image":
-        image(*map(pathlib.Path, sys.argv[2:]))
+        image(*sys.argv[2:])
         return
     source, folder = map(pathlib.Path, sys.argv[1:])
     program = crates(source)
