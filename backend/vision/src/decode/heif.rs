@@ -16,6 +16,11 @@ use std::sync::LazyLock;
 /// Kept until the process ends: dropping the last guard would unload the library's decoders.
 static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 
+/// Version of the library that the bindings are made for: the Cargo feature `v1_23` of
+/// `libheif-rs`. The library decides by its own version how many fields of `heif_security_limits`
+/// it reads, so a newer one would read past the end of the structure of the bindings.
+const VERSION: [u8; 2] = [1, 23];
+
 /// Side in pixels of the largest HEVC block. AV1's blocks may be twice as large, but its frames
 /// have the size of the image.
 const BLOCK: u32 = 64;
@@ -32,7 +37,12 @@ fn with_image<T>(
     then: impl FnOnce(&ImageHandle) -> Result<T, DecodeError>,
 ) -> Result<T, DecodeError> {
     let failed = |error| decode_error(format, error);
-    LazyLock::force(&LIBRARY);
+    let [major, minor, _] = LIBRARY.version();
+    if [major, minor] != VERSION {
+        let [wanted, exactly] = VERSION;
+        let reason = format!("libheif {major}.{minor} is installed, but this build needs {wanted}.{exactly}");
+        return Err(unsupported(format.name(), reason));
+    }
     let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
     // Reading the container allocates no pixels. A size over the limits is rejected below, with a
     // clear error.
