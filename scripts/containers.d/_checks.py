@@ -3,7 +3,7 @@ import json
 import subprocess
 import time
 
-from _compose import Compose, call, inspect, wait_healthy
+from _compose import BASE, GPU_BASE, Compose, call, inspect, wait_healthy
 from _engine import docker, say
 
 # A decoder that reads memory that is not its own may fail only now and then.
@@ -56,10 +56,18 @@ def unprivileged(container):
     require(inspect(container)["HostConfig"]["ReadonlyRootfs"], f"{container[:12]} can write to its file system")
 
 
-def psql(container, query):
-    """Returns the result of a query in the database of the service, without headings."""
+def start_crawl(images):
+    """Starts a crawl of the test site, which has `images` images. Returns the crawl."""
+    return call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+
+
+def stored_images(compose):
+    """Returns the number of stored images, and the number of different ones."""
+    [database] = compose.containers("postgres")
+    query = "select count(*) || ' ' || count(distinct sha256) from images"
     options = ["--host=127.0.0.1", "--username=facecrawl", "--tuples-only", "--no-align", f"--command={query}"]
-    return docker("exec", "--env=PGPASSWORD=facecrawl", container, "psql", *options, "facecrawl")
+    stored, different = docker("exec", "--env=PGPASSWORD=facecrawl", database, "psql", *options, "facecrawl").split()
+    return int(stored), int(different)
 
 
 def resident_mb(container):
@@ -91,13 +99,12 @@ def nvidia_image_on_the_cpu(command, checkout, pictures):
         unprivileged(container)
         for one in compose.containers("postgres"):
             unprivileged(one)
-        base = "http://127.0.0.1:18081"
-        operations = [one for one in call(f"{base}/gpu")["operations"] if one["operation"] in OPERATIONS]
+        operations = [one for one in call(f"{GPU_BASE}/gpu")["operations"] if one["operation"] in OPERATIONS]
         require(len(operations) == len(OPERATIONS), f"GET /gpu: {operations}")
         for operation in operations:
             require(operation["effective"] == "cpu" and operation["reason"], f"GET /gpu: {operation}")
             say(f"GET /gpu: {operation['operation']} on {operation['effective']}: {operation['reason']}")
-        detect_all(base, pictures)
+        detect_all(GPU_BASE, pictures)
         environment = inspect(container)["Config"]["Env"]
         require("QUALITY_PROFILE=strict" in environment, "a setting of .env did not reach the container")
 
@@ -127,10 +134,9 @@ def crawl(command, checkout, site_image, site, images):
         network = next(iter(inspect(workers[0])["NetworkSettings"]["Networks"]))
         server = docker("run", "--detach", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
         try:
-            base = "http://127.0.0.1:18080"
-            made = call(f"{base}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+            made = start_crawl(images)
             began, killed = time.monotonic(), False
-            while (seen := call(f"{base}/crawls/{made['id']}"))["state"] == "running":
+            while (seen := call(f"{BASE}/crawls/{made['id']}"))["state"] == "running":
                 require(time.monotonic() < began + 300, f"the crawl has not ended after 300 s: {seen['counts']}")
                 if not killed and seen["counts"]["images"]["processed"] >= images // 8:
                     docker("kill", workers[0])
@@ -139,8 +145,7 @@ def crawl(command, checkout, site_image, site, images):
             counts = seen["counts"]["images"]
             say(f"crawl with a killed worker: {seen['state']} in {time.monotonic() - began:.1f} s, {json.dumps(seen['counts'])}")
             require(killed and seen["state"] == "completed" and counts["processed"] == images, f"{images} images were offered: {seen['counts']}")
-            [database] = compose.containers("postgres")
-            stored = psql(database, "select count(*) || ' ' || count(distinct sha256) from images")
-            require(stored == f"{images} {images}", f"stored and distinct images: {stored}")
+            stored = stored_images(compose)
+            require(stored == (images, images), f"stored and distinct images: {stored}")
         finally:
             docker("rm", "--force", server, stderr=subprocess.DEVNULL)

@@ -14,6 +14,9 @@ from _engine import docker, run
 PROJECT = "facecrawl-test"
 # Ports of this machine that are rarely used.
 PORTS = {"PORT": "18080", "GPU_PORT": "18081"}
+BASE, GPU_BASE = (f"http://127.0.0.1:{port}" for port in PORTS.values())
+# Containers are reached directly, not through a proxy of the environment.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def programs(further):
@@ -106,7 +109,7 @@ def call(url, body=None, kind="application/json"):
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     request = urllib.request.Request(url, data, {"content-type": kind} if data else {})
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as response:
+        with OPENER.open(request, timeout=60) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         raise SystemExit(f"containers: {url} answered {error.code}: {error.read().decode(errors='replace')}") from error

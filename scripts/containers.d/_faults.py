@@ -16,24 +16,23 @@ import threading
 import time
 import urllib.request
 
-from _checks import psql, require
-from _compose import PORTS, PROJECT, Compose, call, inspect, wait_healthy
+from _checks import require, start_crawl, stored_images
+from _compose import BASE, OPENER, PROJECT, Compose, call, inspect, wait_healthy
 from _engine import docker, run, say
 
 HERE = pathlib.Path(__file__).parent
-BASE = f"http://127.0.0.1:{PORTS['PORT']}"
 DELAY_MS = 200
-# The site records a request when its thread starts, so a measured gap can be a little too short.
+# The site records a request when its thread starts, so the measured time can be slightly too short.
 TOLERANCE_MS = 10
 # Megabytes of the small disk of Postgres.
 DISK_MB = 400
 
 
 class Hosts:
-    """The containers of one run."""
+    """The containers of one run, and the folder that is the small disk of Postgres, if it has one."""
 
-    def __init__(self, compose):
-        self.compose = compose
+    def __init__(self, compose, disk):
+        self.compose, self.disk = compose, disk
 
     def one(self, service):
         return self.compose.containers(service)[0]
@@ -66,11 +65,11 @@ class Hosts:
     @contextlib.contextmanager
     def full_disk(self, _):
         # The command ends with an error when the disk is full.
-        subprocess.run(["dd", "if=/dev/zero", f"of={self.compose.disk}/fill", "bs=64K"], stderr=subprocess.DEVNULL, check=False)
-        free = shutil.disk_usage(self.compose.disk).free
+        subprocess.run(["dd", "if=/dev/zero", f"of={self.disk}/fill", "bs=64K"], stderr=subprocess.DEVNULL, check=False)
+        free = shutil.disk_usage(self.disk).free
         require(free == 0, f"the disk of Postgres still has {free} bytes")
         yield
-        run("rm", "-f", self.compose.disk / "fill")
+        run("rm", "-f", self.disk / "fill")
 
     @contextlib.contextmanager
     def restarted(self, service):
@@ -114,10 +113,10 @@ class Reader:
         self.thread.start()
 
     def read(self):
-        opener, answered = urllib.request.build_opener(urllib.request.ProxyHandler({})), time.monotonic()
+        answered = time.monotonic()
         while not self.ended.is_set():
             try:
-                with opener.open(self.url, timeout=120) as response:
+                with OPENER.open(self.url, timeout=120) as response:
                     self.seen = json.load(response)
                 self.longest = max(self.longest, time.monotonic() - answered)
                 answered = time.monotonic()
@@ -140,7 +139,7 @@ def gaps(container):
 
 def one(command, checkout, site, images, fault, scratch):
     """Runs one fault. Returns its row of the table."""
-    name, kind, arguments, seconds = fault
+    _, kind, arguments, _ = fault
     overrides = ["scripts/containers.d/hosts.yml"]
     settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py"}
     with small_disk(scratch) if kind is Hosts.full_disk else contextlib.nullcontext() as disk:
@@ -149,13 +148,12 @@ def one(command, checkout, site, images, fault, scratch):
             options = f"{{type: none, o: bind, device: '{disk}'}}"
             (checkout / "small-disk.yml").write_text(f"volumes:\n  postgres:\n    driver_opts: {options}\n")
         compose = Compose(command, checkout, *overrides, **settings)
-        compose.disk = disk
         shifted = ["shifted"] if arguments == ["shifted"] else []
         with compose.up("s3", "site", "postgres"):
-            hosts = Hosts(compose)
+            hosts = Hosts(compose, disk)
             make_bucket(hosts)
             compose("up", "--detach", "--scale", "worker=3", "backend", "worker", *shifted)
-            return measure(compose, hosts, images, name, kind, arguments, seconds)
+            return measure(hosts, images, fault)
 
 
 def make_bucket(hosts):
@@ -165,7 +163,7 @@ def make_bucket(hosts):
     while True:
         try:
             request = urllib.request.Request(f"http://{address}:5000/faces", method="PUT")
-            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10).close()
+            OPENER.open(request, timeout=10).close()
             return
         except (OSError, http.client.HTTPException) as error:
             require(time.monotonic() < until, f"the S3 server does not answer: {error}")
@@ -183,11 +181,12 @@ def small_disk(scratch):
         run("umount", folder)
 
 
-def measure(compose, hosts, images, name, kind, arguments, seconds):
-    for worker in compose.containers("worker") + compose.containers("shifted"):
+def measure(hosts, images, fault):
+    name, kind, arguments, seconds = fault
+    for worker in hosts.compose.containers("worker") + hosts.compose.containers("shifted"):
         wait_healthy(worker)
     site = hosts.one("site")
-    made = call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+    made = start_crawl(images)
     began, reader = time.monotonic(), Reader(made["id"])
     try:
         reader.wait("the first images", lambda seen: seen["counts"]["images"]["processed"] >= images // 8, 120)
@@ -200,7 +199,7 @@ def measure(compose, hosts, images, name, kind, arguments, seconds):
         reader.thread.join()
     took, counts = time.monotonic() - began, reader.seen["counts"]
     require(reader.seen["state"] == "completed", f"{name}: {reader.seen}")
-    stored, distinct = map(int, psql(hosts.one("postgres"), "select count(*) || ' ' || count(distinct sha256) from images").split())
+    stored, distinct = stored_images(hosts.compose)
     read = thumbnails()
     between, requests = gaps(site)
     early = [round(gap) for gap in between if gap < DELAY_MS - TOLERANCE_MS]
@@ -213,12 +212,11 @@ def measure(compose, hosts, images, name, kind, arguments, seconds):
 
 def thumbnails():
     """Fetches the thumbnail of every stored image, which comes from S3. Returns their number."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     seen, cursor = 0, ""
     while cursor is not None:
         page = call(f"{BASE}/images?limit=100{cursor}")
         for image in page["images"]:
-            with opener.open(f"{BASE}/images/{image['id']}/thumbnail", timeout=30) as response:
+            with OPENER.open(f"{BASE}/images/{image['id']}/thumbnail", timeout=30) as response:
                 require(len(response.read()) > 0, f"the thumbnail of {image['id']} is empty")
             seen += 1
         cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None

@@ -17,8 +17,9 @@ use std::sync::LazyLock;
 static LIBRARY: LazyLock<LibHeif> = LazyLock::new(LibHeif::new);
 
 /// Version of the library that the bindings are made for: the Cargo feature `v1_23` of
-/// `libheif-rs`. The library decides by its own version how many fields of `heif_security_limits`
-/// it reads, so a newer one would read past the end of the structure of the bindings.
+/// `libheif-rs`. The bindings copy `heif_security_limits` from the library, with the version number
+/// of the library's structure. From this number, the library concludes how many fields it can read.
+/// A newer library would read past the end of the smaller structure of the bindings.
 const VERSION: [u8; 2] = [1, 23];
 
 /// Side in pixels of the largest HEVC block. AV1's blocks may be twice as large, but its frames
