@@ -105,9 +105,9 @@ pub enum FetchError {
     /// The policy rejected the hop (robots.txt, scope).
     #[error("not allowed: {0}")]
     Refused(Reason),
-    /// The policy postpones the hop (politeness).
+    /// The policy postpones the hop by this time (politeness).
     #[error("the request was postponed by the rate limit of the host")]
-    Postponed(time::OffsetDateTime),
+    Postponed(Duration),
     /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),

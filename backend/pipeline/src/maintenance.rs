@@ -155,7 +155,9 @@ impl Maintenance {
         if !dry_run {
             swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }
-        let before = OffsetDateTime::now_utc() - grace;
+        // Only blobs that are old by both clocks are deleted. A clock that is ahead must not make a
+        // blob look old that is being stored now.
+        let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|error| error.1)?;

@@ -13,7 +13,6 @@ use crate::{Claim, JobState, Queue, QueueError};
 use sqlx::PgConnection;
 use std::collections::HashSet;
 use std::time::Duration;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Rows per statement of a rescue.
@@ -62,7 +61,7 @@ impl Queue {
         self.divide_unsettled(claims, done).await
     }
 
-    /// Records a failed attempt. The job becomes retryable, with backoff or at `retry_at`. It is
+    /// Records a failed attempt. The job becomes retryable, with backoff or after `wait`. It is
     /// discarded if no attempts are left or if `permanent` is set. Returns the new state.
     ///
     /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor
@@ -73,14 +72,14 @@ impl Queue {
         claim: Claim,
         error: &str,
         permanent: bool,
-        retry_at: Option<OffsetDateTime>,
+        wait: Option<Duration>,
     ) -> Result<JobState, QueueError> {
         let state: Option<String> = sqlx::query_scalar(FAIL)
             .bind(claim.id)
             .bind(claim.fence)
             .bind(storable(error))
             .bind(permanent)
-            .bind(retry_at)
+            .bind(wait.map(|wait| wait.as_secs_f64()))
             .bind(self.config.retry_base.as_secs_f64())
             .bind(self.config.retry_max.as_secs_f64())
             .fetch_optional(conn)
@@ -88,10 +87,14 @@ impl Queue {
         state.ok_or(QueueError::Stale(claim.id))?.parse()
     }
 
-    /// Schedules the job again for `until`. The run is not counted as an attempt.
-    pub async fn snooze(&self, claim: Claim, until: OffsetDateTime) -> Result<(), QueueError> {
-        let done =
-            sqlx::query(SNOOZE).bind(claim.id).bind(claim.fence).bind(until).execute(&self.pool).await?;
+    /// Schedules the job again after `wait`. The run is not counted as an attempt.
+    pub async fn snooze(&self, claim: Claim, wait: Duration) -> Result<(), QueueError> {
+        let done = sqlx::query(SNOOZE)
+            .bind(claim.id)
+            .bind(claim.fence)
+            .bind(wait.as_secs_f64())
+            .execute(&self.pool)
+            .await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
@@ -244,8 +247,8 @@ const FAIL: &str = concat!(
 ), back as (
     update jobs
     set state = 'retryable', lease_until = null, last_error = $3, crashes = case when alone then 1 else crashes end,
-        scheduled_at = coalesce($5, clock_timestamp() + make_interval(secs =>
-            least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
+        scheduled_at = clock_timestamp() + make_interval(secs =>
+            coalesce($5, least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
     where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
       and not ($4 or attempt >= max_attempts)
     returning state
@@ -258,7 +261,7 @@ select state::text from filed union all select state::text from back"
 const SNOOZE: &str = "
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
-    attempt = attempt - 1, scheduled_at = $3, crashes = case when alone then 1 else crashes end
+    attempt = attempt - 1, scheduled_at = clock_timestamp() + make_interval(secs => $3), crashes = case when alone then 1 else crashes end
 where id = $1 and fence = $2 and state = 'running'";
 
 const RELEASE: &str = "

@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Post
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
@@ -67,6 +68,14 @@ pub struct Store {
 pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
+    /// Returns the time of the database's clock, which all processes share.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn clock(&self) -> Result<OffsetDateTime, StoreError> {
+        Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool).await?)
+    }
+
     /// Connects to the database. Checks that the version of Postgres is at least 15 and that of
     /// pgvector at least 0.8.4. Retries for up to ten seconds while the server starts.
     ///

@@ -1,8 +1,7 @@
 //! Delays that crawls set for their own collection, between its requests to a host. Delays that
 //! apply to every collection are in [`hosts`](crate::hosts).
-use crate::hosts::{HORIZON_S, PERMIT_EXPIRES_S, PermitOutcome, seconds};
+use crate::hosts::{HORIZON_S, PERMIT_EXPIRES_S, PermitOutcome, duration, seconds};
 use crate::{Store, StoreError};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// The delay that a crawl sets for its collection.
@@ -15,8 +14,8 @@ pub struct OwnDelay {
 }
 
 /// Requests the collection's permit. $1 collection, $2 host, $3 delay in seconds, $4 expiry in
-/// seconds, $5 horizon in seconds. Returns `told_until`: null if the permit was granted, and
-/// otherwise the time at which to try again. Waiting callers get different times, as in `hosts`.
+/// seconds, $5 horizon in seconds. Returns null if the permit was granted, and otherwise the
+/// seconds to wait. Waiting callers get different times, as in `hosts`.
 const ACQUIRE: &str = "
     insert into host_delays as d (collection_id, host_key, next_at, busy_until)
     values ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))
@@ -33,13 +32,12 @@ const ACQUIRE: &str = "
             -- While a request is running, its end is unknown: assume that it ends now.
             select case when d.busy_until > now then greatest(d.next_at, now + make_interval(secs => $3))
                         else d.next_at end as earliest) state)
-    returning told_until";
+    returning extract(epoch from told_until - clock_timestamp())::float8";
 
-/// Ends the collection's permit. $1 collection, $2 host, $3 the time of the next permit, or null
-/// for $4 seconds from now.
+/// Ends the collection's permit. $1 collection, $2 host, $3 seconds until the next permit.
 const FINISH: &str = "
     update host_delays
-    set busy_until = null, next_at = greatest(next_at, coalesce($3, clock_timestamp() + make_interval(secs => $4)))
+    set busy_until = null, next_at = greatest(next_at, clock_timestamp() + make_interval(secs => $3))
     where collection_id = $1 and host_key = $2";
 
 impl Store {
@@ -55,7 +53,7 @@ impl Store {
         own: OwnDelay,
         delay_ms: i64,
     ) -> Result<PermitOutcome, StoreError> {
-        let wait: Option<OffsetDateTime> = sqlx::query_scalar(ACQUIRE)
+        let wait: Option<f64> = sqlx::query_scalar(ACQUIRE)
             .bind(own.collection)
             .bind(host_key)
             .bind(seconds(own.delay_ms))
@@ -63,12 +61,12 @@ impl Store {
             .bind(HORIZON_S)
             .fetch_one(&self.pool)
             .await?;
-        if let Some(until) = wait {
-            return Ok(PermitOutcome::Wait { until });
+        if let Some(wait) = wait {
+            return Ok(PermitOutcome::Wait { wait: duration(wait) });
         }
         let outcome = self.acquire_host_permit(host_key, delay_ms).await?;
-        if let PermitOutcome::Wait { until } = outcome {
-            self.end_collection_permit(host_key, own, Some(until)).await?;
+        if let PermitOutcome::Wait { wait } = outcome {
+            self.end_collection_permit(host_key, own, wait.as_secs_f64()).await?;
         }
         Ok(outcome)
     }
@@ -80,22 +78,16 @@ impl Store {
     /// Fails with the errors of the database. The permit then expires a minute after it was
     /// granted.
     pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
-        self.end_collection_permit(host_key, own, None).await
+        self.end_collection_permit(host_key, own, seconds(own.delay_ms)).await
     }
 
     async fn end_collection_permit(
         &self,
         host_key: &str,
         own: OwnDelay,
-        next: Option<OffsetDateTime>,
+        next_s: f64,
     ) -> Result<(), StoreError> {
-        sqlx::query(FINISH)
-            .bind(own.collection)
-            .bind(host_key)
-            .bind(next)
-            .bind(seconds(own.delay_ms))
-            .execute(&self.pool)
-            .await?;
+        sqlx::query(FINISH).bind(own.collection).bind(host_key).bind(next_s).execute(&self.pool).await?;
         Ok(())
     }
 

@@ -15,7 +15,6 @@
 //! assigned that time (`promised_at`).
 use crate::{Store, StoreError};
 use std::time::Duration;
-use time::OffsetDateTime;
 
 /// The result of a request for a host permit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,10 +25,11 @@ pub enum PermitOutcome {
         /// Identifies the permit.
         token: i64,
     },
-    /// No permit was granted. Try again at the given time.
+    /// No permit was granted. Try again after the given wait.
     Wait {
-        /// The earliest time at which another request is useful.
-        until: OffsetDateTime,
+        /// Time from now until another request is useful. It is a duration, because the clock of
+        /// the caller may differ from the clock of the database.
+        wait: Duration,
     },
 }
 
@@ -43,14 +43,14 @@ pub struct HostPace {
 }
 
 /// The cached robots.txt of a host.
-#[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RobotsRecord {
     /// HTTP status; 0 for a network error.
     pub status: i32,
     /// The body of a 2xx response.
     pub body: Option<Vec<u8>>,
-    /// When it was fetched.
-    pub fetched_at: OffsetDateTime,
+    /// Time since it was fetched.
+    pub age: Duration,
 }
 
 /// Seconds after which an unfinished permit expires.
@@ -63,8 +63,7 @@ const FREE_TOKEN: i64 = 0;
 
 /// Requests a permit. $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A
 /// new host gets a permit immediately. The row is locked before the second half reads the row and
-/// the clock. A null `told_until` in the result means granted.
-/// `told_until` in the result means granted.
+/// the clock. Returns the token and the seconds to wait, or null for a granted permit.
 const ACQUIRE_PERMIT: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
     -- Not from 1 on: hosts are pruned, and a token is never given twice.
@@ -92,14 +91,14 @@ const ACQUIRE_PERMIT: &str = "
                              and h.cursor_at + make_interval(secs => $2) <= earliest + make_interval(secs => $4)
                             then greatest(earliest, h.cursor_at + make_interval(secs => $2))
                             else earliest end as slot) spread)
-    returning last_token, told_until";
+    returning last_token, extract(epoch from told_until - clock_timestamp())::float8";
 
-/// Ends a permit. $1 host, $2 token, $3 delay in seconds, $4 pause until, $5 and $6 the pace (null:
+/// Ends a permit. $1 host, $2 token, $3 delay and $4 pause in seconds, $5 and $6 the pace (null:
 /// unchanged). A late call with an expired permit still updates the time of the last request, but
 /// it cannot end another caller's permit.
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
-    select $1, now + make_interval(secs => $3), $4, now, coalesce($5, 0), coalesce($6, 0)
+    select $1, now + make_interval(secs => $3), now + make_interval(secs => $4), now, coalesce($5, 0), coalesce($6, 0)
     -- One look at the clock: two would differ, and the two ways to the next permit with them.
     from (select clock_timestamp() as now) clock
     on conflict (host_key) do update set
@@ -109,7 +108,7 @@ const FINISH_REQUEST: &str = "
         grant_token = case when h.grant_token = $2 then null else h.grant_token end,
         granted_at = case when h.grant_token = $2 then null else h.granted_at end,
         next_at = greatest(h.next_at, excluded.next_at),
-        not_before = greatest(h.not_before, $4)";
+        not_before = greatest(h.not_before, excluded.not_before)";
 
 impl Store {
     /// Requests a permit for the host, at least `delay_ms` after the end of the previous request.
@@ -125,7 +124,7 @@ impl Store {
         if delay_ms <= 0 {
             return self.acquire_undelayed_permit(host_key).await;
         }
-        let (token, wait): (i64, Option<OffsetDateTime>) = sqlx::query_as(ACQUIRE_PERMIT)
+        let (token, wait): (i64, Option<f64>) = sqlx::query_as(ACQUIRE_PERMIT)
             .bind(host_key)
             .bind(seconds(delay_ms))
             .bind(PERMIT_EXPIRES_S)
@@ -134,20 +133,24 @@ impl Store {
             .await?;
         Ok(match wait {
             None => PermitOutcome::Granted { token },
-            Some(until) => PermitOutcome::Wait { until },
+            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
         })
     }
 
     /// Grants a permit without a delay. Such permits exclude no other permits, so no row is
     /// written. Only a pause is respected.
     async fn acquire_undelayed_permit(&self, host_key: &str) -> Result<PermitOutcome, StoreError> {
-        let pause: Option<OffsetDateTime> = sqlx::query_scalar(
-            "select not_before from hosts where host_key = $1 and not_before > clock_timestamp()",
+        let pause: Option<f64> = sqlx::query_scalar(
+            "select extract(epoch from not_before - clock_timestamp())::float8 from hosts
+             where host_key = $1 and not_before > clock_timestamp()",
         )
         .bind(host_key)
         .fetch_optional(&self.pool)
         .await?;
-        Ok(pause.map_or(PermitOutcome::Granted { token: FREE_TOKEN }, |until| PermitOutcome::Wait { until }))
+        Ok(match pause {
+            None => PermitOutcome::Granted { token: FREE_TOKEN },
+            Some(wait) => PermitOutcome::Wait { wait: duration(wait) },
+        })
     }
 
     /// Returns the host's pace. A host that was never requested has the default pace.
@@ -159,24 +162,24 @@ impl Store {
         Ok(found.unwrap_or_default())
     }
 
-    /// Ends a permit. The next one is granted after `delay_ms` (database clock), or at `not_before`
-    /// if that is later (Retry-After). `pace` is the host's new pace; `None` leaves it unchanged.
+    /// Ends a permit. The next one is granted after `delay_ms`, or after `pause` if that is longer
+    /// (Retry-After). `pace` is the host's new pace; `None` leaves it unchanged.
     pub async fn finish_request(
         &self,
         host_key: &str,
         token: i64,
         delay_ms: i64,
-        not_before: Option<OffsetDateTime>,
+        pause: Option<Duration>,
         pace: Option<HostPace>,
     ) -> Result<(), StoreError> {
-        if token == FREE_TOKEN && delay_ms <= 0 && not_before.is_none() && pace.is_none() {
+        if token == FREE_TOKEN && delay_ms <= 0 && pause.is_none() && pace.is_none() {
             return Ok(());
         }
         sqlx::query(FINISH_REQUEST)
             .bind(host_key)
             .bind(token)
             .bind(seconds(delay_ms))
-            .bind(not_before)
+            .bind(pause.map(|pause| pause.as_secs_f64()))
             .bind(pace.map(|pace| pace.pace_ms))
             .bind(pace.map(|pace| pace.refusals))
             .execute(&self.pool)
@@ -186,13 +189,14 @@ impl Store {
 
     /// Returns the cached robots.txt, regardless of its age.
     pub async fn robots(&self, host_key: &str) -> Result<Option<RobotsRecord>, StoreError> {
-        Ok(sqlx::query_as(
-            "select robots_status as status, robots_body as body, robots_fetched_at as fetched_at
+        let found: Option<(i32, Option<Vec<u8>>, f64)> = sqlx::query_as(
+            "select robots_status, robots_body, extract(epoch from clock_timestamp() - robots_fetched_at)::float8
              from hosts where host_key = $1 and robots_fetched_at is not null",
         )
         .bind(host_key)
         .fetch_optional(&self.pool)
-        .await?)
+        .await?;
+        Ok(found.map(|(status, body, age)| RobotsRecord { status, body, age: duration(age) }))
     }
 
     /// Claims the fetch of robots.txt, for `lease` or until [`Self::put_robots`] or
@@ -225,15 +229,17 @@ impl Store {
     pub async fn put_robots(&self, host_key: &str, record: &RobotsRecord) -> Result<(), StoreError> {
         sqlx::query(
             "insert into hosts as h (host_key, robots_status, robots_body, robots_fetched_at, finished_at)
-             values ($1, $2, $3, $4, clock_timestamp())
-             on conflict (host_key) do update set robots_status = $2, robots_body = $3, robots_fetched_at = $4,
-                 robots_asked_until = null, finished_at = clock_timestamp()
-             where h.robots_fetched_at is null or h.robots_fetched_at <= $4",
+             select $1, $2, $3, now - make_interval(secs => $4), now
+             from (select clock_timestamp() as now) clock
+             on conflict (host_key) do update set robots_status = $2, robots_body = $3,
+                 robots_fetched_at = excluded.robots_fetched_at, robots_asked_until = null,
+                 finished_at = excluded.finished_at
+             where h.robots_fetched_at is null or h.robots_fetched_at <= excluded.robots_fetched_at",
         )
         .bind(host_key)
         .bind(record.status)
         .bind(&record.body)
-        .bind(record.fetched_at)
+        .bind(record.age.as_secs_f64())
         .execute(&self.pool)
         .await?;
         Ok(())
@@ -284,6 +290,11 @@ const PRUNE: &str = "
 
 /// Maximum delay that is respected: one hour.
 const MAX_DELAY_MS: i64 = 3_600_000;
+
+/// Converts seconds that the database computed. A time that has passed in the meantime is zero.
+pub(crate) fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
+}
 
 pub(crate) fn seconds(delay_ms: i64) -> f64 {
     delay_ms.clamp(0, MAX_DELAY_MS) as f64 / 1000.0

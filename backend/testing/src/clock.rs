@@ -1,13 +1,14 @@
-//! A database whose clock a simulation controls.
+//! Databases whose clock differs from the clock of the machine: simulated ([`VirtualClock`]) or
+//! shifted ([`TestDatabase::with_clock_shifted`]).
 //!
 //! The functions `now()`, `clock_timestamp()` and `statement_timestamp()` are replaced by functions
-//! in a schema that is searched before the system's schema. They return the configured time. The
-//! product's statements therefore run unchanged, with real tables, locks and plans, but at a
-//! simulated time. Internal tasks of the database (vacuum, timeouts of connections) use the real
-//! clock.
+//! in a schema that is searched before the system's schema. They return the other time. The
+//! product's statements therefore run unchanged, with real tables, locks and plans, but at another
+//! time. Expressions that already exist, such as column defaults, and internal tasks of the
+//! database (vacuum, timeouts of connections) use the real clock.
 use crate::TestDatabase;
-use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool};
 use time::OffsetDateTime;
 
 /// A pool with one connection, in which the current time is the last one that was set.
@@ -16,8 +17,7 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// Installs a virtual clock in a database. Expressions that already exist, such as column
-    /// defaults, still use the real clock.
+    /// Installs a virtual clock in a database.
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
         for function in [
@@ -63,5 +63,31 @@ impl VirtualClock {
             .execute(&self.pool)
             .await
             .expect("the clock is set");
+    }
+}
+
+impl TestDatabase {
+    /// Creates a database with the current schema whose clock runs ahead of the machine's clock by
+    /// this number of seconds, or behind it if the number is negative.
+    pub async fn with_clock_shifted(seconds: i64) -> Self {
+        let database = Self::create().await;
+        database.execute("create schema shifted_time").await;
+        for function in ["now", "statement_timestamp", "clock_timestamp"] {
+            let volatility = if function == "clock_timestamp" { "volatile" } else { "stable" };
+            let sql = format!(
+                "create function shifted_time.{function}() returns timestamptz language sql {volatility}
+                 return pg_catalog.{function}() + interval '{seconds} seconds'"
+            );
+            sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.expect("the function is created");
+        }
+        sqlx::query(
+            "do $$ begin execute format(
+                 'alter database %I set search_path = shifted_time, public, pg_catalog', current_database());
+             end $$",
+        )
+        .execute(database.pool())
+        .await
+        .expect("the search path is set");
+        database.reconnected().await
     }
 }

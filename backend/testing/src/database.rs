@@ -35,12 +35,15 @@ impl TestDatabase {
         let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
         let sql = format!("create database {name} template {template}");
         sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("the database can be made");
-        let pool = PgPoolOptions::new()
-            .max_connections(12)
-            .connect_with(server.clone().database(&name))
-            .await
-            .expect("the database answers");
+        let pool = connect(&server, &name).await;
         Self { name, server, pool }
+    }
+
+    /// Replaces the pool, so that its connections use the current settings of the database.
+    pub(crate) async fn reconnected(mut self) -> Self {
+        self.pool.close().await;
+        self.pool = connect(&self.server, &self.name).await;
+        self
     }
 
     /// Opens a new connection outside the pool.
@@ -101,6 +104,14 @@ impl TestDatabase {
         url.set_path(&self.name);
         url.to_string()
     }
+}
+
+async fn connect(server: &PgConnectOptions, name: &str) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(12)
+        .connect_with(server.clone().database(name))
+        .await
+        .expect("the database answers")
 }
 
 /// A lock on the table `faces`, held by a separate connection.

@@ -9,6 +9,7 @@ use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
@@ -270,16 +271,22 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
 }
 
 /// Parses `Retry-After` in both forms (RFC 9110 10.2.3) as a duration from now, at most
-/// [`MAX_RETRY_AFTER`].
+/// [`MAX_RETRY_AFTER`]. A date is compared with the response's own `Date`, because the clocks of
+/// the server and of this process may differ, and only without one with the clock of this process.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = header_text(headers.get(header::RETRY_AFTER)?);
     if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         // A number that does not fit into a u64 is treated as the maximum.
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
-    // An IMF-fixdate is also a valid RFC 2822 date.
-    let at = time::OffsetDateTime::parse(&text, &time::format_description::well_known::Rfc2822).ok()?;
-    let wait = at - time::OffsetDateTime::now_utc();
+    let at = http_date(&text)?;
+    let sent = headers.get(header::DATE).and_then(|date| http_date(&header_text(date)));
+    let wait = at - sent.unwrap_or_else(OffsetDateTime::now_utc);
     // A date in the past means no wait.
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
+}
+
+/// Parses a date of HTTP. An IMF-fixdate is also a valid RFC 2822 date.
+fn http_date(text: &str) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(text, &time::format_description::well_known::Rfc2822).ok()
 }

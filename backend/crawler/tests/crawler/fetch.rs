@@ -291,6 +291,14 @@ async fn statuses_and_retry_after() {
     let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
     let answer = |Path((status, form)): Path<(u16, String)>| async move {
         let value = match form.as_str() {
+            // The clock of this server differs by decades.
+            "server" => {
+                let dates = [
+                    (header::DATE, "Sun, 06 Nov 1994 08:49:37 GMT"),
+                    (header::RETRY_AFTER, "Sun, 06 Nov 1994 08:51:37 GMT"),
+                ];
+                return (StatusCode::from_u16(status).unwrap(), dates).into_response();
+            }
             "none" => return StatusCode::from_u16(status).unwrap().into_response(),
             "date" => date,
             "past" => "Sun, 06 Nov 1994 08:49:37 GMT".into(),
@@ -315,6 +323,7 @@ async fn statuses_and_retry_after() {
     assert_eq!(wait("/503/-5").await, None);
     assert_eq!(wait("/503/past").await, Some(0));
     assert_eq!(wait("/503/99999999999999999999999").await, Some(86_400));
+    assert_eq!(wait("/503/server").await, Some(120));
     let from_date = wait("/503/date").await.unwrap();
     assert!((3000..=3600).contains(&from_date), "{from_date}");
 

@@ -164,12 +164,11 @@ impl Simulation {
             let host = self.sites[request.site].host;
             let answer = answer(host, request.nth);
             let (delay, pause, pace) = self.pace(host, answer).await;
-            let not_before = pause.map(|pause| BEGIN + self.now + pause);
             // The store accepts whole milliseconds.
             let millis = delay.as_millis() as i64;
             let delay = Duration::from_millis(millis.unsigned_abs());
             let name = key(host);
-            let ended = self.store.finish_request(&name, request.token, millis, not_before, Some(pace));
+            let ended = self.store.finish_request(&name, request.token, millis, pause, Some(pace));
             ended.await.expect("end a request");
             self.ledger.ended(request.site, host, self.now, delay, pause);
             let process = &mut self.processes[request.process];
@@ -194,8 +193,8 @@ impl Simulation {
                 }
                 _ => {
                     let mut tx = self.store.begin().await.expect("begin a transaction");
-                    let at = pause.map(|pause| BEGIN + self.now + pause);
-                    let failed = process.queue.fail(tx.conn(), request.claim, "no answer", false, at).await;
+                    let failed =
+                        process.queue.fail(tx.conn(), request.claim, "no answer", false, pause).await;
                     tx.commit().await.expect("commit");
                     if failed.expect("fail a job") == queue::JobState::Discarded {
                         self.ledger.outcome(request.site, Outcome::GivenUp, self.now);
@@ -283,9 +282,9 @@ impl Simulation {
             .await
             .expect("acquire a permit")
         {
-            PermitOutcome::Wait { until } => {
+            PermitOutcome::Wait { wait } => {
                 self.ledger.waits();
-                self.processes[process].queue.snooze(job.claim, until).await.expect("snooze a job");
+                self.processes[process].queue.snooze(job.claim, wait).await.expect("snooze a job");
             }
             PermitOutcome::Granted { token } => {
                 let nth = self.ledger.began(site, host, self.now);

@@ -4,8 +4,8 @@
 use crate::cluster::{ClusterError, Step, scope_of, step};
 use crate::domain::jobs::{self, ClusterJob};
 use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use std::time::Duration;
 use store::{Store, StoreError};
-use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -60,7 +60,7 @@ impl ClusterCollection {
             if cancel.is_cancelled() {
                 // Every finished step is stored, so the next claim continues with the remaining
                 // faces.
-                return Ok(Outcome::Snooze(OffsetDateTime::now_utc()));
+                return Ok(Outcome::Snooze(Duration::ZERO));
             }
             match step(&self.store, &run, after).await? {
                 Step::Done(last) => after = last,

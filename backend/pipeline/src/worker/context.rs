@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::{Store, StoreError, retried};
-use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
@@ -111,7 +110,7 @@ impl Context {
             // The crawl has been cancelled, so no result would be stored.
             () = self.until_cancelled(crawl) => return Outcome::Stale,
             // The claim is lost or will be released. Snoozing a lost claim is a no-op.
-            () = cancel.cancelled() => return Outcome::Snooze(OffsetDateTime::now_utc()),
+            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
         };
         match self.handle_error(job, crawl, row, error).await {
             Ok(outcome) => outcome,
@@ -131,10 +130,10 @@ impl Context {
         match error {
             JobError::Stale => Ok(Outcome::Stale),
             JobError::Gone => Ok(Outcome::Done),
-            JobError::Later(until) => Ok(Outcome::Snooze(until)),
-            JobError::Retry { reason, detail, at } if job.attempt < job.max_attempts => {
+            JobError::Later(wait) => Ok(Outcome::Snooze(wait)),
+            JobError::Retry { reason, detail, wait } if job.attempt < job.max_attempts => {
                 metrics::counter!("facecrawl_crawl_retries_total", "reason" => reason.code()).increment(1);
-                Ok(Outcome::Retry(format!("{reason}: {detail}"), at))
+                Ok(Outcome::Retry(format!("{reason}: {detail}"), wait))
             }
             JobError::Retry { reason, detail, .. } => {
                 let end =
@@ -187,7 +186,7 @@ impl Context {
         match view.crawl.state {
             CrawlState::Running => Ok(view),
             // The group is held, so the job runs again after the crawl is resumed.
-            CrawlState::Paused => Err(JobError::Later(OffsetDateTime::now_utc() + CRAWL_TTL)),
+            CrawlState::Paused => Err(JobError::Later(CRAWL_TTL)),
             _ => Err(JobError::Gone),
         }
     }

@@ -9,7 +9,6 @@ use serde_json::json;
 use std::time::Duration;
 use store::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
-use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -90,12 +89,12 @@ impl Handler for EraseCollection {
         }
         loop {
             if cancel.is_cancelled() {
-                return Outcome::Snooze(OffsetDateTime::now_utc());
+                return Outcome::Snooze(Duration::ZERO);
             }
             match self.piece(collection).await {
                 Ok(Piece::Last) => break,
                 Ok(Piece::Some) => {}
-                Ok(Piece::Stuck) => return Outcome::Snooze(OffsetDateTime::now_utc() + RETRY_WAIT),
+                Ok(Piece::Stuck) => return Outcome::Snooze(RETRY_WAIT),
                 Err(error) => return Outcome::Retry(error.to_string(), None),
             }
         }

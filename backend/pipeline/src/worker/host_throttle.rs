@@ -10,15 +10,17 @@ use crawler::FetchError;
 use crawler::pace::{Bounds, Outcome, Pace};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::host_delays::OwnDelay;
 use store::hosts::{HostPace, PermitOutcome};
 use store::{Store, retried};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Maximum delay that a slow host's response time can cause.
 const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
+/// Minimum wait before the next request for a permit, so that a job does not query the database in
+/// a tight loop.
+const MIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
 /// take as long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
@@ -93,13 +95,13 @@ impl HostThrottle {
     /// Acquires a permit, and waits for it if the wait is short.
     ///
     /// # Errors
-    /// Fails with [`FetchError::Postponed`], which contains the time of the next useful attempt.
+    /// Fails with [`FetchError::Postponed`], which contains the wait before the next useful
+    /// attempt.
     pub(super) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
-        let too_many = |wait| FetchError::Postponed(OffsetDateTime::now_utc() + wait);
         let concurrency = if delay.least.is_zero() {
-            Some(self.concurrency.acquire(host).map_err(too_many)?)
+            Some(self.concurrency.acquire(host).map_err(FetchError::Postponed)?)
         } else {
             None
         };
@@ -108,30 +110,27 @@ impl HostThrottle {
     }
 
     async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
-        let deadline = OffsetDateTime::now_utc() + self.config.patience;
+        let deadline = Instant::now() + self.config.patience;
         loop {
             let shared = millis(delay.shared);
             let turn = match delay.own {
                 Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
                 None => self.store.acquire_host_permit(host, shared).await,
             };
-            let until = match turn.map_err(|error| self.database_failed(&error))? {
+            let wait = match turn.map_err(|error| self.database_failed(&error))? {
                 PermitOutcome::Granted { token } => return Ok(token),
-                PermitOutcome::Wait { until } if until > deadline => {
-                    return Err(FetchError::Postponed(until));
-                }
-                PermitOutcome::Wait { until } => until,
+                PermitOutcome::Wait { wait } => wait.max(MIN_WAIT),
             };
-            // The clocks of two machines differ, so always wait a short time.
-            let wait = Duration::try_from(until - OffsetDateTime::now_utc()).unwrap_or_default();
-            let wait = wait.max(Duration::from_millis(1));
+            if Instant::now() + wait > deadline {
+                return Err(FetchError::Postponed(wait));
+            }
             if wait <= SHORT_WAIT {
                 tokio::time::sleep(wait).await;
                 continue;
             }
             // One job waits here, so that the host's next permit is used. The others return to the
             // queue, so that jobs of other hosts can run.
-            let Some(_slot) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(until)) };
+            let Some(_slot) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(wait)) };
             tokio::time::sleep(wait).await;
         }
     }
@@ -179,11 +178,11 @@ impl HostThrottle {
                 pace = Some(new);
             }
         }
-        let not_before = pause.map(|wait| OffsetDateTime::now_utc() + wait.min(self.config.longest_delay));
+        let pause = pause.map(|wait| wait.min(self.config.longest_delay));
         // Repeating the call only moves the time of the host's next permit by the time between the
         // two calls.
         let ended = retried("finish_request", || {
-            self.store.finish_request(&permit.host, permit.token, millis(delay), not_before, pace)
+            self.store.finish_request(&permit.host, permit.token, millis(delay), pause, pace)
         })
         .await;
         if let Err(error) = ended {
@@ -216,7 +215,7 @@ impl HostThrottle {
 
     fn database_failed(&self, error: &store::StoreError) -> FetchError {
         tracing::error!(%error, "failed to acquire host permit");
-        FetchError::Postponed(OffsetDateTime::now_utc() + DATABASE_PAUSE)
+        FetchError::Postponed(DATABASE_PAUSE)
     }
 }
 

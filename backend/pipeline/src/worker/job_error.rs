@@ -10,7 +10,6 @@ use inference::RunError;
 use queue::QueueError;
 use std::time::Duration;
 use store::StoreError;
-use time::OffsetDateTime;
 
 /// Maximum wait that a host's `Retry-After` can cause for one URL.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -22,9 +21,9 @@ pub(crate) enum JobError {
     Final { state: Unprocessed, reason: Reason, detail: String, status: Option<u16> },
     /// A transient error. Another attempt may succeed. After the last attempt the row is settled as
     /// failed.
-    Retry { reason: Reason, detail: String, at: Option<OffsetDateTime> },
-    /// The job cannot run now. It runs later, and this run is not counted as an attempt.
-    Later(OffsetDateTime),
+    Retry { reason: Reason, detail: String, wait: Option<Duration> },
+    /// The job cannot run now. It runs after this wait, and this run is not counted as an attempt.
+    Later(Duration),
     /// The claim was lost, and everything was rolled back.
     Stale,
     /// The crawl has ended or was deleted with its rows.
@@ -47,19 +46,18 @@ impl JobError {
     /// robots.txt could not be fetched.
     pub(crate) fn of_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (reason, detail) = (error.reason(), error.to_string());
-        let now = OffsetDateTime::now_utc();
         match error {
-            FetchError::Postponed(until) => Self::Later(until),
+            FetchError::Postponed(wait) => Self::Later(wait),
             FetchError::Refused(Reason::RobotsUnavailable) => {
                 let detail =
                     "the robots.txt of the host is unavailable, so no request to the host is allowed".into();
-                Self::Retry { reason, detail, at: Some(now + robots_retry) }
+                Self::Retry { reason, detail, wait: Some(robots_retry) }
             }
             FetchError::Status { retry_after, .. } if error.is_transient() => {
-                let at = retry_after.map(|wait| now + wait.min(MAX_RETRY_AFTER));
-                Self::Retry { reason, detail, at }
+                let wait = retry_after.map(|wait| wait.min(MAX_RETRY_AFTER));
+                Self::Retry { reason, detail, wait }
             }
-            _ if error.is_transient() => Self::Retry { reason, detail, at: None },
+            _ if error.is_transient() => Self::Retry { reason, detail, wait: None },
             FetchError::Status { status, .. } => {
                 Self::Final { state: Unprocessed::Failed, reason, detail, status: Some(status) }
             }
@@ -73,7 +71,7 @@ impl JobError {
 
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
-        Self::Retry { reason: Reason::StoreFailure, detail: error.to_string(), at: None }
+        Self::Retry { reason: Reason::StoreFailure, detail: error.to_string(), wait: None }
     }
 }
 
@@ -81,7 +79,7 @@ impl From<QueueError> for JobError {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Stale(_) => Self::Stale,
-            error => Self::Retry { reason: Reason::QueueFailure, detail: error.to_string(), at: None },
+            error => Self::Retry { reason: Reason::QueueFailure, detail: error.to_string(), wait: None },
         }
     }
 }
@@ -102,13 +100,12 @@ impl From<IngestError> for JobError {
             IngestError::Queue(error) => return error.into(),
             IngestError::Analyze(error) => error,
         };
-        let now = OffsetDateTime::now_utc();
         match error {
-            AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(now + retry_after),
-            AnalyzeError::Exhausted(error) => Self::Later(now + error.retry_after),
-            AnalyzeError::Run(RunError::Stopped) => Self::Later(now),
+            AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(retry_after),
+            AnalyzeError::Exhausted(error) => Self::Later(error.retry_after),
+            AnalyzeError::Run(RunError::Stopped) => Self::Later(Duration::ZERO),
             AnalyzeError::Run(_) => {
-                Self::Retry { reason: error.reason(), detail: error.to_string(), at: None }
+                Self::Retry { reason: error.reason(), detail: error.to_string(), wait: None }
             }
             error => {
                 let (state, reason) = (error.state(), error.reason());
@@ -134,10 +131,10 @@ mod tests {
             missing,
             JobError::Final { state: Unprocessed::Failed, reason: Reason::Http(404), status: Some(404), .. }
         ));
-        let wait = Duration::from_secs(120);
-        let busy = of(FetchError::Status { status: 503, retry_after: Some(wait) });
-        let JobError::Retry { at: Some(at), .. } = busy else { panic!("{busy:?}") };
-        assert!(at > OffsetDateTime::now_utc() + Duration::from_secs(60));
+        let asked = Duration::from_secs(120);
+        let busy = of(FetchError::Status { status: 503, retry_after: Some(asked) });
+        let JobError::Retry { wait, .. } = busy else { panic!("{busy:?}") };
+        assert_eq!(wait, Some(asked));
     }
 
     #[test]

@@ -10,10 +10,9 @@ use domain::Reason;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::hosts::RobotsRecord;
 use store::{Store, StoreError};
-use time::OffsetDateTime;
 use url::Url;
 
 /// Maximum time for which a network error is cached. Requests for other URLs of the host reveal its
@@ -46,7 +45,7 @@ pub(super) struct RobotsCache {
 #[derive(Clone)]
 struct Entry {
     answer: Answer,
-    until: OffsetDateTime,
+    until: Instant,
     /// The part of the cache's bytes that this entry uses.
     _share: Arc<Share>,
 }
@@ -96,10 +95,9 @@ impl RobotsCache {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
         let patience = self.config.patience;
-        let mut entry = tokio::time::timeout(patience, slot.lock())
-            .await
-            .map_err(|_| FetchError::Postponed(OffsetDateTime::now_utc() + patience))?;
-        let now = OffsetDateTime::now_utc();
+        let mut entry =
+            tokio::time::timeout(patience, slot.lock()).await.map_err(|_| FetchError::Postponed(patience))?;
+        let now = Instant::now();
         if let Some(known) = entry.as_ref().filter(|known| known.until > now) {
             return known.answer.rules();
         }
@@ -123,9 +121,8 @@ impl RobotsCache {
 
     /// Returns the stored robots.txt of any process, unless it is too old.
     async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
-        let now = OffsetDateTime::now_utc();
         let stored = self.store.robots(host).await.map_err(database_failed)?;
-        Ok(stored.filter(|record| record.fetched_at + self.ttl(record.status) > now))
+        Ok(stored.filter(|record| record.age < self.ttl(record.status)))
     }
 
     /// Fetches robots.txt while no other process fetches it, because the host's delay is unknown
@@ -138,7 +135,7 @@ impl RobotsCache {
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
         let claimed = self.store.claim_robots(host, CLAIM).await;
         if !claimed.map_err(|error| (database_failed(error), None))? {
-            return Err((FetchError::Postponed(OffsetDateTime::now_utc() + CLAIM_RECHECK), None));
+            return Err((FetchError::Postponed(CLAIM_RECHECK), None));
         }
         // Another process may just have stored it.
         if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
@@ -176,11 +173,8 @@ impl RobotsCache {
             permit_guard: PermitGuard::new(self.throttle.clone()),
         };
         let fetched = self.fetcher.fetch(Request::new(robots_url, Kind::Robots), &hops).await;
-        let record = |status: u16, body| RobotsRecord {
-            status: i32::from(status),
-            body,
-            fetched_at: OffsetDateTime::now_utc(),
-        };
+        let record =
+            |status: u16, body| RobotsRecord { status: i32::from(status), body, age: Duration::ZERO };
         match fetched {
             Ok(answer) => Ok(record(answer.status, Some(answer.body.to_vec()))),
             Err(FetchError::Status { status, .. }) => Ok(record(status, None)),
@@ -202,7 +196,7 @@ impl RobotsCache {
     }
 
     async fn entry(&self, record: RobotsRecord) -> Entry {
-        let until = record.fetched_at + self.ttl(record.status);
+        let left = self.ttl(record.status).saturating_sub(record.age);
         let (answer, bytes) = match record.status {
             0 => (Answer::Unreachable, 0),
             429 | 500.. => (Answer::Unavailable, 0),
@@ -228,7 +222,7 @@ impl RobotsCache {
             }
         };
         let share = Arc::new(Share::of(bytes, &self.bytes));
-        Entry { answer, until: until.min(OffsetDateTime::now_utc() + MEMORY_TTL), _share: share }
+        Entry { answer, until: Instant::now() + left.min(MEMORY_TTL), _share: share }
     }
 
     fn ttl(&self, status: i32) -> Duration {
@@ -253,7 +247,7 @@ impl RobotsCache {
 
 fn database_failed(error: StoreError) -> FetchError {
     tracing::error!(%error, "failed to read robots.txt from the database");
-    FetchError::Postponed(OffsetDateTime::now_utc() + NETWORK_TTL)
+    FetchError::Postponed(NETWORK_TTL)
 }
 
 impl Answer {

@@ -6,7 +6,6 @@ use domain::Reason;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use time::OffsetDateTime;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
@@ -53,7 +52,7 @@ impl SitemapPermits {
             return Ok(None);
         }
         let permit = self.fetching.try_acquire();
-        permit.map(Some).map_err(|_| JobError::Later(OffsetDateTime::now_utc() + RETRY_WAIT))
+        permit.map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
     }
 
     /// Remembers that the page's sitemap is large.

@@ -51,7 +51,7 @@ impl DeliverWebhook {
         let host = crawler::urls::host_key(&url);
         let _permit = match self.deliveries.acquire(&host, crawl.collection_id, job.attempt <= 1) {
             Ok(permit) => permit,
-            Err(wait) => return Outcome::Snooze(OffsetDateTime::now_utc() + wait),
+            Err(wait) => return Outcome::Snooze(wait),
         };
         let Some(secret) = &self.secret else {
             return self.retry_later(job, "WEBHOOK_SECRET is not set on this worker".into());
@@ -90,7 +90,7 @@ impl DeliverWebhook {
     fn retry_later(&self, job: &ClaimedJob, why: String) -> Outcome {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
         let wait = self.retry.saturating_mul(tripled).min(MAX_WAIT);
-        Outcome::Retry(why, Some(OffsetDateTime::now_utc() + wait))
+        Outcome::Retry(why, Some(wait))
     }
 }
 
@@ -112,7 +112,7 @@ impl Handler for DeliverWebhook {
                 metrics::counter!("facecrawl_webhook_deliveries_total", "outcome" => label).increment(1);
                 outcome
             }
-            () = cancel.cancelled() => Outcome::Snooze(OffsetDateTime::now_utc()),
+            () = cancel.cancelled() => Outcome::Snooze(Duration::ZERO),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod analyze;
 mod claims;
+mod clocks;
 mod control;
 mod crawl;
 mod duplicates;

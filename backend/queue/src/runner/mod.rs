@@ -19,7 +19,6 @@ use slots::Slots;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -34,12 +33,12 @@ pub enum Outcome {
     Settled,
     /// The job succeeded; the runner completes it in a batch.
     Done,
-    /// The job failed with this message; it is retried with backoff, or at the given time.
-    Retry(String, Option<OffsetDateTime>),
+    /// The job failed with this message; it is retried with backoff, or after this wait.
+    Retry(String, Option<Duration>),
     /// The job failed permanently.
     Discard(String),
-    /// The job runs again at this time. The run is not counted as an attempt.
-    Snooze(OffsetDateTime),
+    /// The job runs again after this wait. The run is not counted as an attempt.
+    Snooze(Duration),
     /// The claim was lost; there is nothing to settle.
     Stale,
 }

@@ -100,7 +100,7 @@ async fn wait_until_alone(
     job: &ClaimedJob,
     cancel: &CancellationToken,
 ) -> Result<(), Outcome> {
-    let back = || Outcome::Snooze(time::OffsetDateTime::now_utc());
+    let back = || Outcome::Snooze(Duration::ZERO);
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
     telemetry::alone(&job.kind);
     tokio::select! {
@@ -141,9 +141,9 @@ async fn settle(
         Outcome::Retry(..) | Outcome::Snooze(_) if forced => {
             retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
-        Outcome::Retry(error, at) => {
+        Outcome::Retry(error, wait) => {
             tracing::warn!(job = %claim.id, kind, error, "job failed");
-            let state = retry_while_leased(shared, claim, || fail(shared, claim, &error, false, at)).await;
+            let state = retry_while_leased(shared, claim, || fail(shared, claim, &error, false, wait)).await;
             state.map(JobState::as_str)
         }
         Outcome::Discard(error) => {
@@ -152,8 +152,8 @@ async fn settle(
                 .await
                 .map(JobState::as_str)
         }
-        Outcome::Snooze(until) => {
-            retry_while_leased(shared, claim, || shared.queue.snooze(claim, until)).await.map(|()| "snoozed")
+        Outcome::Snooze(wait) => {
+            retry_while_leased(shared, claim, || shared.queue.snooze(claim, wait)).await.map(|()| "snoozed")
         }
     };
     match ended {
@@ -179,10 +179,10 @@ async fn fail(
     claim: Claim,
     error: &str,
     permanent: bool,
-    at: Option<time::OffsetDateTime>,
+    wait: Option<Duration>,
 ) -> Result<JobState, QueueError> {
     let mut tx = shared.queue.pool.begin().await?;
-    let state = shared.queue.fail(&mut tx, claim, error, permanent, at).await?;
+    let state = shared.queue.fail(&mut tx, claim, error, permanent, wait).await?;
     tx.commit().await?;
     Ok(state)
 }

@@ -3,6 +3,7 @@ use queue::{Claim, ClaimedJob, Config, Enqueued, JobRow, JobState, NewJob, Queue
 use serde_json::json;
 use std::time::Duration;
 use testing::TestDatabase;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Time limit for an event. Reached only when a test fails.
@@ -22,6 +23,11 @@ impl Bench {
     pub(crate) async fn with(config: Config) -> Self {
         let db = TestDatabase::create().await;
         Self { queue: Queue::new(db.pool().clone(), config), db }
+    }
+
+    /// Returns the time of the database's clock.
+    pub(crate) async fn clock(&self) -> OffsetDateTime {
+        sqlx::query_scalar("select clock_timestamp()").fetch_one(self.db.pool()).await.unwrap()
     }
 
     /// Enqueues jobs in a separate transaction.

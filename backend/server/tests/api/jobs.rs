@@ -3,7 +3,6 @@ use crate::support::{App, Options, field, json_of, ok, problem};
 use queue::NewJob;
 use reqwest::StatusCode;
 use serde_json::json;
-use time::OffsetDateTime;
 
 #[tokio::test]
 async fn discarded_jobs_are_listed_and_given_a_new_life() {
@@ -21,7 +20,7 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
 
     let claimed = queue.claim(&["scan_image".to_owned()], 1, "test").await.unwrap();
     let mut tx = app.state.services.store.begin().await.unwrap();
-    queue.fail(tx.conn(), claimed[0].claim, "the disk is full", true, None::<OffsetDateTime>).await.unwrap();
+    queue.fail(tx.conn(), claimed[0].claim, "the disk is full", true, None).await.unwrap();
     tx.commit().await.unwrap();
     let listed = app.get_ok("/jobs").await;
     let job = &listed["jobs"][0];

@@ -25,7 +25,7 @@ async fn collections(store: &Store) -> [OwnDelay; 2] {
 }
 
 async fn clock(store: &Store) -> OffsetDateTime {
-    sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
+    store.clock().await.unwrap()
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
@@ -33,21 +33,17 @@ async fn granted(store: &Store, own: OwnDelay) -> i64 {
     loop {
         match store.acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
             PermitOutcome::Granted { token } => return token,
-            PermitOutcome::Wait { until } => {
-                let wait = until - clock(store).await;
-                assert!(
-                    wait < time::Duration::seconds(30),
-                    "the delay of another collection applies: {wait}"
-                );
-                tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
+            PermitOutcome::Wait { wait } => {
+                assert!(wait < Duration::from_secs(30), "the delay of another collection applies: {wait:?}");
+                tokio::time::sleep(wait).await;
             }
         }
     }
 }
 
-async fn waits(store: &Store, own: OwnDelay) -> OffsetDateTime {
+async fn waits(store: &Store, own: OwnDelay) -> Duration {
     match store.acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
-        PermitOutcome::Wait { until } => until,
+        PermitOutcome::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
@@ -62,16 +58,19 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     let db = TestDatabase::create().await;
     let store = db.store();
     let [ours, theirs] = collections(&store).await;
-    let delay = time::Duration::milliseconds(OWN_MS);
+    let delay = Duration::from_millis(OWN_MS.unsigned_abs());
     let token = granted(&store, ours).await;
     // While the request is running, the store assumes that it ends now.
     let before = clock(&store).await;
-    assert!(waits(&store, ours).await >= before + delay);
+    let wait = waits(&store, ours).await;
+    assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
     let before = clock(&store).await;
     finish(&store, ours, token).await;
     let after = clock(&store).await;
-    let next = waits(&store, ours).await;
-    assert!(next >= before + delay && next <= after + delay * 2, "{next}");
+    let asked = clock(&store).await;
+    let wait = waits(&store, ours).await;
+    assert!(clock(&store).await + wait >= before + delay, "{wait:?}");
+    assert!(asked + wait <= after + delay * 2, "{wait:?}");
     // Other collections wait only for the delay that applies to every collection.
     let token = granted(&store, theirs).await;
     finish(&store, theirs, token).await;
@@ -91,11 +90,8 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
     let PermitOutcome::Granted { token } = store.acquire_host_permit(HOST, SHARED_MS).await.unwrap() else {
         panic!()
     };
-    let wait_until = waits(&store, ours).await;
-    assert!(
-        wait_until < clock(&store).await + time::Duration::seconds(30),
-        "the collection's own delay applies"
-    );
+    let wait = waits(&store, ours).await;
+    assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
     store.finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
     granted(&store, ours).await;
 }

@@ -8,12 +8,17 @@ use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
 async fn clock(store: &Store) -> OffsetDateTime {
-    sqlx::query_scalar("select clock_timestamp()").fetch_one(store.pool()).await.unwrap()
+    store.clock().await.unwrap()
 }
 
-fn waits(outcome: PermitOutcome) -> OffsetDateTime {
+/// Returns the time at which the host's caller that was told last tries again.
+async fn told(store: &Store) -> OffsetDateTime {
+    sqlx::query_scalar("select told_until from hosts").fetch_one(store.pool()).await.unwrap()
+}
+
+fn waits(outcome: PermitOutcome) -> Duration {
     match outcome {
-        PermitOutcome::Wait { until } => until,
+        PermitOutcome::Wait { wait } => wait,
         granted => panic!("{granted:?}"),
     }
 }
@@ -22,14 +27,6 @@ fn granted(outcome: PermitOutcome) -> i64 {
     match outcome {
         PermitOutcome::Granted { token } => token,
         wait => panic!("{wait:?}"),
-    }
-}
-
-/// Waits until the database's clock has passed `moment`.
-async fn until(store: &Store, moment: OffsetDateTime) {
-    let wait = moment - clock(store).await;
-    if let Ok(wait) = Duration::try_from(wait) {
-        tokio::time::sleep(wait).await;
     }
 }
 
@@ -56,7 +53,7 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
                         store.finish_request("busy.test", token, DELAY_MS, None, None).await.unwrap();
                         log.lock().await.push((begin, end, token));
                     }
-                    PermitOutcome::Wait { until: moment } => until(&store, moment).await,
+                    PermitOutcome::Wait { wait } => tokio::time::sleep(wait).await,
                 }
             }
         })
@@ -91,11 +88,13 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     .unwrap();
     assert!(exact, "the end of a request is one point in time");
     // The first caller that requests a permit now gets the exact time of the next permit.
-    let next = waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
-    let delay = time::Duration::seconds(60);
-    assert!(next >= before + delay && next <= after + delay);
+    let delay = Duration::from_secs(60);
+    let asked = clock(&store).await;
+    let wait = waits(store.acquire_host_permit("a.test", 60_000).await.unwrap());
+    assert!(asked + wait <= after + delay && clock(&store).await + wait >= before + delay);
     // A shorter delay in a later call does not shorten the delay of the previous request.
-    assert!(waits(store.acquire_host_permit("a.test", 1).await.unwrap()) >= next);
+    let wait = waits(store.acquire_host_permit("a.test", 1).await.unwrap());
+    assert!(clock(&store).await + wait >= before + delay);
 }
 
 #[tokio::test]
@@ -106,7 +105,8 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
     let mut assigned = Vec::new();
     let begin = clock(&store).await;
     for _ in 0..150 {
-        assigned.push(waits(store.acquire_host_permit("a.test", 1_000).await.unwrap()));
+        waits(store.acquire_host_permit("a.test", 1_000).await.unwrap());
+        assigned.push(told(&store).await);
     }
     let end = clock(&store).await;
     // Within the first minute, each caller gets a different time, one delay apart.
@@ -156,16 +156,17 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
     }
     store.finish_request("a.test", token, 0, None, None).await.unwrap();
     granted(store.acquire_host_permit("a.test", 0).await.unwrap());
-    let pause = clock(&store).await + time::Duration::hours(1);
+    let pause = Duration::from_secs(3600);
+    let before = clock(&store).await;
     store.finish_request("a.test", token, 0, Some(pause), None).await.unwrap();
     for delay in [0, 500] {
-        let assigned = waits(store.acquire_host_permit("a.test", delay).await.unwrap());
-        assert!((assigned - pause).abs() < time::Duration::milliseconds(1), "{assigned} {pause}");
+        let wait = waits(store.acquire_host_permit("a.test", delay).await.unwrap());
+        assert!(wait <= pause && clock(&store).await + wait >= before + pause, "{wait:?}");
     }
     // A shorter pause of a slower response does not replace the longer one.
-    let sooner = clock(&store).await + time::Duration::minutes(1);
-    store.finish_request("a.test", token, 0, Some(sooner), None).await.unwrap();
-    assert!(waits(store.acquire_host_permit("a.test", 0).await.unwrap()) > sooner);
+    store.finish_request("a.test", token, 0, Some(pause / 60), None).await.unwrap();
+    let wait = waits(store.acquire_host_permit("a.test", 0).await.unwrap());
+    assert!(clock(&store).await + wait >= before + pause, "{wait:?}");
     granted(store.acquire_host_permit("b.test", 0).await.unwrap());
 }
 
@@ -176,15 +177,23 @@ async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one(
     assert_eq!(store.robots("a.test").await.unwrap(), None);
     granted(store.acquire_host_permit("a.test", 1_000).await.unwrap());
     assert_eq!(store.robots("a.test").await.unwrap(), None);
-    let fetched_at = OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
-    let record = RobotsRecord { status: 200, body: Some(b"User-agent: *\nDisallow:\0".to_vec()), fetched_at };
-    store.put_robots("a.test", &record).await.unwrap();
-    assert_eq!(store.robots("a.test").await.unwrap(), Some(record.clone()));
+    let hour = Duration::from_secs(3600);
+    let rules = Some(b"User-agent: *\nDisallow:\0".to_vec());
+    let put = async |status, body, age| {
+        let record = RobotsRecord { status, body, age };
+        let before = clock(&store).await;
+        store.put_robots("a.test", &record).await.unwrap();
+        let kept = store.robots("a.test").await.unwrap().unwrap();
+        let slack = Duration::try_from(clock(&store).await - before).unwrap();
+        (kept.status, kept.body, kept.age, slack)
+    };
+    let (status, body, age, slack) = put(200, rules.clone(), hour * 24).await;
+    assert_eq!((status, body), (200, rules.clone()));
+    assert!((hour * 24..=hour * 24 + slack).contains(&age), "{age:?}");
     waits(store.acquire_host_permit("a.test", 1_000).await.unwrap());
-    let older = RobotsRecord { fetched_at: fetched_at - time::Duration::hours(1), ..record.clone() };
-    store.put_robots("a.test", &RobotsRecord { status: 0, body: None, ..older }).await.unwrap();
-    assert_eq!(store.robots("a.test").await.unwrap(), Some(record));
-    let newer = RobotsRecord { status: 404, body: None, fetched_at: fetched_at + time::Duration::days(1) };
-    store.put_robots("a.test", &newer).await.unwrap();
-    assert_eq!(store.robots("a.test").await.unwrap(), Some(newer));
+    let (status, body, ..) = put(0, None, hour * 25).await;
+    assert_eq!((status, body), (200, rules), "an older record does not replace a newer one");
+    let (status, body, age, slack) = put(404, None, Duration::ZERO).await;
+    assert_eq!((status, body), (404, None));
+    assert!(age <= slack, "{age:?}");
 }

@@ -73,8 +73,11 @@ impl World {
     }
 
     pub(crate) async fn with(times: queue::Config, politeness: crawl::Config) -> Self {
+        Self::on(TestDatabase::create().await, times, politeness).await
+    }
+
+    pub(crate) async fn on(database: TestDatabase, times: queue::Config, politeness: crawl::Config) -> Self {
         let analyzer = analyzer().await;
-        let database = TestDatabase::create().await;
         let store = database.store();
         let queue = Queue::new(store.pool().clone(), times);
         let folder = tempfile::tempdir().unwrap();
