@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
-use common::process::TestFolder;
+use common::process::{Finished, TestFolder};
 use common::service::Service;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
@@ -169,4 +169,32 @@ async fn an_inherited_socket_that_others_can_reach_needs_auth_too() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("HOST=0.0.0.0") && said.contains("AUTH"), "{said}");
+}
+
+/// Another process upgrades the database to a schema that this version does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_too_old_for_the_schema_ends_and_does_not_start_again() {
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let start = || {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("DATABASE_URL", database.url());
+        command
+    };
+    let mut service = Service::start(&mut start());
+    sqlx::raw_sql(
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (9001, 'next', true, '', 0);
+         update required_schema set version = 9001",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    let (status, log) = tokio::task::spawn_blocking(move || service.ended()).await.unwrap();
+    let reason = "upgraded the database to schema 9001";
+    assert_eq!(status, Some(1), "{log}");
+    assert!(log.contains(reason) && log.contains("start the newer one"), "{log}");
+    let again = Finished::of(&mut start()).expect(1);
+    assert!(again.stderr.contains(reason), "{}", again.stderr);
 }

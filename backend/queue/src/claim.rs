@@ -42,6 +42,7 @@ impl Queue {
             .bind(limit)
             .bind(interval(self.config.lease))
             .bind(worker)
+            .bind(self.config.schema_version)
             .fetch_all(&self.pool)
             .await?)
     }
@@ -71,6 +72,7 @@ impl Queue {
             .bind(kinds(running))
             .bind(tenants(running))
             .bind(counts(running))
+            .bind(self.config.schema_version)
             .fetch_all(&self.pool)
             .await?)
     }
@@ -190,11 +192,12 @@ from claimed order by priority, scheduled_at, id"
 const CLAIM: &str = concat!(
     "with recursive wanted as (
     select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)
+    where $6 >= coalesce((select version from required_schema), 0)
 ), ",
     bands!(),
     ", suspect as materialized (
     select j.id, j.kind from jobs j
-    where j.kind = any($1) and j.crashes > 1 and j.state <> 'running' and not j.held and j.scheduled_at <= now()
+    where (select count(*) from wanted) > 0 and j.kind = any($1) and j.crashes > 1 and j.state <> 'running' and not j.held and j.scheduled_at <= now()
     order by j.priority, j.scheduled_at, j.id limit 1
     for update skip locked
 ), due as (
@@ -234,6 +237,7 @@ const CLAIM: &str = concat!(
 const CLAIM_OTHER_TENANTS: &str = concat!(
     "with recursive wanted as (
     select kind, busy, slots from unnest($1::text[], $2::uuid[], $3::bigint[]) as w(kind, busy, slots)
+    where $9 >= coalesce((select version from required_schema), 0)
 ), running as (
     select kind, tenant, jobs from unnest($6::text[], $7::uuid[], $8::bigint[]) as r(kind, tenant, jobs)
 ), tenants as (

@@ -37,6 +37,9 @@ pub struct Config {
     /// half of this number is reached, each partition key gets only a few places. So in a group
     /// with very many keys, the keys share the remaining places.
     pub group_window: i64,
+    /// The newest schema version that this program knows. If the database requires a newer one, no
+    /// jobs are claimed.
+    pub schema_version: i64,
 }
 
 impl Default for Config {
@@ -48,6 +51,7 @@ impl Default for Config {
             keep_finished: Duration::from_secs(24 * 3600),
             partition_window: 256,
             group_window: 8_192,
+            schema_version: i64::MAX,
         }
     }
 }

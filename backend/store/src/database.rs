@@ -1,9 +1,7 @@
-//! Database connection, transactions and migrations.
+//! Database connection and transactions.
 use crate::StoreError;
 use crate::large_scopes::LargeScopes;
 use crate::transient::{self, Cause};
-use sha2::{Digest, Sha256};
-use sqlx::migrate::{Migrate, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 use std::str::FromStr;
@@ -11,8 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use uuid::Uuid;
-
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
 /// Oldest supported Postgres version: the oldest that is tested and still maintained.
 const MIN_POSTGRES_VERSION: i32 = 15;
@@ -98,7 +94,7 @@ impl Store {
             .before_acquire(|conn, state| {
                 Box::pin(async move {
                     // The pool replaces a connection that fails the test.
-                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
+                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || matches!(is_read_only(conn).await, Ok(false)))
                 })
             })
             .after_connect(move |conn, _| {
@@ -136,64 +132,6 @@ impl Store {
     #[must_use]
     pub fn within(&self, collection: Uuid) -> Self {
         Self { collection_scope: Some(collection), ..self.clone() }
-    }
-
-    /// Migrates the schema under an advisory lock. Returns the number of migrations that ran.
-    pub async fn migrate(&self) -> Result<usize, StoreError> {
-        // Statement logging is off. On a slow disk, each migration would be logged as a slow
-        // statement, with its whole text.
-        let options = PgConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
-        let mut conn = PgConnection::connect_with(&options).await?;
-        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
-        let table = &MIGRATIONS.table_name;
-        // The lock is acquired before the first count, so that the result is correct when several
-        // processes start concurrently. `run` acquires it again, which Postgres allows within a
-        // session. Closing the connection always releases both locks.
-        conn.lock().await?;
-        conn.ensure_migrations_table(table).await?;
-        let before = conn.list_applied_migrations(table).await?.len();
-        MIGRATIONS.run_direct(None, &mut conn, false).await?;
-        let after = conn.list_applied_migrations(table).await?.len();
-        conn.close().await?;
-        Ok(after - before)
-    }
-
-    /// Returns `true` if the database has a schema of this program, of any version.
-    pub async fn has_schema(&self) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select to_regclass('collections') is not null or to_regclass('jobs') is not null",
-        )
-        .fetch_one(&self.pool)
-        .await?)
-    }
-
-    /// Checks that the schema matches this program, for commands that do not migrate.
-    ///
-    /// # Errors
-    /// Fails with `Unsupported` if the schema has a different version.
-    pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let mut conn = self.pool.acquire().await?;
-        let known = self.has_schema().await?;
-        let applied =
-            if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
-        let expected = MIGRATIONS.iter().count();
-        if applied == expected {
-            return Ok(());
-        }
-        Err(StoreError::Unsupported(format!(
-            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
-        )))
-    }
-
-    /// Returns a short hex digest of all migrations in this build. It changes whenever the schema
-    /// does.
-    pub fn schema_fingerprint() -> String {
-        let mut digest = Sha256::new();
-        for migration in MIGRATIONS.iter() {
-            digest.update(migration.version.to_be_bytes());
-            digest.update(&migration.checksum);
-        }
-        hex::encode(&digest.finalize()[..6])
     }
 
     /// Returns the pool, for the queue and for single statements outside a transaction.
@@ -253,19 +191,34 @@ async fn connect_with_retries(
     let begin = Instant::now();
     let mut pauses = transient::pauses();
     loop {
-        let error = match options.connect().await {
-            Ok(conn) => return Ok(conn),
-            Err(error) => error,
+        let error = match connect_to_primary(options).await {
+            Ok(Some(conn)) => return Ok(conn),
+            // The server may be a standby that will become the primary.
+            Ok(None) => StoreError::Unsupported(
+                "the database server accepts no changes, because it is a standby or its settings make it read-only: set DATABASE_URL to the primary".into(),
+            ),
+            Err(error) if Cause::of(&error).is_none() => return Err(error.into()),
+            // These errors are retried: the connection is refused, the socket file does not exist
+            // yet, or the server reports that it is starting.
+            Err(error) => error.into(),
         };
-        // These errors are retried: the connection is refused, the socket file does not exist yet,
-        // or the server reports that it is starting.
-        let pause = pauses
-            .next()
-            .filter(|pause| Cause::of(&error).is_some() && begin.elapsed() + *pause < time_limit);
-        let Some(pause) = pause else { return Err(error.into()) };
+        let pause = pauses.next().filter(|pause| begin.elapsed() + *pause < time_limit);
+        let Some(pause) = pause else { return Err(error) };
         tracing::debug!(%error, "database not ready; retrying");
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Connects to the server. Returns `None` if the server accepts no changes.
+async fn connect_to_primary(options: &PgConnectOptions) -> Result<Option<PgConnection>, sqlx::Error> {
+    let mut conn = options.connect().await?;
+    Ok(if is_read_only(&mut conn).await? { None } else { Some(conn) })
+}
+
+/// Returns whether the server rejects changes. This is the check of libpq for
+/// `target_session_attrs=read-write`.
+async fn is_read_only(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select current_setting('transaction_read_only')::bool").fetch_one(conn).await
 }
 
 async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {

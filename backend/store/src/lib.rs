@@ -37,6 +37,7 @@ pub mod pages;
 pub mod reembedding;
 pub mod retention;
 mod schedule;
+pub mod schema;
 pub mod search;
 pub mod sources;
 pub mod subject_faces;

@@ -29,7 +29,7 @@ tokio::task_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The connection broke or could not be opened: the server stops, starts, or ended the session
-    /// (class 08, 57P01 to 57P03, 57P05, 25P03).
+    /// (class 08, 57P01 to 57P03, 57P05, 25P03), or it is no longer the primary (25006).
     Connection,
     /// A conflict with another transaction: serialization failure (40001) or deadlock (40P01). The
     /// server has rolled back.
@@ -47,7 +47,7 @@ impl Cause {
             sqlx::Error::Database(error) => match error.code()?.as_ref() {
                 "40001" | "40P01" => Some(Self::Conflict),
                 "53300" => Some(Self::Capacity),
-                "57P01" | "57P02" | "57P03" | "57P05" | "25P03" => Some(Self::Connection),
+                "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25006" => Some(Self::Connection),
                 code if code.starts_with("08") => Some(Self::Connection),
                 _ => None,
             },

@@ -79,7 +79,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             }
         }
     };
-    let guarded = fail_together(serving, foundation.database.lost(), &shutdown);
+    let guarded = fail_together(serving, foundation.database.unusable(), &shutdown);
     let stopped = async {
         match runner {
             Some(runner) => runner.stopped().await,
@@ -94,16 +94,16 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     Ok(Exit::Success)
 }
 
-/// Runs `serving` until it ends. If `serving` fails or the connection to the database is lost,
-/// fires `shutdown`, so that all other tasks stop too.
+/// Runs `serving` until it ends. If `serving` fails or the database becomes unusable, fires
+/// `shutdown`, so that all other tasks stop too.
 async fn fail_together(
     serving: impl Future<Output = anyhow::Result<()>>,
-    lost: impl Future<Output = ()>,
+    unusable: impl Future<Output = anyhow::Error>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let result = tokio::select! {
         result = serving => result,
-        () = lost => Err(anyhow::anyhow!("the private Postgres exited unexpectedly")),
+        error = unusable => Err(error),
     };
     if !shutdown.is_cancelled() {
         shutdown.cancel();

@@ -1,7 +1,7 @@
 //! Opens the database at `DATABASE_URL`, or a private Postgres that runs as long as this process.
 use super::memory;
 use crate::config::{DATABASE, Settings, mask::mask_url};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use embedded_postgres::Cluster;
 use std::time::{Duration, Instant};
 use store::Store;
@@ -66,11 +66,18 @@ impl Database {
         Ok(ran)
     }
 
-    /// Resolves when the private server exits on its own. Without a private server, never resolves.
-    pub async fn lost(&self) {
-        match &self.cluster {
-            Some(cluster) => cluster.exited().await,
-            None => std::future::pending().await,
+    /// Returns when this process can no longer use the database, with the reason: the private
+    /// server exited on its own, or a newer version of the program upgraded the schema.
+    pub async fn unusable(&self) -> anyhow::Error {
+        let lost = async {
+            match &self.cluster {
+                Some(cluster) => cluster.exited().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = lost => anyhow!("the private Postgres exited unexpectedly"),
+            error = self.store.superseded() => error.into(),
         }
     }
 

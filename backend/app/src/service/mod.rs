@@ -56,7 +56,10 @@ impl Foundation {
             start_engine(settings)
         )?;
         let store = database.store.clone();
-        let queue = Queue::new(store.pool().clone(), queue::Config::default());
+        let queue = Queue::new(
+            store.pool().clone(),
+            queue::Config { schema_version: Store::schema_version(), ..queue::Config::default() },
+        );
         let analyzer = Analyzer::new(engine, settings.pipeline());
         let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
             .await

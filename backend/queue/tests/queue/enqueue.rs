@@ -1,6 +1,6 @@
 //! Tests how jobs are enqueued, and the order in which they are claimed.
 use crate::support::{Bench, image, page};
-use queue::{Enqueued, JobState, NewJob, QueueError};
+use queue::{Config, Enqueued, JobState, NewJob, QueueError};
 use serde_json::json;
 use sqlx::postgres::PgListener;
 use std::time::Duration;
@@ -205,4 +205,15 @@ async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
         heard.push(note.payload().to_owned());
     }
     assert_eq!(heard, ["", "mark"]);
+}
+
+#[tokio::test]
+async fn a_program_claims_no_jobs_once_a_newer_schema_is_required() {
+    let bench = Bench::with(Config { schema_version: 7, ..Config::default() }).await;
+    bench.add(&[page(), NewJob { unique_key: None, ..page() }]).await;
+    bench.db.execute("update jobs set crashes = 2 where id = (select id from jobs limit 1)").await;
+    bench.db.execute("update required_schema set version = 8").await;
+    assert!(bench.claim(10).await.is_empty());
+    bench.db.execute("update required_schema set version = 7").await;
+    assert_eq!(bench.claim(10).await.len(), 2);
 }

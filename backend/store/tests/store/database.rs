@@ -1,5 +1,6 @@
 //! Tests connecting and migrating.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;
 
@@ -48,4 +49,46 @@ fn the_fingerprint_is_short_hex_and_stable() {
     assert_eq!(fingerprint, Store::schema_fingerprint());
     assert_eq!(fingerprint.len(), 12);
     assert!(fingerprint.chars().all(|c| c.is_ascii_hexdigit()));
+}
+
+/// After a failover, the address may lead to a server that accepts no changes until it is promoted.
+#[tokio::test]
+async fn a_server_that_accepts_no_changes_is_waited_for_and_its_connections_are_replaced() {
+    let db = TestDatabase::create().await;
+    let name: String = sqlx::query_scalar("select current_database()").fetch_one(db.pool()).await.unwrap();
+    let set = async |to: &str| {
+        let sql = format!(
+            "begin read write; alter database {name} set default_transaction_read_only = {to}; commit"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(db.pool()).await.unwrap();
+    };
+    let config = Config { url: db.url(), max_connections: 1, ..Config::default() };
+    let store = Store::connect(&config).await.unwrap();
+    set("on").await;
+    sqlx::query(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'facecrawl'",
+    )
+    .execute(db.pool())
+    .await
+    .unwrap();
+    let attempts = AtomicUsize::new(0);
+    let written = store::retried("test", || async {
+        if attempts.fetch_add(1, Ordering::SeqCst) == 3 {
+            set("off").await;
+        }
+        sqlx::query("update required_schema set version = 0").execute(store.pool()).await?;
+        Ok::<_, StoreError>(())
+    });
+    written.await.unwrap();
+    assert!(attempts.load(Ordering::SeqCst) > 3);
+
+    set("on").await;
+    let second = tokio::spawn(async move { Store::connect(&config).await });
+    let asked = "select count(*) from pg_stat_activity
+                 where application_name = 'facecrawl' and query like '%transaction_read_only%'";
+    while db.number(asked).await == 0 && !second.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    set("off").await;
+    second.await.unwrap().unwrap().ping().await.unwrap();
 }

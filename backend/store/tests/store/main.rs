@@ -15,6 +15,7 @@ mod images;
 mod keys;
 mod ledgers;
 mod likeness;
+mod schema;
 mod search;
 mod subjects;
 mod suppressions;
