@@ -107,6 +107,8 @@ def postgres(scratch, base):
             "COPY postgres /opt/postgres\n"
             "COPY postgres-entrypoint /usr/local/bin/\n"
             "ENV PATH=/opt/postgres/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PGDATA=/var/lib/postgresql/18/docker\n"
+            # As in the published image: without it, Postgres waits for its clients to leave.
+            "STOPSIGNAL SIGINT\n"
             'ENTRYPOINT ["postgres-entrypoint"]\n'
             'CMD ["postgres"]\n'
         )
@@ -142,10 +144,11 @@ def encoder(scratch, base):
 
 
 def hosts(scratch, base, program):
-    """Makes the images of an S3 server, and of the program on a host whose clock is an hour ahead."""
+    """Makes the images of an S3 server, and of the program on a host whose clock is wrong by
+    FAKETIME."""
     pip = "RUN python3 -m venv /opt/s3 && /opt/s3/bin/pip install --quiet --no-cache-dir --requirement /s3-packages.txt"
     built(scratch, "facecrawl-test-s3:local", f"FROM {base}", install("ca-certificates", "python3", "python3-venv"), "COPY s3-packages.txt /", pip, 'CMD ["/opt/s3/bin/moto_server", "--host", "0.0.0.0", "--port", "5000"]')
-    clock = "ENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1"
+    clock = "ENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME_DONT_FAKE_MONOTONIC=1"
     built(scratch, "facecrawl-test-shifted:local", f"FROM {program}", "USER root", install("libfaketime"), "USER 10001:10001", clock)
 
 

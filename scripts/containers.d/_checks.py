@@ -56,9 +56,9 @@ def unprivileged(container):
     require(inspect(container)["HostConfig"]["ReadonlyRootfs"], f"{container[:12]} can write to its file system")
 
 
-def start_crawl(images):
+def start_crawl(images, **options):
     """Starts a crawl of the test site, which has `images` images. Returns the crawl."""
-    return call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images})
+    return call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images, **options})
 
 
 def stored_images(compose):

@@ -3,9 +3,10 @@
 Each fault has its own containers: three workers, the API, Postgres, an S3 server and a site. A
 fault begins when an eighth of the images are processed. (The shifted clock applies to the whole
 run.) A caller reads the crawl from the API all the time. At the end, every image must be stored
-exactly once and its thumbnail must be readable, and the site must not have received two requests
-within its delay.
+exactly once and its thumbnail must be readable, and the site must not have received a request
+within its delay or within a pause that it asked for.
 """
+import collections.abc
 import contextlib
 import http.client
 import json
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import threading
 import time
+import typing
 import urllib.request
 
 from _checks import require, start_crawl, stored_images
@@ -22,6 +24,8 @@ from _engine import docker, run, say
 
 HERE = pathlib.Path(__file__).parent
 DELAY_MS = 200
+# The site asks each worker for such a pause in the runs that concern clocks.
+PAUSE_S = 3
 # The site records a request when its thread starts, so the measured time can be slightly too short.
 TOLERANCE_MS = 10
 # Megabytes of the small disk of Postgres.
@@ -81,25 +85,36 @@ class Hosts:
         yield
 
     @contextlib.contextmanager
-    def shifted(self, service):
+    def shifted(self, service, seconds):
         ahead = int(docker("exec", self.one(service), "date", "+%s")) - time.time()
-        require(ahead > 3000, f"the clock of {service} is only {ahead:.0f} s ahead")
+        require(abs(ahead - seconds) < 60, f"the clock of {service} is {ahead:.0f} s ahead")
         yield
 
 
-# Name, method of `Hosts`, its arguments, seconds until the fault is repaired.
+class Fault(typing.NamedTuple):
+    name: str
+    # Method of `Hosts`, its arguments, and the seconds until the fault is repaired.
+    inject: collections.abc.Callable
+    arguments: list
+    seconds: int = 0
+    # Difference of the shifted worker's clock. Empty: that worker does not run.
+    clock: str = ""
+
+
 FAULTS = [
-    ("no fault", Hosts.nothing, ["worker"], 0),
-    ("a worker cut from Postgres", Hosts.cut, ["worker", "db"], 20),
-    ("the API cut from Postgres", Hosts.cut, ["backend", "db"], 20),
-    ("everything cut from S3", Hosts.cut, ["s3", "blobs"], 20),
-    ("a worker paused", Hosts.paused, ["worker"], 60),
-    ("a worker's clock an hour ahead", Hosts.shifted, ["shifted"], 0),
-    ("the disk of Postgres full", Hosts.full_disk, ["postgres"], 10),
-    ("Postgres restarted", Hosts.restarted, ["postgres"], 0),
-    ("a worker killed", Hosts.killed, ["worker"], 5),
-    ("the API killed", Hosts.killed, ["backend"], 5),
-    ("Postgres killed", Hosts.killed, ["postgres"], 5),
+    Fault("no fault", Hosts.nothing, ["worker"]),
+    Fault("a worker cut from Postgres", Hosts.cut, ["worker", "db"], 20),
+    Fault("the API cut from Postgres", Hosts.cut, ["backend", "db"], 20),
+    Fault("everything cut from S3", Hosts.cut, ["s3", "blobs"], 20),
+    Fault("a worker paused", Hosts.paused, ["worker"], 60),
+    Fault("pauses, but no fault", Hosts.nothing, ["worker"], clock="+0h"),
+    Fault("a worker's clock an hour ahead", Hosts.shifted, ["shifted", 3600], clock="+1h"),
+    Fault("a worker's clock an hour behind", Hosts.shifted, ["shifted", -3600], clock="-1h"),
+    Fault("the disk of Postgres full", Hosts.full_disk, ["postgres"], 10),
+    Fault("Postgres restarted", Hosts.restarted, ["postgres"]),
+    Fault("a worker killed", Hosts.killed, ["worker"], 5),
+    Fault("the API killed", Hosts.killed, ["backend"], 5),
+    Fault("Postgres killed", Hosts.killed, ["postgres"], 5),
 ]
 
 
@@ -131,24 +146,29 @@ class Reader:
             time.sleep(0.1)
 
 
-def gaps(container):
-    """Returns the milliseconds between the requests that a site received, and their number."""
-    times = [float(line.split()[0]) for line in docker("logs", container).splitlines() if line]
-    return [1000 * (later - earlier) for earlier, later in zip(times, times[1:])], len(times)
+def early_requests(container):
+    """Returns the number of requests that a site received, and by how many milliseconds each of them
+    came too early: within the delay, or within a pause that the site asked for."""
+    rows = [line.split() for line in docker("logs", container).splitlines() if line]
+    early, allowed = [], 0.0
+    for began, pause_until, _ in rows:
+        if float(began) < allowed - TOLERANCE_MS:
+            early.append(round(allowed - float(began)))
+        allowed = max(allowed, float(began) + DELAY_MS, float(pause_until))
+    return early, len(rows)
 
 
 def one(command, checkout, site, images, fault, scratch):
     """Runs one fault. Returns its row of the table."""
-    _, kind, arguments, _ = fault
     overrides = ["scripts/containers.d/hosts.yml"]
-    settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py"}
-    with small_disk(scratch) if kind is Hosts.full_disk else contextlib.nullcontext() as disk:
+    settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py", "TEST_CLOCK": fault.clock, "TEST_RETRY_AFTER_S": PAUSE_S if fault.clock else 0}
+    with small_disk(scratch) if fault.inject is Hosts.full_disk else contextlib.nullcontext() as disk:
         if disk:
             overrides.append("small-disk.yml")
             options = f"{{type: none, o: bind, device: '{disk}'}}"
             (checkout / "small-disk.yml").write_text(f"volumes:\n  postgres:\n    driver_opts: {options}\n")
         compose = Compose(command, checkout, *overrides, **settings)
-        shifted = ["shifted"] if arguments == ["shifted"] else []
+        shifted = ["shifted"] if fault.clock else []
         with compose.up("s3", "site", "postgres"):
             hosts = Hosts(compose, disk)
             make_bucket(hosts)
@@ -182,7 +202,6 @@ def small_disk(scratch):
 
 
 def measure(hosts, images, fault):
-    name, kind, arguments, seconds = fault
     for worker in hosts.compose.containers("worker") + hosts.compose.containers("shifted"):
         wait_healthy(worker)
     site = hosts.one("site")
@@ -191,22 +210,21 @@ def measure(hosts, images, fault):
     try:
         reader.wait("the first images", lambda seen: seen["counts"]["images"]["processed"] >= images // 8, 120)
         reader.failures, reader.longest = 0, 0.0
-        with kind(hosts, *arguments):
-            time.sleep(seconds)
+        with fault.inject(hosts, *fault.arguments):
+            time.sleep(fault.seconds)
         reader.wait("the end of the crawl", lambda seen: seen["state"] != "running", 600)
     finally:
         reader.ended.set()
         reader.thread.join()
     took, counts = time.monotonic() - began, reader.seen["counts"]
-    require(reader.seen["state"] == "completed", f"{name}: {reader.seen}")
+    require(reader.seen["state"] == "completed", f"{fault.name}: {reader.seen}")
     stored, distinct = stored_images(hosts.compose)
     read = thumbnails()
-    between, requests = gaps(site)
-    early = [round(gap) for gap in between if gap < DELAY_MS - TOLERANCE_MS]
-    row = {"fault": name, "seconds": round(took, 1), "unanswered": round(reader.longest, 1), "failed": reader.failures, "requests": requests, "faces": counts["faces"], "lost": images - min(distinct, read, counts["images"]["processed"]), "twice": stored - distinct, "early": len(early)}
+    early, requests = early_requests(site)
+    row = {"fault": fault.name, "seconds": round(took, 1), "unanswered": round(reader.longest, 1), "failed": reader.failures, "requests": requests, "faces": counts["faces"], "lost": images - min(distinct, read, counts["images"]["processed"]), "twice": stored - distinct, "early": len(early)}
     say(f"{row}")
     if early:
-        say(f"{name}: gaps of {sorted(early)[:10]} ms")
+        say(f"{fault.name}: too early by {sorted(early)[-10:]} ms")
     return row
 
 
@@ -233,3 +251,5 @@ def table(rows):
         say(f"| {name} | {cell('seconds')} | {cell('unanswered')} | {cell('failed')} | {cell('requests')} | {cell('lost')} | {cell('twice')} | {cell('early')} |")
     wrong = [row for row in rows if row["lost"] or row["twice"] or row["early"]]
     require(not wrong, f"{len(wrong)} runs lost or repeated an image, or asked the site too early")
+    faces = {row["faces"] for row in rows}
+    require(len(faces) == 1, f"the runs stored different numbers of faces: {sorted(faces)}")
