@@ -152,6 +152,11 @@ def hosts(scratch, base, program):
     built(scratch, "facecrawl-test-shifted:local", f"FROM {program}", "USER root", install("libfaketime"), "USER 10001:10001", clock)
 
 
+def pgbouncer(scratch, base):
+    """Makes an image of PgBouncer, which reads its configuration from /etc/pgbouncer."""
+    return built(scratch, "facecrawl-test-pgbouncer:local", f"FROM {base}", install("pgbouncer"), "USER postgres", 'CMD ["pgbouncer", "/etc/pgbouncer/pgbouncer.ini"]')
+
+
 def make(scratch):
     """Makes every missing base image. Returns the name of the Debian image."""
     base = debian(scratch)

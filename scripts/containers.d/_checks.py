@@ -56,14 +56,14 @@ def unprivileged(container):
     require(inspect(container)["HostConfig"]["ReadonlyRootfs"], f"{container[:12]} can write to its file system")
 
 
-def start_crawl(images, **options):
+def start_crawl(images, base=BASE, **options):
     """Starts a crawl of the test site, which has `images` images. Returns the crawl."""
-    return call(f"{BASE}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images, **options})
+    return call(f"{base}/crawls", {"seeds": ["http://site:8000/"], "dedupe": "exact", "max_images": 10 * images, **options})
 
 
-def stored_images(compose):
+def stored_images(compose, service="postgres"):
     """Returns the number of stored images, and the number of different ones."""
-    [database] = compose.containers("postgres")
+    [database] = compose.containers(service)
     query = "select count(*) || ' ' || count(distinct sha256) from images"
     options = ["--host=127.0.0.1", "--username=facecrawl", "--tuples-only", "--no-align", f"--command={query}"]
     stored, different = docker("exec", "--env=PGPASSWORD=facecrawl", database, "psql", *options, "facecrawl").split()

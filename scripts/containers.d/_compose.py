@@ -38,9 +38,11 @@ def environment():
 class Compose:
     """A project of containers in a checkout, with a `.env` that contains `settings`."""
 
+    project = PROJECT
+
     def __init__(self, command, checkout, *overrides, **settings):
         files = [f"--file={checkout / name}" for name in ("docker-compose.yml", *overrides)]
-        self.command = [*command, f"--project-name={PROJECT}", *files]
+        self.command = [*command, f"--project-name={self.project}", *files]
         self.checkout = checkout
         lines = {**PORTS, **settings}.items()
         (checkout / ".env").write_text("".join(f"{name}={value}\n" for name, value in lines))
@@ -73,7 +75,7 @@ class Compose:
     def containers(self, service=None):
         """Returns the IDs of the running containers."""
         of = [f"--filter=label=com.docker.compose.service={service}"] if service else []
-        return docker("ps", "--quiet", "--no-trunc", f"--filter=label=com.docker.compose.project={PROJECT}", *of).split()
+        return docker("ps", "--quiet", "--no-trunc", f"--filter=label=com.docker.compose.project={self.project}", *of).split()
 
     def running(self):
         """Returns the services that run."""

@@ -121,8 +121,8 @@ FAULTS = [
 class Reader:
     """Reads a crawl every 0.1 s, and measures the longest time between two successful reads."""
 
-    def __init__(self, crawl):
-        self.url, self.failures, self.longest = f"{BASE}/crawls/{crawl}", 0, 0.0
+    def __init__(self, crawl, base=BASE):
+        self.url, self.failures, self.longest = f"{base}/crawls/{crawl}", 0, 0.0
         self.seen, self.ended = {}, threading.Event()
         self.thread = threading.Thread(target=self.read)
         self.thread.start()
@@ -228,13 +228,13 @@ def measure(hosts, images, fault):
     return row
 
 
-def thumbnails():
-    """Fetches the thumbnail of every stored image, which comes from S3. Returns their number."""
+def thumbnails(base=BASE):
+    """Fetches the thumbnail of every stored image. Returns their number."""
     seen, cursor = 0, ""
     while cursor is not None:
-        page = call(f"{BASE}/images?limit=100{cursor}")
+        page = call(f"{base}/images?limit=100{cursor}")
         for image in page["images"]:
-            with OPENER.open(f"{BASE}/images/{image['id']}/thumbnail", timeout=30) as response:
+            with OPENER.open(f"{base}/images/{image['id']}/thumbnail", timeout=30) as response:
                 require(len(response.read()) > 0, f"the thumbnail of {image['id']} is empty")
             seen += 1
         cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
