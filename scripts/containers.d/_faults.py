@@ -87,7 +87,7 @@ class Hosts:
     @contextlib.contextmanager
     def shifted(self, service, seconds):
         ahead = int(docker("exec", self.one(service), "date", "+%s")) - time.time()
-        require(abs(ahead - seconds) < 60, f"the clock of {service} is {ahead:.0f} s ahead")
+        require(abs(ahead - seconds) < 60, f"the clock of {service} is {ahead:.0f} s ahead instead of {seconds} s")
         yield
 
 
@@ -124,7 +124,7 @@ class Reader:
     def __init__(self, crawl, base=BASE):
         self.url, self.failures, self.longest = f"{base}/crawls/{crawl}", 0, 0.0
         self.seen, self.ended = {}, threading.Event()
-        self.thread = threading.Thread(target=self.read)
+        self.thread = threading.Thread(target=self.read, daemon=True)
         self.thread.start()
 
     def read(self):
@@ -149,7 +149,7 @@ class Reader:
 def early_requests(container):
     """Returns the number of requests that a site received, and by how many milliseconds each of them
     came too early: within the delay, or within a pause that the site asked for."""
-    rows = [line.split() for line in docker("logs", container).splitlines() if line]
+    rows = sorted((line.split() for line in docker("logs", container).splitlines() if line), key=lambda row: float(row[0]))
     early, allowed = [], 0.0
     for began, pause_until, _ in rows:
         if float(began) < allowed - TOLERANCE_MS:

@@ -101,6 +101,7 @@ def run(command, checkout, site_image, site, images, release, compatible, stoppi
         for container in (api, *workers):
             wait_healthy(container)
             require(MESSAGE not in docker("logs", container, stderr=subprocess.STDOUT), f"{container[:12]} was stopped")
+        require(reader.failures == 0, f"{reader.failures} reads failed")
         say(f"upgrade from schema {before} to 9001: the older API and workers continued, and a worker of the release started again; longest time between two reads {reader.longest:.1f} s")
 
         call(f"{BASE}/collections", {"name": "second"})

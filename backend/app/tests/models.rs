@@ -173,6 +173,24 @@ async fn the_second_address_serves_when_the_first_does_not() {
     store(folder.path()).prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
 }
 
+/// A process that ends during the copy leaves a part behind, which a later one must be able to
+/// replace.
+#[tokio::test]
+async fn a_copy_from_a_read_only_mirror_is_writable() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    let source = mirror.join("good.onnx");
+    std::fs::write(&source, content()).unwrap();
+    let mut permissions = std::fs::metadata(&source).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&source, permissions).unwrap();
+    let store = ModelStore { mirror: Some(mirror), ..store(folder.path()) };
+    store.prepare(&pack(vec![file("good.onnx", &content(), &[])])).await.unwrap();
+    let copied = std::fs::metadata(store.directory.join("good.onnx")).unwrap();
+    assert!(!copied.permissions().readonly());
+}
+
 #[tokio::test]
 async fn the_mirror_is_asked_before_the_network_and_checked_like_it() {
     let folder = tempfile::tempdir().unwrap();

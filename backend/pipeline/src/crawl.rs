@@ -27,6 +27,9 @@ pub struct Config {
     /// returns to the queue. This is also the maximum time between a pause and the start of the
     /// last request.
     pub patience: Duration,
+    /// Maximum time that the database may take to grant a host permit. A permit expires a minute
+    /// after it was granted, so a request with a late one could be too close to the next.
+    pub grant_time_limit: Duration,
     /// How long a robots.txt is cached (RFC 9309 2.4 requires at most 24 hours).
     pub robots_ttl: Duration,
     /// Wait before a robots.txt that could not be fetched is requested again.
@@ -50,6 +53,7 @@ impl Default for Config {
         Self {
             default_delay: Duration::from_millis(500),
             patience: Duration::from_secs(1),
+            grant_time_limit: Duration::from_secs(20),
             robots_ttl: Duration::from_secs(24 * 3600),
             robots_retry: Duration::from_secs(30),
             longest_delay: Duration::from_secs(3600),

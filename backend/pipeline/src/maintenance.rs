@@ -141,7 +141,8 @@ impl Maintenance {
 
     /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
     /// With `missing`, also counts the blobs that a row refers to and the blob store does not
-    /// contain. With `dry_run`, deletes nothing.
+    /// contain. With `dry_run`, deletes nothing. Does nothing if the schema is newer than this
+    /// program.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
@@ -152,11 +153,20 @@ impl Maintenance {
         dry_run: bool,
     ) -> Result<SweepReport, StoreError> {
         let mut swept = SweepReport::default();
+        if self.store.schema_is_newer().await? {
+            // A row of a newer version may refer to a blob in a column that this version does not
+            // know.
+            tracing::warn!(
+                "a newer version of facecrawl has migrated the database; only that version sweeps"
+            );
+            return Ok(swept);
+        }
         if !dry_run {
             swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }
-        // Only blobs that are old by both clocks are deleted. A clock that is ahead must not make a
-        // blob look old that is being stored now.
+        // A blob is deleted only if it is older than `grace` by the clock of the database and by the
+        // clock of this process. Otherwise, a clock that is ahead could delete a blob that is still
+        // being stored.
         let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {

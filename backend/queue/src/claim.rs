@@ -110,7 +110,11 @@ impl Queue {
     /// Returns the time until a job of `kinds` is due: zero if one is due now, `None` if none is
     /// scheduled.
     pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
-        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE).bind(kinds).fetch_one(&self.pool).await?;
+        let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
+            .bind(kinds)
+            .bind(self.config.schema_version)
+            .fetch_one(&self.pool)
+            .await?;
         // The limit avoids an overflow for times in the distant future.
         Ok(seconds.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e9))))
     }
@@ -295,6 +299,7 @@ where (m.id, m.fence) not in (select id, fence from jobs where id = any($1) and 
 const NEXT_DUE: &str = concat!(
     "with recursive wanted as (
     select kind, 1::bigint as slots from unnest($1::text[]) as w(kind)
+    where $2 >= coalesce((select version from required_schema), 0)
 ), ",
     bands!(),
     "

@@ -95,11 +95,17 @@ impl Queue {
     pub fn on_own_connections(&self, connections: u32) -> Self {
         // If a process stops inside a transaction, its row locks are released after at most the
         // duration of a lease. The timeouts also stop a statement whose caller gave up
-        // (`with_time_limit`).
+        // (`with_time_limit`). After a failover, the address may lead to a standby for a while; the
+        // pool connects again until the server accepts changes.
         let timeout = self.config.lease.as_millis().clamp(1, MAX_MILLISECONDS);
         let settings = format!(
             "set plan_cache_mode = force_generic_plan; set jit = off; set statement_timeout = {timeout};
-             set idle_in_transaction_session_timeout = {timeout}"
+             set idle_in_transaction_session_timeout = {timeout};
+             do $$ begin
+                 if current_setting('transaction_read_only')::bool then
+                     raise 'the database server accepts no changes' using errcode = 'read_only_sql_transaction';
+                 end if;
+             end $$"
         );
         let pool = (self.pool.options().clone())
             .max_connections(connections)

@@ -7,7 +7,7 @@
 //! group. So they acquire the group's shared lock before they lock the row (see `group_lock`). A
 //! transaction that holds, releases or cancels the group therefore waits only for this lock, before
 //! it locks any row. The other statements never wait for a row, like those of `claim`.
-use crate::claim::ids_and_fences;
+use crate::claim::{ids_and_fences, interval};
 use crate::queue::wake;
 use crate::{Claim, JobState, Queue, QueueError};
 use sqlx::PgConnection;
@@ -79,7 +79,7 @@ impl Queue {
             .bind(claim.fence)
             .bind(storable(error))
             .bind(permanent)
-            .bind(wait.map(|wait| wait.as_secs_f64()))
+            .bind(wait.map(interval))
             .bind(self.config.retry_base.as_secs_f64())
             .bind(self.config.retry_max.as_secs_f64())
             .fetch_optional(conn)
@@ -92,7 +92,7 @@ impl Queue {
         let done = sqlx::query(SNOOZE)
             .bind(claim.id)
             .bind(claim.fence)
-            .bind(wait.as_secs_f64())
+            .bind(interval(wait))
             .execute(&self.pool)
             .await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
@@ -247,8 +247,8 @@ const FAIL: &str = concat!(
 ), back as (
     update jobs
     set state = 'retryable', lease_until = null, last_error = $3, crashes = case when alone then 1 else crashes end,
-        scheduled_at = clock_timestamp() + make_interval(secs =>
-            coalesce($5, least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
+        scheduled_at = clock_timestamp() + coalesce($5, make_interval(secs =>
+            least($7, $6 * power(2, least(attempt - 1, 60))) * (0.5 + random() / 2)))
     where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
       and not ($4 or attempt >= max_attempts)
     returning state
@@ -261,7 +261,7 @@ select state::text from filed union all select state::text from back"
 const SNOOZE: &str = "
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,
-    attempt = attempt - 1, scheduled_at = clock_timestamp() + make_interval(secs => $3), crashes = case when alone then 1 else crashes end
+    attempt = attempt - 1, scheduled_at = clock_timestamp() + $3, crashes = case when alone then 1 else crashes end
 where id = $1 and fence = $2 and state = 'running'";
 
 const RELEASE: &str = "

@@ -22,6 +22,12 @@ const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
 /// to the server, and connections that were just used are rarely broken.
 const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
 
+/// Fails if the server accepts no changes.
+const REJECT_READ_ONLY: &str = "do $$ begin
+    if current_setting('transaction_read_only')::bool then
+        raise 'the database server accepts no changes' using errcode = 'read_only_sql_transaction';
+    end if; end $$";
+
 /// Address of the database, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -94,15 +100,17 @@ impl Store {
             .before_acquire(|conn, state| {
                 Box::pin(async move {
                     // The pool replaces a connection that fails the test.
-                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || matches!(is_read_only(conn).await, Ok(false)))
+                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
                 })
             })
             .after_connect(move |conn, _| {
                 Box::pin(async move {
                     // Limits how long a process that stopped inside a transaction keeps its row
-                    // locks.
+                    // locks. After a failover, the address may lead to a standby for a while. The
+                    // pool connects again until the server accepts changes.
                     let settings = format!(
-                        "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000"
+                        "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000;
+                         {REJECT_READ_ONLY}"
                     );
                     sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
                     Ok(())
@@ -215,8 +223,7 @@ async fn connect_to_primary(options: &PgConnectOptions) -> Result<Option<PgConne
     Ok(if is_read_only(&mut conn).await? { None } else { Some(conn) })
 }
 
-/// Returns whether the server rejects changes. This is the check of libpq for
-/// `target_session_attrs=read-write`.
+/// Returns whether the server rejects changes. On a standby, `transaction_read_only` is always on.
 async fn is_read_only(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar("select current_setting('transaction_read_only')::bool").fetch_one(conn).await
 }

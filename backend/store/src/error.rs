@@ -24,8 +24,8 @@ pub enum StoreError {
     /// The blob store failed.
     #[error("the blob store failed: {0}")]
     Blob(String),
-    /// The server is too old or has no pgvector. The text states the found and the required
-    /// version.
+    /// The server or this program is too old, the server has no pgvector or accepts no changes, or
+    /// older programs prevent a migration. The text states which, and what to do.
     #[error("{0}")]
     Unsupported(String),
     /// The schema migration failed.

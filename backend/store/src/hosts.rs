@@ -63,7 +63,7 @@ const FREE_TOKEN: i64 = 0;
 
 /// Requests a permit. $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A
 /// new host gets a permit immediately. The row is locked before the second half reads the row and
-/// the clock. Returns the token and the seconds to wait, or null for a granted permit.
+/// the clock. Returns the token, and the seconds to wait (null if the permit was granted).
 const ACQUIRE_PERMIT: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
     -- Not from 1 on: hosts are pruned, and a token is never given twice.
@@ -291,7 +291,8 @@ const PRUNE: &str = "
 /// Maximum delay that is respected: one hour.
 const MAX_DELAY_MS: i64 = 3_600_000;
 
-/// Converts seconds that the database computed. A time that has passed in the meantime is zero.
+/// Converts seconds that the database computed. Returns zero for a negative number: the time passed
+/// while the statement ran.
 pub(crate) fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
 }

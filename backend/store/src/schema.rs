@@ -1,41 +1,93 @@
 //! Migrates the schema, and decides which versions of the program may run on it.
 //!
 //! A program may run on a newer schema than its own, so that a service can be upgraded process by
-//! process. A migration that older programs cannot work with begins with the line
+//! process. A migration that older programs cannot work with contains the line
 //! [`STOPS_OLDER_PROGRAMS`]. Before such a migration runs, its version is written to the table
-//! `required_schema`. Programs that do not know that version claim no further jobs, end, and do not
-//! start again. The migration waits until their jobs have ended.
+//! `required_schema`. Programs that do not know that version claim no further jobs, exit, and refuse
+//! to start.
+//!
+//! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A migration
+//! that stops older programs acquires the same lock exclusively, so it waits until they have ended.
+use crate::transient::{self, Cause};
 use crate::{Store, StoreError};
 use sha2::{Digest, Sha256};
-use sqlx::migrate::{Migrate, Migration, Migrator};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use std::time::{Duration, Instant};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
-/// The first line of a migration that programs without it cannot work with.
+/// One of the first two lines of a migration that programs without it cannot work with.
 pub const STOPS_OLDER_PROGRAMS: &str = "-- Stops older programs.";
+
+/// Advisory lock of the process that migrates.
+const MIGRATING: i64 = 0x0066_6163_6501;
+/// Advisory lock that every process of the program holds, shared.
+const RUNNING: i64 = 0x0066_6163_6502;
 
 /// Time between two reads of the required version by a running program.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a migration waits at most for the jobs of older programs to end.
+/// How long a migration waits at most for older programs to end, and for locks of tables.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
-/// Time between two counts of these jobs.
-const COUNT_INTERVAL: Duration = Duration::from_millis(500);
-/// Time between two log lines during this wait.
+/// Time between two attempts to acquire an advisory lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time between two log lines during a wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The error code of a lock that was not acquired in time.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// The result of [`Store::migrate`].
+pub struct Migrated {
+    /// Number of migrations that ran: 0 also if the schema is newer than this program and the
+    /// program may run on it.
+    pub ran: usize,
+    /// The use of the schema. Keep it as long as the process uses the database.
+    pub schema: SchemaUse,
+}
+
+/// A connection whose lock keeps migrations away that this program cannot work with.
+pub struct SchemaUse {
+    conn: PgConnection,
+    options: PgConnectOptions,
+    /// The newest schema version that the program knows.
+    known: i64,
+}
+
+impl SchemaUse {
+    /// Returns when a newer program requires a schema version that this program does not know. The
+    /// result is the error to report. If the connection breaks, a new one is opened.
+    pub async fn superseded(&mut self) -> StoreError {
+        loop {
+            match required_version(&mut self.conn).await {
+                Ok(required) => {
+                    if let Err(error) = check_required(required, self.known) {
+                        return error;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the connection that watches the schema broke; connecting again");
+                    if let Ok(conn) = connect(&self.options).await {
+                        self.conn = conn;
+                        // Without the lock only while a newer program migrates.
+                        let _ = lock(&mut self.conn, "pg_try_advisory_lock_shared", RUNNING).await;
+                    }
+                }
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+    }
+}
 
 impl Store {
-    /// Migrates the schema under an advisory lock. Returns the number of migrations that ran: 0 if
-    /// the schema is newer than this program and the program may run on it.
+    /// Migrates the schema. One process at a time does so.
     ///
-    /// A migration that stops older programs first waits at least four seconds and at most ten
-    /// minutes for them.
+    /// A migration that stops older programs waits at most ten minutes for them.
     ///
     /// # Errors
-    /// Fails with `Unsupported` if this program is too old for the schema, or if jobs of older
-    /// programs do not end; with `Migrate` if a migration fails.
-    pub async fn migrate(&self) -> Result<usize, StoreError> {
+    /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
+    /// not end; with `Migrate` if a migration fails. Migrations that failed leave no trace.
+    pub async fn migrate(&self) -> Result<Migrated, StoreError> {
         self.migrate_to(&MIGRATIONS).await
     }
 
@@ -44,21 +96,18 @@ impl Store {
     ///
     /// # Errors
     /// Fails like [`Self::migrate`].
-    pub async fn migrate_to(&self, migrations: &Migrator) -> Result<usize, StoreError> {
+    pub async fn migrate_to(&self, migrations: &Migrator) -> Result<Migrated, StoreError> {
         // Statement logging is off. On a slow disk, each migration would be logged as a slow
         // statement, with its whole text.
         let options = self.pool.connect_options().as_ref().clone().disable_statement_logging();
-        let mut conn = PgConnection::connect_with(&options).await?;
-        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
+        let mut conn = connect(&options).await?;
+        let known = newest_version(migrations.iter());
+        acquire_migration_lock(&mut conn, known).await?;
         let table = &migrations.table_name;
-        // The lock is acquired before the first count, so that the result is correct when several
-        // processes start concurrently. `run` acquires it again, which Postgres allows within a
-        // session. Closing the connection always releases both locks.
-        conn.lock().await?;
         conn.ensure_migrations_table(table).await?;
-        let before = conn.list_applied_migrations(table).await?;
-        let newest = before.iter().map(|migration| migration.version).max().unwrap_or_default();
-        let known = newest_version(migrations);
+        let applied = conn.list_applied_migrations(table).await?;
+        let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
+        let (mut ran, mut stopped) = (0, false);
         if newest > known {
             check_required(required_version(&mut conn).await?, known)?;
             tracing::warn!(
@@ -66,31 +115,30 @@ impl Store {
                 known,
                 "the schema is newer than this program, which may run on it"
             );
-            return Ok(0);
+        } else {
+            stopped = upgrade(&mut conn, migrations, newest).await?;
+            ran = conn.list_applied_migrations(table).await?.len() - applied.len();
         }
-        let required = (migrations.iter().filter(|migration| stops_older_programs(migration)))
-            .map(|migration| migration.version)
-            .max()
-            .unwrap_or_default();
-        require(&mut conn, required, newest).await?;
-        migrations.run_direct(None, &mut conn, false).await?;
-        let after = conn.list_applied_migrations(table).await?.len();
-        conn.close().await?;
-        Ok(after - before.len())
+        // No other process can hold this lock exclusively, because this one still holds the other
+        // lock.
+        sqlx::query("select pg_advisory_lock_shared($1)").bind(RUNNING).execute(&mut conn).await?;
+        if stopped {
+            lock(&mut conn, "pg_advisory_unlock", RUNNING).await?;
+        }
+        lock(&mut conn, "pg_advisory_unlock", MIGRATING).await?;
+        Ok(Migrated { ran, schema: SchemaUse { conn, options, known } })
     }
 
-    /// Returns when a newer program requires a schema version that this program does not know. The
-    /// result is the error to report. Failures of the database are ignored.
-    pub async fn superseded(&self) -> StoreError {
-        loop {
-            tokio::time::sleep(WATCH_INTERVAL).await;
-            let required = sqlx::query_scalar("select version from required_schema").fetch_one(&self.pool);
-            if let Ok(required) = required.await
-                && let Err(error) = check_required(required, Self::schema_version())
-            {
-                return error;
-            }
-        }
+    /// Returns whether a newer version of the program has migrated the schema. This program then
+    /// does not know all tables and columns.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn schema_is_newer(&self) -> Result<bool, StoreError> {
+        let newest: i64 = sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(newest > Self::schema_version())
     }
 
     /// Returns `true` if the database has a schema of this program, of any version.
@@ -107,8 +155,13 @@ impl Store {
     /// # Errors
     /// Fails with `Unsupported` if the schema has a different version.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let mut conn = self.pool.acquire().await?;
         let known = self.has_schema().await?;
+        if known && self.schema_is_newer().await? {
+            return Err(StoreError::Unsupported(
+                "a newer version of facecrawl has migrated the database: use that version".into(),
+            ));
+        }
+        let mut conn = self.pool.acquire().await?;
         let applied =
             if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
         let expected = MIGRATIONS.iter().count();
@@ -116,13 +169,13 @@ impl Store {
             return Ok(());
         }
         Err(StoreError::Unsupported(format!(
-            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`, or use the program version that matches the database"
+            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`"
         )))
     }
 
     /// Returns the newest schema version that this program knows: the number of its last migration.
     pub fn schema_version() -> i64 {
-        newest_version(&MIGRATIONS)
+        newest_version(MIGRATIONS.iter())
     }
 
     /// Returns a short hex digest of all migrations in this build. It changes whenever the schema
@@ -137,12 +190,13 @@ impl Store {
     }
 }
 
-fn newest_version(migrations: &Migrator) -> i64 {
-    migrations.iter().map(|migration| migration.version).max().unwrap_or_default()
+fn newest_version<'a>(migrations: impl Iterator<Item = &'a Migration>) -> i64 {
+    migrations.map(|migration| migration.version).max().unwrap_or_default()
 }
 
 fn stops_older_programs(migration: &Migration) -> bool {
-    migration.sql.as_str().starts_with(STOPS_OLDER_PROGRAMS)
+    // sqlx reads its own mark, `-- no-transaction`, from the first line.
+    migration.sql.as_str().lines().take(2).any(|line| line == STOPS_OLDER_PROGRAMS)
 }
 
 fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
@@ -154,61 +208,168 @@ fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
     )))
 }
 
-/// Returns the required version: 0 for a schema from before there was one.
+/// Opens a connection for advisory locks and migrations. The server closes it within a minute if
+/// the machine of this process is no longer reachable, so that its locks do not stay.
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+    let mut conn = PgConnection::connect_with(options).await?;
+    sqlx::raw_sql(
+        "set statement_timeout = 0; set tcp_keepalives_idle = 20; set tcp_keepalives_interval = 10;
+         set tcp_keepalives_count = 3",
+    )
+    .execute(&mut conn)
+    .await?;
+    Ok(conn)
+}
+
+/// Calls a function that tries to acquire an advisory lock, or that releases one. Returns whether it
+/// succeeded.
+async fn lock(conn: &mut PgConnection, function: &'static str, key: i64) -> Result<bool, StoreError> {
+    let sql = AssertSqlSafe(format!("select {function}($1)"));
+    Ok(sqlx::query_scalar(sql).bind(key).fetch_one(conn).await?)
+}
+
+/// Waits until no other process migrates. A program that the other process stops is told so.
+async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
+    let mut log = LogLimit::default();
+    while !lock(conn, "pg_try_advisory_lock", MIGRATING).await? {
+        check_required(required_version(conn).await?, known)?;
+        if log.is_due() {
+            tracing::info!("waiting for another process that migrates the database");
+        }
+        tokio::time::sleep(LOCK_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Runs the pending migrations after the `newest` applied one. The caller holds the migration lock.
+/// Returns whether older programs were stopped; this connection then holds their lock exclusively.
+///
+/// The required version is computed from the migrations and not from the stored one, which may come
+/// from an upgrade that was interrupted.
+async fn upgrade(conn: &mut PgConnection, migrations: &Migrator, newest: i64) -> Result<bool, StoreError> {
+    let stopping = || migrations.iter().filter(|migration| stops_older_programs(migration));
+    let required = newest_version(stopping());
+    let stops = required > newest && newest > 0;
+    let migrated = async {
+        store_required(conn, required).await?;
+        if stops {
+            wait_for_older_programs(conn).await?;
+            // Another machine may still hold claims on its jobs, without a connection to the
+            // database. They become invalid, so that it cannot complete these jobs later.
+            sqlx::raw_sql("update jobs set fence = fence + 1 where state = 'running'")
+                .execute(&mut *conn)
+                .await?;
+        }
+        run(migrations, conn).await?;
+        // The table exists only now if the database was empty.
+        store_required(conn, required).await
+    };
+    let migrated = migrated.await;
+    if migrated.is_err() {
+        // The older programs can be started again.
+        let applied = newest_version(stopping().filter(|migration| migration.version <= newest));
+        store_required(conn, applied).await?;
+    }
+    migrated.map(|()| stops)
+}
+
+async fn has_required_version(conn: &mut PgConnection) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select to_regclass('required_schema') is not null").fetch_one(conn).await?)
+}
+
+/// Returns the required version: 0 if the table does not exist yet.
 async fn required_version(conn: &mut PgConnection) -> Result<i64, StoreError> {
-    let exists: bool =
-        sqlx::query_scalar("select to_regclass('required_schema') is not null").fetch_one(&mut *conn).await?;
-    if !exists {
+    if !has_required_version(conn).await? {
         return Ok(0);
     }
-    Ok(sqlx::query_scalar("select version from required_schema").fetch_one(conn).await?)
+    Ok(sqlx::query_scalar("select coalesce(max(version), 0) from required_schema").fetch_one(conn).await?)
 }
 
-/// Stores the required version. If a pending migration raises it above the `newest` applied
-/// version, waits until the jobs of older programs have ended.
-///
-/// The caller holds the migration lock, so a stored version above `newest` belongs to a migration
-/// that was interrupted before it ran. It is then replaced by the correct one.
-async fn require(conn: &mut PgConnection, required: i64, newest: i64) -> Result<(), StoreError> {
-    let exists: bool =
-        sqlx::query_scalar("select to_regclass('required_schema') is not null").fetch_one(&mut *conn).await?;
-    if !exists {
-        // The database is empty, or its programs do not read the table.
-        return Ok(());
-    }
-    sqlx::query("update required_schema set version = $1 where version <> $1")
+/// Stores the required version, if the table exists.
+async fn store_required(conn: &mut PgConnection, required: i64) -> Result<(), StoreError> {
+    if has_required_version(conn).await? {
+        sqlx::query(
+            "insert into required_schema (version) values ($1)
+             on conflict (only_row) do update set version = excluded.version",
+        )
         .bind(required)
-        .execute(&mut *conn)
+        .execute(conn)
         .await?;
-    if required > newest { wait_for_older_programs(conn).await } else { Ok(()) }
+    }
+    Ok(())
 }
 
+/// Waits until no other process uses the database, and acquires their lock exclusively.
 async fn wait_for_older_programs(conn: &mut PgConnection) -> Result<(), StoreError> {
-    // Programs without a job read the version in this time.
-    tokio::time::sleep(2 * WATCH_INTERVAL).await;
-    let (started, mut logged) = (Instant::now(), None::<Instant>);
-    loop {
-        let mut tx = conn.begin().await?;
-        // Waits for transactions that claim a job and began before the version was raised.
-        sqlx::raw_sql("lock table jobs in share row exclusive mode").execute(&mut *tx).await?;
-        let running: i64 =
-            sqlx::query_scalar("select count(*) from jobs where state = 'running' and lease_until > now()")
-                .fetch_one(&mut *tx)
-                .await?;
-        tx.commit().await?;
-        if running == 0 {
-            return Ok(());
-        }
+    let (started, mut log) = (Instant::now(), LogLimit::default());
+    while !lock(conn, "pg_try_advisory_lock", RUNNING).await? {
         if started.elapsed() >= WAIT_LIMIT {
             return Err(StoreError::Unsupported(format!(
-                "{running} jobs of an older version of facecrawl still run after {} minutes: stop its processes, then start this version again",
+                "processes of an older version of facecrawl still run after {} minutes: stop them, then start this version again",
                 WAIT_LIMIT.as_secs() / 60
             )));
         }
-        if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            tracing::info!(running, "waiting for the jobs of an older version before the migration");
-            logged = Some(Instant::now());
+        if log.is_due() {
+            tracing::info!("waiting until the processes of the older version have ended");
         }
-        tokio::time::sleep(COUNT_INTERVAL).await;
+        tokio::time::sleep(LOCK_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Runs the pending migrations, each in a transaction.
+///
+/// Running programs use the same tables. A migration that waits for a table blocks all statements
+/// that come after it, so it waits for less than the `deadlock_timeout` of Postgres (1 s). It is
+/// then rolled back and repeated, as after a deadlock.
+async fn run(migrations: &Migrator, conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql("set lock_timeout = '500ms'").execute(&mut *conn).await?;
+    let started = Instant::now();
+    let mut pauses = transient::pauses();
+    let result = loop {
+        let Err(error) = migrations.run_direct(None, &mut *conn, false).await else { break Ok(()) };
+        let pause = pauses.next().filter(|_| is_conflict(&error) && started.elapsed() < WAIT_LIMIT);
+        let Some(pause) = pause else { break Err(error.into()) };
+        tracing::info!(%error, "a migration waits for running programs");
+        tokio::time::sleep(pause).await;
+    };
+    sqlx::raw_sql("set lock_timeout = 0").execute(conn).await?;
+    result
+}
+
+/// Returns whether a running program had locked what a migration needed.
+fn is_conflict(error: &MigrateError) -> bool {
+    let (MigrateError::ExecuteMigration(error, _) | MigrateError::Execute(error)) = error else {
+        return false;
+    };
+    let code = error.as_database_error().and_then(|error| error.code());
+    Cause::of(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
+}
+
+/// Limits the log lines of a wait.
+#[derive(Default)]
+struct LogLimit(Option<Instant>);
+
+impl LogLimit {
+    fn is_due(&mut self) -> bool {
+        let due = self.0.is_none_or(|last| last.elapsed() >= LOG_INTERVAL);
+        if due {
+            self.0 = Some(Instant::now());
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_where_they_are_read_and_every_migration_can_be_repeated() {
+        for migration in MIGRATIONS.iter() {
+            let mentions = migration.sql.as_str().to_lowercase().contains("stops older programs");
+            assert_eq!(mentions, stops_older_programs(migration), "{}", migration.version);
+            assert!(!migration.no_tx, "{}", migration.version);
+        }
     }
 }

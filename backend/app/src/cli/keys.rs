@@ -131,12 +131,16 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     let mut scopes: Vec<Scope> = args.scope.iter().map(|scope| scope.0).collect();
     scopes.sort_unstable();
     scopes.dedup();
+    let expires_at = match args.expires {
+        Some(span) => Some(store.clock().await? + span),
+        None => None,
+    };
     let new = NewKey {
         collection_id: collection.as_ref().map(|collection| collection.id),
         name: args.name,
         scopes,
         requests_per_minute: args.requests_per_minute,
-        expires_at: args.expires.map(|span| OffsetDateTime::now_utc() + span),
+        expires_at,
         made_by: None,
     };
     let mut tx = store.begin().await?;

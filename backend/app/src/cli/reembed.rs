@@ -42,7 +42,10 @@ struct Report {
 pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
     let foundation = Foundation::start(settings, Sharing::Shared).await?;
-    let result = reembed(&foundation, args.collection.as_deref(), &signal).await;
+    let result = tokio::select! {
+        result = reembed(&foundation, args.collection.as_deref(), &signal) => result,
+        error = foundation.database.unusable() => Err(error),
+    };
     foundation.database.close().await;
     let report = result?;
     if args.json {

@@ -95,15 +95,20 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
 }
 
 /// Runs `serving` until it ends. If `serving` fails or the database becomes unusable, fires
-/// `shutdown`, so that all other tasks stop too.
+/// `shutdown`, so that all other tasks stop too. Accepted requests are still answered.
 async fn fail_together(
     serving: impl Future<Output = anyhow::Result<()>>,
     unusable: impl Future<Output = anyhow::Error>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut serving = std::pin::pin!(serving);
     let result = tokio::select! {
-        result = serving => result,
-        error = unusable => Err(error),
+        result = &mut serving => result,
+        error = unusable => {
+            shutdown.cancel();
+            serving.await?;
+            Err(error)
+        }
     };
     if !shutdown.is_cancelled() {
         shutdown.cancel();

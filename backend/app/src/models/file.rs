@@ -78,6 +78,9 @@ pub(super) fn copy_from(
     }
     let target = directory.join(&file.file);
     let part = part_path(&target, &file.sha256);
-    std::fs::copy(&source, &part).map_err(ModelError::io(&part))?;
+    // Without the permissions of the source. If the process ends here, a part that is read-only
+    // would make every later start fail.
+    let copied = File::open(&source).and_then(|mut source| io::copy(&mut source, &mut File::create(&part)?));
+    copied.map_err(ModelError::io(&part))?;
     Ok(verify_and_rename(&part, &target, &file.sha256))
 }

@@ -5,6 +5,8 @@ use anyhow::{Context, anyhow, bail};
 use embedded_postgres::Cluster;
 use std::time::{Duration, Instant};
 use store::Store;
+use store::schema::{Migrated, SchemaUse};
+use tokio::sync::Mutex;
 
 /// Maximum time to wait for connections in use when the database closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,6 +18,8 @@ pub struct Database {
     /// The connection URL with its password, which must not be shown.
     pub url: String,
     cluster: Option<Cluster>,
+    /// Set by `migrate`.
+    schema: Mutex<Option<SchemaUse>>,
 }
 
 /// The behaviour if another process already runs the private server.
@@ -54,15 +58,17 @@ impl Database {
             seconds = started.elapsed().as_secs_f64(),
             "database connected"
         );
-        Ok(Self { store, url, cluster })
+        Ok(Self { store, url, cluster, schema: Mutex::default() })
     }
 
-    /// Applies the missing schema migrations and returns their number.
+    /// Applies the missing schema migrations and returns their number. From now on, no other
+    /// version makes a change to the schema that this process cannot work with, until it ends.
     pub async fn migrate(&self) -> anyhow::Result<usize> {
-        let ran = self.store.migrate().await?;
+        let Migrated { ran, schema } = self.store.migrate().await?;
         if ran > 0 {
             tracing::info!(migrations = ran, "database migrated");
         }
+        *self.schema.lock().await = Some(schema);
         Ok(ran)
     }
 
@@ -75,9 +81,15 @@ impl Database {
                 None => std::future::pending().await,
             }
         };
+        let superseded = async {
+            match self.schema.lock().await.as_mut() {
+                Some(schema) => schema.superseded().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = lost => anyhow!("the private Postgres exited unexpectedly"),
-            error = self.store.superseded() => error.into(),
+            error = superseded => error.into(),
         }
     }
 

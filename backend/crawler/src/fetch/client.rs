@@ -272,7 +272,8 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
 
 /// Parses `Retry-After` in both forms (RFC 9110 10.2.3) as a duration from now, at most
 /// [`MAX_RETRY_AFTER`]. A date is compared with the response's own `Date`, because the clocks of
-/// the server and of this process may differ, and only without one with the clock of this process.
+/// the server and of this process may differ. If the response has no `Date`, the date is compared
+/// with the clock of this process.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = header_text(headers.get(header::RETRY_AFTER)?);
     if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {

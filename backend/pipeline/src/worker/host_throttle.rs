@@ -112,12 +112,17 @@ impl HostThrottle {
     async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
         let deadline = Instant::now() + self.config.patience;
         loop {
-            let shared = millis(delay.shared);
+            let (shared, asked) = (millis(delay.shared), Instant::now());
             let turn = match delay.own {
                 Some(own) => self.store.acquire_collection_permit(host, own, shared).await,
                 None => self.store.acquire_host_permit(host, shared).await,
             };
             let wait = match turn.map_err(|error| self.database_failed(&error))? {
+                // For example, the commit waited for a standby.
+                PermitOutcome::Granted { .. } if asked.elapsed() > self.config.grant_time_limit => {
+                    tracing::warn!(host, "the database took too long to grant a host permit; it is not used");
+                    return Err(FetchError::Postponed(DATABASE_PAUSE));
+                }
                 PermitOutcome::Granted { token } => return Ok(token),
                 PermitOutcome::Wait { wait } => wait.max(MIN_WAIT),
             };

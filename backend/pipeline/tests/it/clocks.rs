@@ -43,7 +43,7 @@ async fn a_host_gets_the_pause_it_asked_for() {
     }
 }
 
-/// The delay between requests is waited for, and neither an hour nor no time at all.
+/// Requests are separated by the delay. A wrong clock makes it neither an hour nor zero.
 #[tokio::test]
 async fn a_crawl_with_a_delay_keeps_it_and_ends() {
     for shift_s in SHIFTS_S {
@@ -63,7 +63,7 @@ async fn a_crawl_with_a_delay_keeps_it_and_ends() {
 }
 
 /// The time of a blob comes from the clock of the blob store, which may be that of the database. A
-/// process whose clock is ahead must not take a blob for old that is being stored.
+/// process whose clock is ahead must not regard a blob as old while it is being stored.
 #[tokio::test]
 async fn a_sweep_keeps_what_is_new_by_any_clock() {
     let grace = Duration::from_secs(1800);

@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Site, World, counts, fast, fast_politeness, wait_for};
 use domain::{CrawlState, Reason};
-use pipeline::CrawlOptions;
+use pipeline::{CrawlOptions, crawl};
 use std::sync::Arc;
 use std::time::Duration;
 use store::hosts::PermitOutcome;
@@ -40,6 +40,26 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
     assert_eq!(crawl.state, CrawlState::Failed);
     assert_eq!(progress.reasons.get(&Reason::RobotsUnavailable), Some(&1));
     assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+}
+
+/// The permit may expire before its job knows of it, and another job may then get one.
+#[tokio::test]
+async fn a_permit_that_was_granted_too_slowly_is_not_used() {
+    let politeness = crawl::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
+    let world = World::with(queue::Config::default(), politeness).await;
+    let site = Site::start().await;
+    site.set("/", Answer::html("a page"));
+    let crawl = world.create(&[site.url("/")], CrawlOptions::default()).await;
+    let worker = world.worker("one");
+    wait_for(async || {
+        let due = world.queue.next_due(&["scan_page".into()]).await.unwrap();
+        due.filter(|due| *due > Duration::from_secs(1))
+    })
+    .await
+    .expect("the job is postponed");
+    worker.stop().await;
+    assert_eq!(site.requests(), [""; 0]);
+    assert_eq!(counts(&world.progress(crawl.id).await.pages), [("queued", 1)].into());
 }
 
 #[tokio::test]

@@ -35,40 +35,91 @@ fn refused(error: &StoreError) {
 async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version("-- Adds a table.").await;
-    assert_eq!(db.store().migrate_to(&newer).await.unwrap(), 1);
-    assert_eq!(db.store().migrate().await.unwrap(), 0, "the older program starts");
+    let _running = db.store().migrate().await.unwrap();
+    assert_eq!(db.store().migrate_to(&newer).await.unwrap().ran, 1, "the older program need not end");
+    assert_eq!(db.store().migrate().await.unwrap().ran, 0, "the older program starts");
+    assert!(db.store().schema_is_newer().await.unwrap());
     assert!(db.store().check_schema().await.is_err(), "a backup needs the same version");
     assert_eq!(required(&db).await, 0);
 }
 
 #[tokio::test]
-async fn a_migration_that_stops_older_programs_waits_for_their_jobs() {
+async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
     let db = TestDatabase::create().await;
+    let mut older = db.store().migrate().await.unwrap();
+    // A job of a process that lost its connections.
     db.execute(
-        "insert into jobs (id, kind, payload, state, created_at, scheduled_at, lease_until, fence, attempt, priority,
-                           max_attempts, locked_by)
-         values (gen_random_uuid(), 'page', '{}', 'running', now(), now(), now() + interval '1 hour', 1, 1, 0, 5, 'older')",
+        "insert into jobs (id, kind, payload, state, created_at, scheduled_at, lease_until, fence,
+                           attempt, priority, max_attempts, locked_by)
+         values (gen_random_uuid(), 'page', '{}', 'running', now(), now(), now() + interval '1 hour',
+                 1, 1, 0, 5, 'older')",
     )
     .await;
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     let store = db.store();
     let upgrade = tokio::spawn(async move { store.migrate_to(&newer).await });
     // The older program is told before the migration runs.
-    let told = tokio::time::timeout(Duration::from_secs(30), db.store().superseded()).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
     refused(&told);
+    refused(&db.store().migrate().await.err().expect("it does not start again, and does not wait"));
     assert_eq!(required(&db).await, 9001);
     let exists = "select count(*) from pg_class where relname = 'of_the_next_version'";
-    assert_eq!(db.number(exists).await, 0, "a job of the older program runs");
-    db.execute("delete from jobs").await;
-    assert_eq!(upgrade.await.unwrap().unwrap(), 1);
+    assert_eq!(db.number(exists).await, 0, "the older program runs");
+    drop(older);
+    assert_eq!(upgrade.await.unwrap().unwrap().ran, 1);
     assert_eq!(db.number(exists).await, 1);
-    refused(&db.store().migrate().await.unwrap_err());
+    assert_eq!(db.number("select fence from jobs").await, 2, "the lost process cannot complete its job");
+    refused(&db.store().migrate().await.err().unwrap());
+}
+
+#[tokio::test]
+async fn a_database_that_a_newer_version_made_is_not_used() {
+    let db = TestDatabase::create().await;
+    sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    assert!(db.store().migrate_to(&newer).await.unwrap().ran > 1);
+    refused(&db.store().migrate().await.err().unwrap());
 }
 
 #[tokio::test]
 async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_program_start() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
-    assert_eq!(db.store().migrate().await.unwrap(), 0);
+    assert_eq!(db.store().migrate().await.unwrap().ran, 0);
     assert_eq!(required(&db).await, 0);
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_the_older_version_usable() {
+    let db = TestDatabase::create().await;
+    let (newer, folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    drop(newer);
+    let sql = format!("{STOPS_OLDER_PROGRAMS}\nselect 1 / 0;\n");
+    std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    assert!(matches!(db.store().migrate_to(&newer).await.err(), Some(StoreError::Migrate(_))));
+    assert_eq!(db.store().migrate().await.unwrap().ran, 0);
+    assert_eq!(required(&db).await, 0);
+}
+
+/// A backup or another long transaction has locked a table.
+#[tokio::test]
+async fn a_migration_waits_for_a_table_without_blocking_others() {
+    let db = TestDatabase::create().await;
+    let reader = db.hold("lock table jobs in access share mode").await;
+    let (newer, folder) = next_version("").await;
+    drop(newer);
+    std::fs::write(folder.path().join("9001_next.sql"), "alter table jobs add column more text;").unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    let store = db.store();
+    let upgrade = tokio::spawn(async move { store.migrate_to(&newer).await });
+    let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                 where d.datname = current_database() and l.relation = 'jobs'::regclass and not l.granted";
+    for waiting in [1, 0, 1] {
+        while db.number(waits).await != waiting {
+            tokio::task::yield_now().await;
+        }
+    }
+    reader.commit().await.unwrap();
+    assert_eq!(upgrade.await.unwrap().unwrap().ran, 1);
 }

@@ -134,7 +134,10 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
         foundation = Foundation::start(settings, Sharing::Shared) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
-    let result = scan(settings, &foundation, &args, found, urls, &signal).await;
+    let result = tokio::select! {
+        result = scan(settings, &foundation, &args, found, urls, &signal) => result,
+        error = foundation.database.unusable() => Err(error),
+    };
     foundation.database.close().await;
     let summary = result?;
     if args.json {
