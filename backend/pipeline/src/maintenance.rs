@@ -164,9 +164,9 @@ impl Maintenance {
         if !dry_run {
             swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }
-        // A blob is deleted only if it is older than `grace` by the clock of the database and by the
-        // clock of this process. Otherwise, a clock that is ahead could delete a blob that is still
-        // being stored.
+        // A blob is deleted only if it is older than `grace` by the clock of the database and by
+        // the clock of this process. Otherwise, a clock that is ahead could delete a blob that is
+        // still being stored.
         let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {

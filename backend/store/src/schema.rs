@@ -3,11 +3,12 @@
 //! A program may run on a newer schema than its own, so that a service can be upgraded process by
 //! process. A migration that older programs cannot work with contains the line
 //! [`STOPS_OLDER_PROGRAMS`]. Before such a migration runs, its version is written to the table
-//! `required_schema`. Programs that do not know that version claim no further jobs, exit, and refuse
-//! to start.
+//! `required_schema`. Programs that do not know that version claim no further jobs, exit, and
+//! refuse to start.
 //!
-//! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A migration
-//! that stops older programs acquires the same lock exclusively, so it waits until they have ended.
+//! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
+//! migration that stops older programs acquires the same lock exclusively, so it waits until they
+//! have ended.
 use crate::transient::{self, Cause};
 use crate::{Store, StoreError};
 use sha2::{Digest, Sha256};
@@ -221,8 +222,8 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError>
     Ok(conn)
 }
 
-/// Calls a function that tries to acquire an advisory lock, or that releases one. Returns whether it
-/// succeeded.
+/// Calls a function that tries to acquire an advisory lock, or that releases one. Returns whether
+/// it succeeded.
 async fn lock(conn: &mut PgConnection, function: &'static str, key: i64) -> Result<bool, StoreError> {
     let sql = AssertSqlSafe(format!("select {function}($1)"));
     Ok(sqlx::query_scalar(sql).bind(key).fetch_one(conn).await?)
