@@ -266,12 +266,21 @@ async fn upgrade(conn: &mut PgConnection, migrations: &Migrator, newest: i64) ->
         store_required(conn, required).await
     };
     let migrated = migrated.await;
-    if migrated.is_err() {
-        // The older programs can be started again.
-        let applied = newest_version(stopping().filter(|migration| migration.version <= newest));
-        store_required(conn, applied).await?;
+    if migrated.is_err()
+        && let Err(error) = require_applied(conn, migrations).await
+    {
+        tracing::warn!(%error, "the required schema version is not reset; the next start does it");
     }
     migrated.map(|()| stops)
+}
+
+/// Stores the required version of the applied migrations, after an upgrade that failed. Older
+/// programs can then be started again, unless a migration that stops them was applied.
+async fn require_applied(conn: &mut PgConnection, migrations: &Migrator) -> Result<(), StoreError> {
+    let applied = conn.list_applied_migrations(&migrations.table_name).await?;
+    let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let required = migrations.iter().filter(|migration| stops_older_programs(migration));
+    store_required(conn, newest_version(required.filter(|migration| migration.version <= newest))).await
 }
 
 async fn has_required_version(conn: &mut PgConnection) -> Result<bool, StoreError> {

@@ -100,6 +100,11 @@ async fn a_migration_that_fails_leaves_the_older_version_usable() {
     assert!(matches!(db.store().migrate_to(&newer).await.err(), Some(StoreError::Migrate(_))));
     assert_eq!(db.store().migrate().await.unwrap().ran, 0);
     assert_eq!(required(&db).await, 0);
+    // One that stops older programs is applied before the one that fails.
+    std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    assert!(matches!(db.store().migrate_to(&newer).await.err(), Some(StoreError::Migrate(_))));
+    assert_eq!(required(&db).await, 9000);
 }
 
 /// A backup or another long transaction has locked a table.
