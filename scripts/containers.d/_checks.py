@@ -3,7 +3,7 @@ import json
 import subprocess
 import time
 
-from _compose import BASE, GPU_BASE, Compose, call, inspect, wait_healthy
+from _compose import BASE, GPU_BASE, LABEL, Compose, call, inspect, wait_healthy
 from _engine import docker, say
 
 # A decoder that reads memory that is not its own may fail only now and then.
@@ -132,7 +132,7 @@ def crawl(command, checkout, site_image, site, images):
             say(f"worker healthy {wait_healthy(worker):.1f} s after its start, {resident_mb(worker):.0f} MB")
             unprivileged(worker)
         network = next(iter(inspect(workers[0])["NetworkSettings"]["Networks"]))
-        server = docker("run", "--detach", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
+        server = docker("run", "--detach", f"--label={LABEL}", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
         try:
             made = start_crawl(images)
             began, killed = time.monotonic(), False

@@ -12,6 +12,8 @@ import urllib.request
 from _engine import docker, run
 
 PROJECT = "facecrawl-test"
+# The label of containers that are not part of a compose project.
+LABEL = "facecrawl.test"
 # Ports of this machine that are rarely used.
 PORTS = {"PORT": "18080", "GPU_PORT": "18081"}
 BASE, GPU_BASE = (f"http://127.0.0.1:{port}" for port in PORTS.values())
@@ -60,6 +62,9 @@ class Compose:
         """Runs the services for the duration of a `with` block, then removes their containers and
         volumes. Yields the seconds that `up` took."""
         # An earlier run may have been killed.
+        left = docker("ps", "--all", "--quiet", f"--filter=label={LABEL}").split()
+        if left:
+            docker("rm", "--force", "--volumes", *left)
         self.down()
         began = time.monotonic()
         try:

@@ -49,6 +49,9 @@ max_client_conn = 500
 ignore_startup_parameters = extra_float_digits
 server_connect_timeout = 5
 server_login_retry = 1
+tcp_keepidle = 20
+tcp_keepintvl = 10
+tcp_keepcnt = 3
 """
 
 
@@ -120,7 +123,7 @@ class Writer:
         self.created, self.unknown, self.rejected = [], [], []
         self.responses, self.longest = collections.Counter(), 0.0
         self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.write)
+        self.thread = threading.Thread(target=self.write, daemon=True)
         self.thread.start()
 
     def write(self):
@@ -143,8 +146,11 @@ class Writer:
                 self.responses[str(response.status)] += 1
                 return self.created
         except urllib.error.HTTPError as error:
-            problem = json.loads(error.read())
-            reason = f"{error.code} {problem['code']} {problem.get('reason', '')}".strip()
+            try:
+                problem = json.loads(error.read())
+                reason = f"{error.code} {problem['code']} {problem.get('reason', '')}".strip()
+            except (ValueError, KeyError):
+                reason = str(error.code)
             self.responses[reason] += 1
             return self.rejected if reason == "503 database_unavailable" else self.unknown
         except (OSError, http.client.HTTPException) as error:

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from _checks import require, start_crawl, stored_images
-from _compose import BASE, Compose, call, inspect, wait_healthy
+from _compose import BASE, LABEL, Compose, call, inspect, wait_healthy
 from _engine import docker, say
 from _faults import Reader
 
@@ -43,7 +43,7 @@ class Upgrade:
         volumes = [f"--volume={mount['Name']}:{mount['Destination']}" for mount in like["Mounts"] if mount["Type"] == "volume"]
         command = ["serve"] if role == "backend" else ["worker"]
         health = " ".join(like["Config"]["Healthcheck"]["Test"][1:])
-        options = ["--detach", "--read-only", "--tmpfs=/tmp", f"--health-cmd={health}", "--health-interval=1s", f"--network={network}"]
+        options = ["--detach", f"--label={LABEL}", "--read-only", "--tmpfs=/tmp", f"--health-cmd={health}", "--health-interval=1s", f"--network={network}"]
         self.newer.append(docker("run", *options, *variables, *volumes, image, *command))
         return self.newer[-1]
 
@@ -85,7 +85,7 @@ def run(command, checkout, site_image, site, images, release, compatible, stoppi
         for container in (api, *workers):
             wait_healthy(container)
         network = next(iter(inspect(api)["NetworkSettings"]["Networks"]))
-        server = docker("run", "--detach", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
+        server = docker("run", "--detach", f"--label={LABEL}", "--network", network, "--network-alias=site", f"--volume={site}:/site:ro", site_image)
         stack.callback(docker, "rm", "--force", server)
 
         before, _ = required(compose)
@@ -93,7 +93,7 @@ def run(command, checkout, site_image, site, images, release, compatible, stoppi
         stack.callback(reader.ended.set)
         newer = upgrade.start(compatible, "backend")
         wait_healthy(newer)
-        upgrade.start(compatible, "worker")
+        wait_healthy(upgrade.start(compatible, "worker"))
         require(required(compose) == (9001, 0), f"the schema is {required(compose)}")
         # A process of the release also starts on the newer schema.
         docker("restart", workers[0])

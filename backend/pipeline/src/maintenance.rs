@@ -141,8 +141,7 @@ impl Maintenance {
 
     /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
     /// With `missing`, also counts the blobs that a row refers to and the blob store does not
-    /// contain. With `dry_run`, deletes nothing. Does nothing if the schema is newer than this
-    /// program.
+    /// contain. With `dry_run`, deletes nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
@@ -153,14 +152,6 @@ impl Maintenance {
         dry_run: bool,
     ) -> Result<SweepReport, StoreError> {
         let mut swept = SweepReport::default();
-        if self.store.schema_is_newer().await? {
-            // A row of a newer version may refer to a blob in a column that this version does not
-            // know.
-            tracing::warn!(
-                "a newer version of facecrawl has migrated the database; only that version sweeps"
-            );
-            return Ok(swept);
-        }
         if !dry_run {
             swept.removed += self.store.delete_pending_blobs(&self.blobs).await?;
         }

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::erasures::Target;
 use store::faces::NewFace;
+use store::schema::OlderPrograms;
 use store::search::SearchQuery;
 use store::{Config, Store};
 use testing::embeddings::{DIMENSIONS, Random};
@@ -95,7 +96,7 @@ async fn main() -> Result<()> {
 
 async fn measure(size: &Size, url: String) -> Result<Value> {
     let store = Store::connect(&Config { url, ..Config::default() }).await?;
-    store.migrate().await?;
+    let _schema = store.migrate(OlderPrograms::Stop).await?;
     let collection = store.ensure_collection("gallery").await?.id;
     let model = store.register_model("gallery", "gallery", DIMENSIONS as i32).await?.id;
     let mut random = Random(1);

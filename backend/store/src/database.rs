@@ -23,7 +23,7 @@ const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
 const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
 
 /// Fails if the server accepts no changes.
-const REJECT_READ_ONLY: &str = "do $$ begin
+pub(crate) const REJECT_READ_ONLY: &str = "do $$ begin
     if current_setting('transaction_read_only')::bool then
         raise 'the database server accepts no changes' using errcode = 'read_only_sql_transaction';
     end if; end $$";

@@ -9,10 +9,11 @@
 //! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
 //! migration that stops older programs acquires the same lock exclusively, so it waits until they
 //! have ended.
+use crate::database::REJECT_READ_ONLY;
 use crate::transient::{self, Cause};
 use crate::{Store, StoreError};
 use sha2::{Digest, Sha256};
-use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use std::time::{Duration, Instant};
@@ -33,12 +34,24 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// Time between two attempts to acquire an advisory lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time limit of such a read.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two log lines during a wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The error code of a lock that was not acquired in time.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
+/// What a migration that stops older programs does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OlderPrograms {
+    /// It stops them and waits for them.
+    Stop,
+    /// It fails. A short command must not stop a service.
+    Keep,
+}
+
 /// The result of [`Store::migrate`].
+#[must_use = "the lock of the schema ends when the value is dropped"]
 pub struct Migrated {
     /// Number of migrations that ran: 0 also if the schema is newer than this program and the
     /// program may run on it.
@@ -48,6 +61,7 @@ pub struct Migrated {
 }
 
 /// A connection whose lock keeps migrations away that this program cannot work with.
+#[must_use = "the lock ends when the value is dropped"]
 pub struct SchemaUse {
     conn: PgConnection,
     options: PgConnectOptions,
@@ -59,37 +73,57 @@ impl SchemaUse {
     /// Returns when a newer program requires a schema version that this program does not know. The
     /// result is the error to report. If the connection breaks, a new one is opened.
     pub async fn superseded(&mut self) -> StoreError {
+        let mut log = LogLimit::default();
+        let mut locked = true;
         loop {
-            match required_version(&mut self.conn).await {
-                Ok(required) => {
-                    if let Err(error) = check_required(required, self.known) {
-                        return error;
+            match tokio::time::timeout(WATCH_TIMEOUT, self.watch(&mut locked)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error @ StoreError::Unsupported(_))) => return error,
+                failed => {
+                    if log.is_due() {
+                        let error =
+                            failed.map_or_else(|_| "no response".into(), |failed| format!("{failed:?}"));
+                        tracing::warn!(error, "cannot read the required schema version; trying again");
                     }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the connection that watches the schema broke; connecting again");
-                    if let Ok(conn) = connect(&self.options).await {
-                        self.conn = conn;
-                        // Without the lock only while a newer program migrates.
-                        let _ = lock(&mut self.conn, "pg_try_advisory_lock_shared", RUNNING).await;
+                    if let Ok(Ok(conn)) = tokio::time::timeout(WATCH_TIMEOUT, connect(&self.options)).await {
+                        (self.conn, locked) = (conn, false);
                     }
                 }
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
         }
     }
+
+    /// Ends the use, and waits until the connection is closed.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn end(self) -> Result<(), StoreError> {
+        Ok(self.conn.close().await?)
+    }
+
+    /// Checks the required version once. Acquires the lock again if the connection is new. A newer
+    /// program that migrates has it meanwhile.
+    async fn watch(&mut self, locked: &mut bool) -> Result<(), StoreError> {
+        if !*locked {
+            *locked = lock(&mut self.conn, "pg_try_advisory_lock_shared", RUNNING).await?;
+        }
+        check_required(required_version(&mut self.conn).await?, self.known)
+    }
 }
 
 impl Store {
     /// Migrates the schema. One process at a time does so.
     ///
-    /// A migration that stops older programs waits at most ten minutes for them.
+    /// A migration that stops older programs waits at most ten minutes for them. With
+    /// `OlderPrograms::Keep`, it does not run.
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
-    /// not end; with `Migrate` if a migration fails. Migrations that failed leave no trace.
-    pub async fn migrate(&self) -> Result<Migrated, StoreError> {
-        self.migrate_to(&MIGRATIONS).await
+    /// not end or must be kept; with `Migrate` if a migration fails. Migrations that failed leave
+    /// no trace.
+    pub async fn migrate(&self, older: OlderPrograms) -> Result<Migrated, StoreError> {
+        self.migrate_to(&MIGRATIONS, older).await
     }
 
     /// Works like [`Self::migrate`], with the migrations of another version of this program (for
@@ -97,7 +131,11 @@ impl Store {
     ///
     /// # Errors
     /// Fails like [`Self::migrate`].
-    pub async fn migrate_to(&self, migrations: &Migrator) -> Result<Migrated, StoreError> {
+    pub async fn migrate_to(
+        &self,
+        migrations: &Migrator,
+        older: OlderPrograms,
+    ) -> Result<Migrated, StoreError> {
         // Statement logging is off. On a slow disk, each migration would be logged as a slow
         // statement, with its whole text.
         let options = self.pool.connect_options().as_ref().clone().disable_statement_logging();
@@ -107,7 +145,7 @@ impl Store {
         let table = &migrations.table_name;
         conn.ensure_migrations_table(table).await?;
         let applied = conn.list_applied_migrations(table).await?;
-        let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
+        let newest = newest_applied(&applied);
         let (mut ran, mut stopped) = (0, false);
         if newest > known {
             check_required(required_version(&mut conn).await?, known)?;
@@ -117,7 +155,7 @@ impl Store {
                 "the schema is newer than this program, which may run on it"
             );
         } else {
-            stopped = upgrade(&mut conn, migrations, newest).await?;
+            stopped = upgrade(&mut conn, migrations, &applied, older).await?;
             ran = conn.list_applied_migrations(table).await?.len() - applied.len();
         }
         // No other process can hold this lock exclusively, because this one still holds the other
@@ -128,18 +166,6 @@ impl Store {
         }
         lock(&mut conn, "pg_advisory_unlock", MIGRATING).await?;
         Ok(Migrated { ran, schema: SchemaUse { conn, options, known } })
-    }
-
-    /// Returns whether a newer version of the program has migrated the schema. This program then
-    /// does not know all tables and columns.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
-    pub async fn schema_is_newer(&self) -> Result<bool, StoreError> {
-        let newest: i64 = sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations")
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(newest > Self::schema_version())
     }
 
     /// Returns `true` if the database has a schema of this program, of any version.
@@ -154,20 +180,24 @@ impl Store {
     /// Checks that the schema matches this program, for commands that do not migrate.
     ///
     /// # Errors
-    /// Fails with `Unsupported` if the schema has a different version.
-    pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let known = self.has_schema().await?;
-        if known && self.schema_is_newer().await? {
+    /// Fails with `Unsupported` if the schema has a different version, or if a newer program
+    /// changes it now.
+    pub async fn check_schema(&self) -> Result<SchemaUse, StoreError> {
+        let options = self.pool.connect_options().as_ref().clone();
+        let mut conn = connect(&options).await?;
+        let free = lock(&mut conn, "pg_try_advisory_lock_shared", RUNNING).await?;
+        let exists = self.has_schema().await?;
+        let applied =
+            if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
+        let known = Self::schema_version();
+        if !free || newest_applied(&applied) > known {
             return Err(StoreError::Unsupported(
                 "a newer version of facecrawl has migrated the database: use that version".into(),
             ));
         }
-        let mut conn = self.pool.acquire().await?;
-        let applied =
-            if known { conn.list_applied_migrations(&MIGRATIONS.table_name).await?.len() } else { 0 };
-        let expected = MIGRATIONS.iter().count();
+        let (applied, expected) = (applied.len(), MIGRATIONS.iter().count());
         if applied == expected {
-            return Ok(());
+            return Ok(SchemaUse { conn, options, known });
         }
         Err(StoreError::Unsupported(format!(
             "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`"
@@ -195,6 +225,22 @@ fn newest_version<'a>(migrations: impl Iterator<Item = &'a Migration>) -> i64 {
     migrations.map(|migration| migration.version).max().unwrap_or_default()
 }
 
+fn newest_applied(applied: &[AppliedMigration]) -> i64 {
+    applied.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
+/// Checks that the applied migrations are those of this program.
+fn check_applied(migrations: &Migrator, applied: &[AppliedMigration]) -> Result<(), MigrateError> {
+    for AppliedMigration { version, checksum, .. } in applied {
+        let known = migrations.iter().find(|migration| migration.version == *version);
+        let known = known.ok_or(MigrateError::VersionMissing(*version))?;
+        if known.checksum != *checksum {
+            return Err(MigrateError::VersionMismatch(*version));
+        }
+    }
+    Ok(())
+}
+
 fn stops_older_programs(migration: &Migration) -> bool {
     // sqlx reads its own mark, `-- no-transaction`, from the first line.
     migration.sql.as_str().lines().take(2).any(|line| line == STOPS_OLDER_PROGRAMS)
@@ -209,8 +255,9 @@ fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
     )))
 }
 
-/// Opens a connection for advisory locks and migrations. The server closes it within a minute if
-/// the machine of this process is no longer reachable, so that its locks do not stay.
+/// Opens a connection for advisory locks and migrations, to a server that accepts changes. The
+/// server closes it within a minute if it can no longer reach this process, so that its locks do
+/// not stay.
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     let mut conn = PgConnection::connect_with(options).await?;
     sqlx::raw_sql(
@@ -219,6 +266,7 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError>
     )
     .execute(&mut conn)
     .await?;
+    sqlx::raw_sql(REJECT_READ_ONLY).execute(&mut conn).await?;
     Ok(conn)
 }
 
@@ -242,15 +290,26 @@ async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(
     Ok(())
 }
 
-/// Runs the pending migrations after the `newest` applied one. The caller holds the migration lock.
-/// Returns whether older programs were stopped; this connection then holds their lock exclusively.
+/// Runs the pending migrations. The caller holds the migration lock. Returns whether older programs
+/// were stopped; this connection then holds their lock exclusively.
 ///
 /// The required version is computed from the migrations and not from the stored one, which may come
 /// from an upgrade that was interrupted.
-async fn upgrade(conn: &mut PgConnection, migrations: &Migrator, newest: i64) -> Result<bool, StoreError> {
-    let stopping = || migrations.iter().filter(|migration| stops_older_programs(migration));
-    let required = newest_version(stopping());
-    let stops = required > newest && newest > 0;
+async fn upgrade(
+    conn: &mut PgConnection,
+    migrations: &Migrator,
+    applied: &[AppliedMigration],
+    older: OlderPrograms,
+) -> Result<bool, StoreError> {
+    // Before older programs are stopped.
+    check_applied(migrations, applied)?;
+    let required = newest_version(migrations.iter().filter(|migration| stops_older_programs(migration)));
+    let stops = required > newest_applied(applied) && !applied.is_empty();
+    if stops && older == OlderPrograms::Keep {
+        return Err(StoreError::Unsupported(format!(
+            "migration {required} stops processes of older versions of facecrawl: stop them, then run `facecrawl migrate` or start the service with this version"
+        )));
+    }
     let migrated = async {
         store_required(conn, required).await?;
         if stops {
@@ -278,7 +337,7 @@ async fn upgrade(conn: &mut PgConnection, migrations: &Migrator, newest: i64) ->
 /// programs can then be started again, unless a migration that stops them was applied.
 async fn require_applied(conn: &mut PgConnection, migrations: &Migrator) -> Result<(), StoreError> {
     let applied = conn.list_applied_migrations(&migrations.table_name).await?;
-    let newest = applied.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let newest = newest_applied(&applied);
     let required = migrations.iter().filter(|migration| stops_older_programs(migration));
     store_required(conn, newest_version(required.filter(|migration| migration.version <= newest))).await
 }
@@ -338,6 +397,8 @@ async fn run(migrations: &Migrator, conn: &mut PgConnection) -> Result<(), Store
     let mut pauses = transient::pauses();
     let result = loop {
         let Err(error) = migrations.run_direct(None, &mut *conn, false).await else { break Ok(()) };
+        // After an error, `run_direct` keeps its own lock.
+        conn.unlock().await?;
         let pause = pauses.next().filter(|_| is_conflict(&error) && started.elapsed() < WAIT_LIMIT);
         let Some(pause) = pause else { break Err(error.into()) };
         tracing::info!(%error, "a migration waits for running programs");

@@ -4,6 +4,7 @@
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use std::str::FromStr;
+use store::schema::OlderPrograms;
 use uuid::Uuid;
 
 /// A test's own migrated database. Dropping the value closes all connections and drops the
@@ -200,7 +201,9 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
             .connect_with(server.clone().database(&name))
             .await
             .expect("the template accepts connections");
-        store::Store::from_pool(pool.clone()).migrate().await.expect("the migrations run");
+        let migrated = store::Store::from_pool(pool.clone()).migrate(OlderPrograms::Stop).await;
+        // A template must have no connection.
+        migrated.expect("the migrations run").schema.end().await.expect("the connection closes");
         pool.close().await;
         sqlx::query(run(format!("alter database {name} is_template true")))
             .execute(&mut admin)

@@ -68,7 +68,7 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
 /// them, so all blobs to which the dump refers exist by then. The deletion log is written last, so
 /// that it contains everything that was deleted in the meantime.
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
-    database.store.check_schema().await?;
+    let _schema = database.store.check_schema().await?;
     let folder = &args.folder;
     DirBuilder::new()
         .recursive(true)
@@ -86,6 +86,9 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         report.blobs = Some(blobs);
     }
     report.deletion_log = deletion_log(&database.store, folder).await?;
+    // A newer version may have migrated the database in the meantime, and refer to blobs in a way
+    // that this version does not know.
+    let _schema = database.store.check_schema().await.context("the backup may be incomplete")?;
     Ok(report)
 }
 

@@ -10,6 +10,7 @@ use queue::{JobRow, JobState, Queue, QueueError};
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::StoreError;
+use store::schema::OlderPrograms;
 use uuid::Uuid;
 
 /// The arguments of `jobs`.
@@ -100,7 +101,7 @@ fn state_filter(text: &str) -> Result<StateFilter, String> {
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
     let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
-        database.migrate().await?;
+        database.migrate(OlderPrograms::Keep).await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
         let crawls = Crawls::new(database.store.clone(), queue.clone()).with_config(settings.crawls());
         dispatch(&queue, &crawls, args).await

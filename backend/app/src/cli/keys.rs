@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use store::audit::{Action, AuditEntry};
 use store::collections::Collection;
 use store::keys::{ApiKey, NewKey, Scope};
+use store::schema::OlderPrograms;
 use store::{Store, StoreError};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -109,7 +110,7 @@ fn span(text: &str) -> Result<Duration, String> {
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
     let database = Database::open(settings, Sharing::Shared).await?;
     let done = async {
-        database.migrate().await?;
+        database.migrate(OlderPrograms::Keep).await?;
         match args.command {
             KeysCommand::Create(args) => create(&database.store, args).await,
             KeysCommand::List { json } => list(&database.store, json).await,

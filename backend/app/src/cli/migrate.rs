@@ -5,6 +5,7 @@ use crate::output;
 use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;
+use store::schema::OlderPrograms;
 
 /// The arguments of `migrate`.
 #[derive(Args, Debug)]
@@ -16,7 +17,7 @@ pub struct MigrateArgs {
 
 pub(super) async fn run(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
     let database = Database::open(settings, Sharing::Shared).await?;
-    let migrated = database.migrate().await;
+    let migrated = database.migrate(OlderPrograms::Stop).await;
     database.close().await;
     let ran = migrated?;
     if args.json {

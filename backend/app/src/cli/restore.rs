@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use store::Blobs;
 use store::copies::Copied;
 use store::deletion_log::Entry;
+use store::schema::OlderPrograms;
 
 /// The arguments of `restore`.
 #[derive(Args, Debug)]
@@ -83,7 +84,7 @@ async fn restore(
         postgres::run(settings, "pg_restore", &database.url, how.into_iter().chain(["--no-password", &file]))
             .await?;
     }
-    database.migrate().await?;
+    database.migrate(OlderPrograms::Stop).await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
     let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;

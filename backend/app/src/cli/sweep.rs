@@ -6,6 +6,7 @@ use crate::service::{Database, Sharing, open_blobs};
 use clap::Args;
 use pipeline::Maintenance;
 use pipeline::maintenance::GRACE;
+use store::schema::OlderPrograms;
 
 /// The arguments of `sweep`.
 #[derive(Args, Debug)]
@@ -23,7 +24,7 @@ pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<
     let blobs = open_blobs(settings)?;
     let database = Database::open(settings, Sharing::Shared).await?;
     let swept = async {
-        database.migrate().await?;
+        database.migrate(OlderPrograms::Keep).await?;
         let maintenance = Maintenance::new(database.store.clone(), blobs);
         anyhow::Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
     };

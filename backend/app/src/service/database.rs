@@ -5,7 +5,7 @@ use anyhow::{Context, anyhow, bail};
 use embedded_postgres::Cluster;
 use std::time::{Duration, Instant};
 use store::Store;
-use store::schema::{Migrated, SchemaUse};
+use store::schema::{Migrated, OlderPrograms, SchemaUse};
 use tokio::sync::Mutex;
 
 /// Maximum time to wait for connections in use when the database closes.
@@ -18,6 +18,8 @@ pub struct Database {
     /// The connection URL with its password, which must not be shown.
     pub url: String,
     cluster: Option<Cluster>,
+    /// Whether another process runs the private server.
+    of_other_process: bool,
     /// Set by `migrate`.
     schema: Mutex<Option<SchemaUse>>,
 }
@@ -58,13 +60,18 @@ impl Database {
             seconds = started.elapsed().as_secs_f64(),
             "database connected"
         );
-        Ok(Self { store, url, cluster, schema: Mutex::default() })
+        let of_other_process = cluster.is_none() && settings.storage.database_url.is_none();
+        Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
     }
 
     /// Applies the missing schema migrations and returns their number. From now on, no other
     /// version makes a change to the schema that this process cannot work with, until it ends.
-    pub async fn migrate(&self) -> anyhow::Result<usize> {
-        let Migrated { ran, schema } = self.store.migrate().await?;
+    ///
+    /// The private server of another process ends with that process, so this process does not stop
+    /// it.
+    pub async fn migrate(&self, older: OlderPrograms) -> anyhow::Result<usize> {
+        let older = if self.of_other_process { OlderPrograms::Keep } else { older };
+        let Migrated { ran, schema } = self.store.migrate(older).await?;
         if ran > 0 {
             tracing::info!(migrations = ran, "database migrated");
         }

@@ -22,6 +22,7 @@ use anyhow::Context;
 use crawler::Fetcher;
 use pipeline::{Analyzer, Crawls, Ingest};
 use queue::Queue;
+use store::schema::OlderPrograms;
 use store::{Blobs, Store};
 
 /// The components that commands with a database and models need.
@@ -50,7 +51,8 @@ impl Foundation {
             async { blobs.check().await.with_context(|| place_of_blobs(settings)) },
             async {
                 let database = Database::open(settings, sharing).await?;
-                database.migrate().await?;
+                let service = sharing == Sharing::Exclusive;
+                database.migrate(if service { OlderPrograms::Stop } else { OlderPrograms::Keep }).await?;
                 Ok(database)
             },
             start_engine(settings)

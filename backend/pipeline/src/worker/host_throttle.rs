@@ -119,8 +119,10 @@ impl HostThrottle {
             };
             let wait = match turn.map_err(|error| self.database_failed(&error))? {
                 // For example, the commit waited for a standby.
-                PermitOutcome::Granted { .. } if asked.elapsed() > self.config.grant_time_limit => {
+                PermitOutcome::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
                     tracing::warn!(host, "the database took too long to grant a host permit; it is not used");
+                    self.end(HostPermit { host: host.to_owned(), token, delay, concurrency: None }, None)
+                        .await;
                     return Err(FetchError::Postponed(DATABASE_PAUSE));
                 }
                 PermitOutcome::Granted { token } => return Ok(token),

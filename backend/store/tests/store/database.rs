@@ -1,5 +1,6 @@
 //! Tests connecting and migrating.
 
+use store::schema::OlderPrograms;
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;
 
@@ -8,7 +9,7 @@ async fn connects_pings_and_finds_the_schema_up_to_date() {
     let db = TestDatabase::create().await;
     let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
     store.ping().await.unwrap();
-    assert_eq!(store.migrate().await.unwrap().ran, 0);
+    assert_eq!(store.migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
     let (timeout, name): (String, String) =
         sqlx::query_as("select current_setting('statement_timeout'), current_setting('application_name')")
             .fetch_one(store.pool())
@@ -22,7 +23,10 @@ async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let stores: Vec<Store> = (0..4).map(|_| db.store()).collect();
-    let migrated = futures::future::try_join_all(stores.iter().map(Store::migrate)).await.unwrap();
+    let migrated =
+        futures::future::try_join_all(stores.iter().map(|store| store.migrate(OlderPrograms::Stop)))
+            .await
+            .unwrap();
     let ran: Vec<usize> = migrated.iter().map(|migrated| migrated.ran).collect();
     let total: usize = ran.iter().sum();
     assert!(total > 0);

@@ -2,7 +2,7 @@
 use sqlx::migrate::Migrator;
 use std::path::Path;
 use std::time::Duration;
-use store::schema::STOPS_OLDER_PROGRAMS;
+use store::schema::{OlderPrograms, STOPS_OLDER_PROGRAMS};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 
@@ -35,10 +35,13 @@ fn refused(error: &StoreError) {
 async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version("-- Adds a table.").await;
-    let _running = db.store().migrate().await.unwrap();
-    assert_eq!(db.store().migrate_to(&newer).await.unwrap().ran, 1, "the older program need not end");
-    assert_eq!(db.store().migrate().await.unwrap().ran, 0, "the older program starts");
-    assert!(db.store().schema_is_newer().await.unwrap());
+    let _running = db.store().migrate(OlderPrograms::Stop).await.unwrap();
+    assert_eq!(
+        db.store().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran,
+        1,
+        "the older program need not end"
+    );
+    assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0, "the older program starts");
     assert!(db.store().check_schema().await.is_err(), "a backup needs the same version");
     assert_eq!(required(&db).await, 0);
 }
@@ -46,7 +49,7 @@ async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
 #[tokio::test]
 async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
     let db = TestDatabase::create().await;
-    let mut older = db.store().migrate().await.unwrap();
+    let mut older = db.store().migrate(OlderPrograms::Stop).await.unwrap();
     // A job of a process that lost its connections.
     db.execute(
         "insert into jobs (id, kind, payload, state, created_at, scheduled_at, lease_until, fence,
@@ -57,19 +60,26 @@ async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
     .await;
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     let store = db.store();
-    let upgrade = tokio::spawn(async move { store.migrate_to(&newer).await });
+    let upgrade = tokio::spawn(async move { store.migrate_to(&newer, OlderPrograms::Stop).await });
     // The older program is told before the migration runs.
     let told = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
     refused(&told);
-    refused(&db.store().migrate().await.err().expect("it does not start again, and does not wait"));
+    refused(
+        &db.store()
+            .migrate(OlderPrograms::Stop)
+            .await
+            .err()
+            .expect("it does not start again, and does not wait"),
+    );
     assert_eq!(required(&db).await, 9001);
     let exists = "select count(*) from pg_class where relname = 'of_the_next_version'";
     assert_eq!(db.number(exists).await, 0, "the older program runs");
     drop(older);
-    assert_eq!(upgrade.await.unwrap().unwrap().ran, 1);
+    let kept = upgrade.await.unwrap().unwrap();
+    assert_eq!(kept.ran, 1);
     assert_eq!(db.number(exists).await, 1);
     assert_eq!(db.number("select fence from jobs").await, 2, "the lost process cannot complete its job");
-    refused(&db.store().migrate().await.err().unwrap());
+    refused(&db.store().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
 #[tokio::test]
@@ -77,15 +87,15 @@ async fn a_database_that_a_newer_version_made_is_not_used() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
-    assert!(db.store().migrate_to(&newer).await.unwrap().ran > 1);
-    refused(&db.store().migrate().await.err().unwrap());
+    assert!(db.store().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran > 1);
+    refused(&db.store().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
 #[tokio::test]
 async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_program_start() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
-    assert_eq!(db.store().migrate().await.unwrap().ran, 0);
+    assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
     assert_eq!(required(&db).await, 0);
 }
 
@@ -97,13 +107,19 @@ async fn a_migration_that_fails_leaves_the_older_version_usable() {
     let sql = format!("{STOPS_OLDER_PROGRAMS}\nselect 1 / 0;\n");
     std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
-    assert!(matches!(db.store().migrate_to(&newer).await.err(), Some(StoreError::Migrate(_))));
-    assert_eq!(db.store().migrate().await.unwrap().ran, 0);
+    assert!(matches!(
+        db.store().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        Some(StoreError::Migrate(_))
+    ));
+    assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
     assert_eq!(required(&db).await, 0);
     // One that stops older programs is applied before the one that fails.
     std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
-    assert!(matches!(db.store().migrate_to(&newer).await.err(), Some(StoreError::Migrate(_))));
+    assert!(matches!(
+        db.store().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        Some(StoreError::Migrate(_))
+    ));
     assert_eq!(required(&db).await, 9000);
 }
 
@@ -117,7 +133,7 @@ async fn a_migration_waits_for_a_table_without_blocking_others() {
     std::fs::write(folder.path().join("9001_next.sql"), "alter table jobs add column more text;").unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     let store = db.store();
-    let upgrade = tokio::spawn(async move { store.migrate_to(&newer).await });
+    let upgrade = tokio::spawn(async move { store.migrate_to(&newer, OlderPrograms::Stop).await });
     let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                  where d.datname = current_database() and l.relation = 'jobs'::regclass and not l.granted";
     for waiting in [1, 0, 1] {
@@ -126,5 +142,28 @@ async fn a_migration_waits_for_a_table_without_blocking_others() {
         }
     }
     reader.commit().await.unwrap();
-    assert_eq!(upgrade.await.unwrap().unwrap().ran, 1);
+    let first = upgrade.await.unwrap().unwrap();
+    assert_eq!(first.ran, 1);
+    let newer = Migrator::new(folder.path()).await.unwrap();
+    let second = db.store().migrate_to(&newer, OlderPrograms::Stop).await.unwrap();
+    assert_eq!(second.ran, 0, "a second process of the new version starts while the first one runs");
+}
+
+#[tokio::test]
+async fn a_command_does_not_stop_older_programs() {
+    let db = TestDatabase::create().await;
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let refused = db.store().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
+    assert!(refused.contains("9001") && refused.contains("facecrawl migrate"), "{refused}");
+    assert_eq!(required(&db).await, 0);
+}
+
+#[tokio::test]
+async fn a_program_with_other_migrations_stops_no_other_program() {
+    let db = TestDatabase::create().await;
+    db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
+    let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
+    let refused = db.store().migrate_to(&newer, OlderPrograms::Stop).await.err();
+    assert!(matches!(refused, Some(StoreError::Migrate(_))));
+    assert_eq!(required(&db).await, 0);
 }
