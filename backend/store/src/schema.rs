@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 use sha2::{Digest, Sha256};
 use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+use sqlx::{ConnectOptions, Connection, PgConnection};
 use std::time::{Duration, Instant};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
@@ -106,7 +106,7 @@ impl SchemaUse {
     /// program that migrates has it meanwhile.
     async fn watch(&mut self, locked: &mut bool) -> Result<(), StoreError> {
         if !*locked {
-            *locked = lock(&mut self.conn, "pg_try_advisory_lock_shared", RUNNING).await?;
+            *locked = try_lock_shared(&mut self.conn, RUNNING).await?;
         }
         check_required(required_version(&mut self.conn).await?, self.known)
     }
@@ -162,9 +162,9 @@ impl Store {
         // lock.
         sqlx::query("select pg_advisory_lock_shared($1)").bind(RUNNING).execute(&mut conn).await?;
         if stopped {
-            lock(&mut conn, "pg_advisory_unlock", RUNNING).await?;
+            unlock(&mut conn, RUNNING).await?;
         }
-        lock(&mut conn, "pg_advisory_unlock", MIGRATING).await?;
+        unlock(&mut conn, MIGRATING).await?;
         Ok(Migrated { ran, schema: SchemaUse { conn, options, known } })
     }
 
@@ -185,7 +185,7 @@ impl Store {
     pub async fn check_schema(&self) -> Result<SchemaUse, StoreError> {
         let options = self.pool.connect_options().as_ref().clone();
         let mut conn = connect(&options).await?;
-        let free = lock(&mut conn, "pg_try_advisory_lock_shared", RUNNING).await?;
+        let free = try_lock_shared(&mut conn, RUNNING).await?;
         let exists = self.has_schema().await?;
         let applied =
             if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
@@ -270,17 +270,25 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError>
     Ok(conn)
 }
 
-/// Calls a function that tries to acquire an advisory lock, or that releases one. Returns whether
-/// it succeeded.
-async fn lock(conn: &mut PgConnection, function: &'static str, key: i64) -> Result<bool, StoreError> {
-    let sql = AssertSqlSafe(format!("select {function}($1)"));
-    Ok(sqlx::query_scalar(sql).bind(key).fetch_one(conn).await?)
+/// Tries to acquire an advisory lock. Returns whether it is held now.
+async fn try_lock(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(key).fetch_one(conn).await?)
+}
+
+/// Works like [`try_lock`], with a shared lock.
+async fn try_lock_shared(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select pg_try_advisory_lock_shared($1)").bind(key).fetch_one(conn).await?)
+}
+
+async fn unlock(conn: &mut PgConnection, key: i64) -> Result<(), StoreError> {
+    sqlx::query("select pg_advisory_unlock($1)").bind(key).execute(conn).await?;
+    Ok(())
 }
 
 /// Waits until no other process migrates. A program that the other process stops is told so.
 async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
     let mut log = LogLimit::default();
-    while !lock(conn, "pg_try_advisory_lock", MIGRATING).await? {
+    while !try_lock(conn, MIGRATING).await? {
         check_required(required_version(conn).await?, known)?;
         if log.is_due() {
             tracing::info!("waiting for another process that migrates the database");
@@ -371,7 +379,7 @@ async fn store_required(conn: &mut PgConnection, required: i64) -> Result<(), St
 /// Waits until no other process uses the database, and acquires their lock exclusively.
 async fn wait_for_older_programs(conn: &mut PgConnection) -> Result<(), StoreError> {
     let (started, mut log) = (Instant::now(), LogLimit::default());
-    while !lock(conn, "pg_try_advisory_lock", RUNNING).await? {
+    while !try_lock(conn, RUNNING).await? {
         if started.elapsed() >= WAIT_LIMIT {
             return Err(StoreError::Unsupported(format!(
                 "processes of an older version of facecrawl still run after {} minutes: stop them, then start this version again",
