@@ -25,17 +25,17 @@ pub const STOPS_OLDER_PROGRAMS: &str = "-- Stops older programs.";
 
 /// Advisory lock of the process that migrates.
 const MIGRATING: i64 = 0x0066_6163_6501;
-/// Advisory lock that every process of the program holds, shared.
+/// Advisory lock that every process of the program holds in shared mode.
 const RUNNING: i64 = 0x0066_6163_6502;
 
 /// Time between two reads of the required version by a running program.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a migration waits at most for older programs to end, and for locks of tables.
+/// Time limit of such a read.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time that a migration waits for older programs to end, or for the lock of a table.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// Time between two attempts to acquire an advisory lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(500);
-/// Time limit of such a read.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two log lines during a wait.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The error code of a lock that was not acquired in time.
@@ -53,14 +53,13 @@ pub enum OlderPrograms {
 /// The result of [`Store::migrate`].
 #[must_use = "the lock of the schema ends when the value is dropped"]
 pub struct Migrated {
-    /// Number of migrations that ran: 0 also if the schema is newer than this program and the
-    /// program may run on it.
+    /// Number of migrations that ran. It is 0 if the schema is newer than this program.
     pub ran: usize,
     /// The use of the schema. Keep it as long as the process uses the database.
     pub schema: SchemaUse,
 }
 
-/// A connection whose lock keeps migrations away that this program cannot work with.
+/// A connection whose lock prevents migrations that this program cannot work with.
 #[must_use = "the lock ends when the value is dropped"]
 pub struct SchemaUse {
     conn: PgConnection,
@@ -116,7 +115,7 @@ impl Store {
     /// Migrates the schema. One process at a time does so.
     ///
     /// A migration that stops older programs waits at most ten minutes for them. With
-    /// `OlderPrograms::Keep`, it does not run.
+    /// `OlderPrograms::Keep`, it fails instead.
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
@@ -322,8 +321,8 @@ async fn upgrade(
         store_required(conn, required).await?;
         if stops {
             wait_for_older_programs(conn).await?;
-            // Another machine may still hold claims on its jobs, without a connection to the
-            // database. They become invalid, so that it cannot complete these jobs later.
+            // A machine that lost its connection to the database may still run jobs. Its claims
+            // become invalid, so that it cannot complete these jobs later.
             sqlx::raw_sql("update jobs set fence = fence + 1 where state = 'running'")
                 .execute(&mut *conn)
                 .await?;

@@ -64,11 +64,11 @@ impl Database {
         Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
     }
 
-    /// Applies the missing schema migrations and returns their number. From now on, no other
-    /// version makes a change to the schema that this process cannot work with, until it ends.
+    /// Applies the missing schema migrations and returns their number. Until this process ends, no
+    /// other version can make a change to the schema that this process cannot work with.
     ///
-    /// The private server of another process ends with that process, so this process does not stop
-    /// it.
+    /// If another process runs the private server, that process is not stopped, because the server
+    /// would end with it.
     pub async fn migrate(&self, older: OlderPrograms) -> anyhow::Result<usize> {
         let older = if self.of_other_process { OlderPrograms::Keep } else { older };
         let Migrated { ran, schema } = self.store.migrate(older).await?;
