@@ -7,7 +7,7 @@ use proc_macro::TokenStream;
 const VARIABLE: &str = "TEST_CAPABILITIES";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 4] = [
+const REASONS: [(&str, &str); 5] = [
     ("shared", "needs the reference photographs and models of ../shared"),
     (
         "browser",
@@ -15,6 +15,7 @@ const REASONS: [(&str, &str); 4] = [
     ),
     ("s3", "needs an S3 server (./scripts/s3-tools)"),
     ("openvino", "needs ONNX Runtime with OpenVINO (./scripts/openvino)"),
+    ("video", "needs ffmpeg (./scripts/video)"),
 ];
 
 /// Marks a test as ignored, with the reason, if a capability that it names is missing:

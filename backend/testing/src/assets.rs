@@ -47,6 +47,17 @@ pub fn openvino() -> PathBuf {
     present(".runtime/openvino/libonnxruntime.so", "run ./scripts/openvino")
 }
 
+/// Returns the ffmpeg that the variable `FFMPEG` names, or that `./scripts/video` installs.
+///
+/// # Panics
+/// Panics if neither exists. The test must be marked `#[needs(video)]`.
+pub fn ffmpeg() -> PathBuf {
+    match std::env::var_os("FFMPEG").filter(|path| !path.is_empty()) {
+        Some(path) => path.into(),
+        None => present(".runtime/ffmpeg/ffmpeg", "run ./scripts/video"),
+    }
+}
+
 /// Returns the folder with the files of the default pack.
 ///
 /// # Panics

@@ -17,7 +17,7 @@ pub mod scene;
 pub mod unpack;
 
 pub use assets::{
-    DEFAULT_PACK, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
+    DEFAULT_PACK, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
 };
 pub use database::{TableLock, TestDatabase};
 pub use files::files_below;
