@@ -1,0 +1,110 @@
+//! The arguments of ffmpeg. Nothing in them comes from the file or from a caller except numbers.
+
+use crate::child::VIDEO_FD;
+use crate::sampling::{Looks, Segment};
+
+/// Accepted containers. Playlists are not among them, because they name other files.
+const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
+/// Accepted codecs of video. Those of sound and subtitles are not decoded.
+const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
+/// Largest single allocation in bytes.
+const MAX_ALLOCATION: u64 = 1 << 29;
+/// Maps colours of high dynamic range to those of BT.709, with the curve of Hable:
+/// <https://ffmpeg.org/ffmpeg-filters.html#tonemap-1>.
+const TONE_MAPPING: &str = "zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,\
+                            tonemap=hable:desat=0,zscale=t=bt709:m=bt709:r=tv,";
+
+/// The part of an index that the arguments for frames need.
+pub(crate) struct Source {
+    /// Time of the first frame in the time of the container, in microseconds.
+    pub(crate) origin_us: i64,
+    /// Whether colours must be mapped from high dynamic range.
+    pub(crate) hdr: bool,
+    /// Time of the keyframe at which decoding of the segment starts.
+    pub(crate) start_us: i64,
+}
+
+/// Prints the version.
+pub(crate) fn version() -> Vec<String> {
+    strings(["-version"])
+}
+
+/// Prints a line for each keyframe, without decoding; see [`crate::index`].
+pub(crate) fn index(threads: u32) -> Vec<String> {
+    let mut arguments = input(threads, u64::from(u32::MAX));
+    arguments.extend(strings(["-discard", "nokey"]));
+    arguments.extend(video());
+    arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));
+    arguments
+}
+
+/// Writes the frames of a segment as PPM to stdout, and their timestamps to file descriptor 4.
+///
+/// The first frame at or after the end of the segment is written too. It tells the reader that the
+/// segment is complete.
+pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &Segment) -> Vec<String> {
+    let mut arguments = input(threads, max_pixels);
+    if segment.looks == Looks::Keyframes {
+        arguments.extend(strings(["-skip_frame", "nokey", "-discard", "nokey"]));
+    }
+    if source.start_us > 0 {
+        let start = seconds(source.origin_us.saturating_add(source.start_us));
+        arguments.extend(strings(["-seek_timestamp", "1", "-noaccurate_seek", "-ss", &start]));
+    }
+    arguments.extend(video());
+    let mapping = if source.hdr { TONE_MAPPING } else { "" };
+    let filter = format!("select='{}',{mapping}format=rgb24", selection(source, segment));
+    arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
+    arguments.extend(strings(["-stats_enc_pre", "pipe:4", "-stats_enc_pre_fmt", "{n} {ptsi} {tbi}"]));
+    arguments.extend(strings(["-c:v", "ppm", "-f", "image2pipe", "pipe:1"]));
+    arguments
+}
+
+/// Returns the condition for a frame: it is the first one in its cell of the grid. The cells start
+/// at the first frame of the file, so the selection does not depend on where decoding starts.
+///
+/// A millisecond is added, because timestamps of Matroska are rounded to milliseconds.
+fn selection(source: &Source, segment: &Segment) -> String {
+    let (origin, cell) = (seconds(source.origin_us), seconds(segment.cell_us.max(1)));
+    let number = |time: &str| format!("floor(({time}-({origin})+0.001)/{cell})");
+    let from = seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
+    let next = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
+    format!("gte(t,{from})*({next})")
+}
+
+fn input(threads: u32, max_pixels: u64) -> Vec<String> {
+    let fixed = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info", "-copyts"];
+    let mut arguments = strings(fixed);
+    arguments.extend(strings(["-max_alloc", &MAX_ALLOCATION.to_string(), "-filter_threads", "1"]));
+    arguments.extend(strings(["-protocol_whitelist", "fd,pipe", "-format_whitelist", CONTAINERS]));
+    arguments.extend(strings(["-codec_whitelist", CODECS, "-max_pixels", &max_pixels.to_string()]));
+    arguments.extend(strings(["-threads", &threads.to_string()]));
+    arguments
+}
+
+/// Opens the file. Capital `V` excludes cover pictures.
+fn video() -> Vec<String> {
+    strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", "0:V:0"])
+}
+
+fn strings<const N: usize>(parts: [&str; N]) -> Vec<String> {
+    parts.map(str::to_owned).into()
+}
+
+/// Formats microseconds as seconds.
+fn seconds(us: i64) -> String {
+    let (sign, us) = (if us < 0 { "-" } else { "" }, us.unsigned_abs());
+    format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_exactly() {
+        assert_eq!(seconds(1_480_000), "1.480000");
+        assert_eq!(seconds(-40_001), "-0.040001");
+        assert_eq!(seconds(i64::MIN), "-9223372036854.775808");
+    }
+}

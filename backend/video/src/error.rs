@@ -1,0 +1,68 @@
+//! Why a video cannot be read, or not to its end.
+
+use std::io;
+use std::time::Duration;
+
+/// A video, or a part of it, could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum VideoError {
+    /// The content is none of the accepted containers.
+    #[error(
+        "the file is not a video in an accepted container (MP4, MOV, Matroska, WebM, MPEG-TS, MPEG-PS, AVI, FLV)"
+    )]
+    NotAVideo,
+    /// The container has no video stream, for example because it contains only sound.
+    #[error("the file has no video stream")]
+    NoVideoStream,
+    /// The codec is not on the list of accepted codecs, or the stream is encrypted.
+    #[error(
+        "the codec of the video is not accepted (accepted: H.264, HEVC, AV1, VP8, VP9, MPEG-4, MPEG-2, Motion JPEG)"
+    )]
+    Codec,
+    /// The video is longer than allowed.
+    #[error("the video is {actual:?} long; at most {limit:?} are accepted")]
+    TooLong {
+        /// The length that the file reports.
+        actual: Duration,
+        /// The limit.
+        limit: Duration,
+    },
+    /// A frame has more pixels than allowed.
+    #[error("a frame has {width}x{height} pixels; at most {limit} pixels are accepted")]
+    TooManyPixels {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+        /// Maximum number of pixels.
+        limit: u64,
+    },
+    /// No frame could be decoded.
+    #[error("no frame of the video can be decoded: {0}")]
+    Undecodable(String),
+    /// The process did not return a frame in time. It was killed.
+    #[error("the decoder returned no frame for {0:?}")]
+    Stalled(Duration),
+    /// The process used more processor time than allowed. The kernel ended it.
+    #[error("decoding needs more processor time than the limit of {0:?}")]
+    CpuLimit(Duration),
+    /// The process broke the format of its output, which only a fault or an attack does.
+    #[error("the output of the decoder is invalid: {0}")]
+    Output(&'static str),
+    /// ffmpeg or its sandbox cannot be used on this machine.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The process could not be started or its pipes failed.
+    #[error("the decoder cannot be run: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a video ended before its end, or lacks frames. The frames before are valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Whether the end of the file is missing.
+    pub truncated: bool,
+    /// The first message of the decoder about the damage, at most 200 characters, without control
+    /// characters. It can contain text from the file.
+    pub message: String,
+}

@@ -1,0 +1,176 @@
+//! Reads the frames of a segment with their times.
+
+use crate::arguments::{self, Source};
+use crate::child::Process;
+use crate::error::{Damage, VideoError};
+use crate::index::{microseconds, parse_ratio};
+use crate::{Decoder, Index, Segment, ppm};
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use vision::Frame;
+
+/// Maximum length of a line with a timestamp in bytes.
+const MAX_LINE: u64 = 100;
+
+/// A frame of a video.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedFrame {
+    /// Time in microseconds from the first frame of the video.
+    pub at_us: i64,
+    /// The pixels, as a player shows the frame (rotation applied).
+    pub frame: Frame,
+}
+
+/// Decodes the frames of one segment in order. Dropping it ends the process.
+pub struct FrameReader {
+    /// `None` after the end.
+    process: Option<Process>,
+    source: Source,
+    to_us: i64,
+    max_pixels: u64,
+    read: u64,
+    last_us: Option<i64>,
+    damage: Option<Damage>,
+    /// A buffer for the pixels of the next frame.
+    spare: Vec<u8>,
+}
+
+impl Decoder {
+    /// Starts to decode the frames of a segment of [`plan`](crate::sampling::plan).
+    ///
+    /// The calling thread must live as long as the reader.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError::Io`] if the process cannot be started.
+    pub fn frames(&self, video: &File, index: &Index, segment: &Segment) -> Result<FrameReader, VideoError> {
+        let start_us = index.keyframe_before(segment.from_us);
+        let source = Source { origin_us: index.origin_us, hdr: index.hdr, start_us };
+        let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
+        let process = self.start(&arguments::frames(threads, max_pixels, &source, segment), Some(video))?;
+        Ok(FrameReader {
+            process: Some(process),
+            source,
+            to_us: segment.to_us,
+            max_pixels,
+            read: 0,
+            last_us: None,
+            damage: None,
+            spare: Vec::new(),
+        })
+    }
+}
+
+impl FrameReader {
+    /// Returns the next frame, or `None` at the end of the segment. It blocks.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError`]; no further frame follows.
+    pub fn next_frame(&mut self) -> Result<Option<TimedFrame>, VideoError> {
+        loop {
+            let Some(process) = &mut self.process else { return Ok(None) };
+            match Self::read(process, &self.source, self.read, self.max_pixels, &mut self.spare) {
+                Ok(Some(frame)) if frame.at_us < self.to_us => {
+                    self.read += 1;
+                    // Timestamps of a broken file can go back. Such frames are ignored.
+                    if self.last_us.is_some_and(|last| frame.at_us <= last) {
+                        self.spare = frame.frame.into_data();
+                        continue;
+                    }
+                    self.last_us = Some(frame.at_us);
+                    return Ok(Some(frame));
+                }
+                // The first frame after the segment: the process has nothing else to do.
+                Ok(Some(_)) => self.process = None,
+                Ok(None) => self.finish()?,
+                Err(error) => {
+                    self.process = None;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Returns what the decoder said about damage. It is complete after the end of the segment.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// Takes the memory of a frame that is no longer needed, for the next one.
+    pub fn recycle(&mut self, frame: Frame) {
+        self.spare = frame.into_data();
+    }
+
+    fn finish(&mut self) -> Result<(), VideoError> {
+        let Some(process) = self.process.take() else { return Ok(()) };
+        let (status, messages) = process.finish()?;
+        if self.read == 0 && !status.success() {
+            return Err(messages.failure());
+        }
+        self.damage = messages.damage;
+        Ok(())
+    }
+
+    fn read(
+        process: &mut Process,
+        source: &Source,
+        number: u64,
+        limit: u64,
+        spare: &mut Vec<u8>,
+    ) -> Result<Option<TimedFrame>, VideoError> {
+        let size = ppm::read_header(&mut process.pixels);
+        let Some((width, height)) = size.map_err(|error| process.read_error(error))? else { return Ok(None) };
+        let pixels = u64::from(width) * u64::from(height);
+        if pixels > limit {
+            return Err(VideoError::TooManyPixels { width, height, limit });
+        }
+        let bytes = usize::try_from(pixels * 3).map_err(|_| VideoError::Output("a frame too large"))?;
+        let mut data = std::mem::take(spare);
+        data.resize(bytes, 0);
+        match process.pixels.read_exact(&mut data) {
+            // The process was killed or stopped in the middle of a frame.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(process.read_error(error)),
+            Ok(()) => {}
+        }
+        let at_us = read_time(&mut process.times, number)
+            .map_err(|error| process.read_error(error))?
+            .and_then(|at| at.checked_sub(source.origin_us))
+            .ok_or(VideoError::Output("a frame without a time"))?;
+        let frame = Frame::new(width, height, data).ok_or(VideoError::Output("an empty frame"))?;
+        Ok(Some(TimedFrame { at_us, frame }))
+    }
+}
+
+/// Reads the line of the frame with this number. Returns its time in microseconds, or `None` if the
+/// line is invalid.
+fn read_time(times: &mut impl BufRead, number: u64) -> io::Result<Option<i64>> {
+    let mut line = Vec::new();
+    times.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+    let parse = || {
+        let mut words = str::from_utf8(&line).ok()?.split_ascii_whitespace();
+        let same = words.next()?.parse() == Ok(number);
+        let (timestamp, base) = (words.next()?.parse().ok()?, parse_ratio(words.next()?)?);
+        same.then(|| microseconds(timestamp, base)).flatten()
+    };
+    Ok(parse())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_line_with_a_time_must_be_that_of_the_frame() {
+        assert_eq!(read_time(&mut &b"7 12800 1/12800\n"[..], 7).unwrap(), Some(1_000_000));
+        for wrong in [
+            "8 12800 1/12800\n",
+            "7 12800 0/1\n",
+            "7 12800\n",
+            "",
+            "7 9223372036854775807 9223372036854775807/1\n",
+        ] {
+            assert_eq!(read_time(&mut wrong.as_bytes(), 7).unwrap(), None, "{wrong}");
+        }
+    }
+}

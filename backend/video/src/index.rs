@@ -1,0 +1,49 @@
+//! What is known about a video before any frame is decoded, and the conversion of its times.
+
+use crate::error::Damage;
+
+/// What is known about a video before any frame is decoded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Index {
+    /// Names of the container's format in ffmpeg, such as `matroska,webm`.
+    pub container: String,
+    /// Name of the codec in ffmpeg, such as `h264`.
+    pub codec: String,
+    /// Width of the coded picture in pixels, before rotation.
+    pub width: u32,
+    /// Height of the coded picture in pixels, before rotation.
+    pub height: u32,
+    /// Duration in microseconds, as the container reports it.
+    pub duration_us: Option<i64>,
+    /// Times of the keyframes in microseconds, ascending. The first is 0.
+    pub keyframes_us: Vec<i64>,
+    /// What the decoder says about damage, before it decoded anything.
+    pub damage: Option<Damage>,
+    /// Time of the first frame in the time of the container, in microseconds.
+    pub(crate) origin_us: i64,
+    /// Whether the video has high dynamic range.
+    pub(crate) hdr: bool,
+}
+
+impl Index {
+    /// Returns the time of the last keyframe at or before `at_us`.
+    pub(crate) fn keyframe_before(&self, at_us: i64) -> i64 {
+        let after = self.keyframes_us.partition_point(|keyframe| *keyframe <= at_us);
+        self.keyframes_us.get(after.saturating_sub(1)).copied().unwrap_or(0)
+    }
+}
+
+/// Parses a time base such as `1/12800`.
+pub(crate) fn parse_ratio(text: &str) -> Option<(i64, i64)> {
+    let (numerator, denominator) = text.trim().split_once('/')?;
+    let (numerator, denominator) = (numerator.parse().ok()?, denominator.parse().ok()?);
+    (numerator > 0 && denominator > 0).then_some((numerator, denominator))
+}
+
+/// Converts a timestamp to microseconds, rounded down; `None` beyond 146,000 years.
+pub(crate) fn microseconds(timestamp: i64, (numerator, denominator): (i64, i64)) -> Option<i64> {
+    const YEARS: i128 = i64::MAX as i128 / 2;
+    let scaled = (i128::from(timestamp) * i128::from(numerator)).checked_mul(1_000_000)?;
+    let us = scaled.div_euclid(i128::from(denominator));
+    (us.abs() <= YEARS).then_some(us as i64)
+}

@@ -1,0 +1,29 @@
+//! Reads video files: which frames a file has, which of them are worth a look, and their pixels.
+//!
+//! ffmpeg decodes, in a process of its own that can read one file and write pipes, and nothing else
+//! ([`sandbox`]). All calls block, so callers use a thread of their own. The crate contains no
+//! models and no database.
+//!
+//! Times are microseconds from the first frame of the file, in the order in which a player shows
+//! the frames. They come from the timestamps in the file, so they are exact for files with a
+//! variable frame rate.
+
+mod arguments;
+mod child;
+mod error;
+mod frames;
+mod index;
+mod listing;
+mod messages;
+mod ppm;
+mod program;
+pub mod sampling;
+pub mod sandbox;
+pub mod shots;
+
+pub use child::Launcher;
+pub use error::{Damage, VideoError};
+pub use frames::{FrameReader, TimedFrame};
+pub use index::Index;
+pub use program::{Config, Decoder, Limits, MINIMUM_VERSION, Sandboxed, find};
+pub use sampling::{Looks, Sampling, Segment};

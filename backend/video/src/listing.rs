@@ -1,0 +1,159 @@
+//! Lists the keyframes of a video without decoding it.
+//!
+//! ffmpeg copies the packets to its format `framecrc`, a line for each packet:
+//! `stream, dts, pts, duration, size, checksum[, F=0x0]`. Flags are written if the packet is not a
+//! keyframe: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
+
+use crate::child::Process;
+use crate::error::VideoError;
+use crate::index::{Index, microseconds, parse_ratio};
+use crate::messages::Messages;
+use crate::{Decoder, arguments};
+use std::fs::File;
+use std::io::{BufRead, Read};
+
+/// Maximum number of keyframes: 6 hours in which each frame of 60 a second is one.
+const MAX_KEYFRAMES: usize = 1_300_000;
+/// Maximum length of a line in bytes.
+const MAX_LINE: u64 = 400;
+
+impl Decoder {
+    /// Lists the keyframes of `video`. It blocks until the file is read.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError`] if the file is not a video, or exceeds the limits.
+    pub fn index(&self, video: &File) -> Result<Index, VideoError> {
+        let mut process = self.start(&arguments::index(1), Some(video))?;
+        let listing = Listing::read(&mut process)?;
+        let (_, messages) = process.finish()?;
+        let index = listing.into_index(messages)?;
+        self.check(&index)?;
+        Ok(index)
+    }
+
+    fn check(&self, index: &Index) -> Result<(), VideoError> {
+        let (limits, last) = (&self.config().limits, index.keyframes_us.last().copied().unwrap_or(0));
+        let microseconds = index.duration_us.unwrap_or(0).max(last).unsigned_abs();
+        let actual = std::time::Duration::from_micros(microseconds);
+        if actual > limits.max_duration {
+            return Err(VideoError::TooLong { actual, limit: limits.max_duration });
+        }
+        let (width, height, limit) = (index.width, index.height, limits.max_pixels);
+        if u64::from(width) * u64::from(height) > limit {
+            return Err(VideoError::TooManyPixels { width, height, limit });
+        }
+        Ok(())
+    }
+}
+
+/// The output of ffmpeg.
+#[derive(Default)]
+struct Listing {
+    time_base: Option<(i64, i64)>,
+    codec: String,
+    size: (u32, u32),
+    keyframes_us: Vec<i64>,
+}
+
+impl Listing {
+    fn read(process: &mut Process) -> Result<Self, VideoError> {
+        let mut listing = Self::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match (&mut process.pixels).take(MAX_LINE).read_until(b'\n', &mut line) {
+                Ok(0) => return Ok(listing),
+                Ok(_) => {}
+                Err(error) => return Err(process.read_error(error)),
+            }
+            let text = str::from_utf8(&line).map_err(|_| VideoError::Output("a line that is not text"))?;
+            match text.strip_prefix('#') {
+                Some(header) => listing.header(header.trim()),
+                None => listing.packet(text.trim()),
+            }
+            if listing.keyframes_us.len() > MAX_KEYFRAMES {
+                return Err(VideoError::Output("too many keyframes"));
+            }
+        }
+    }
+
+    /// Reads a line such as `#tb 0: 1/12800`.
+    fn header(&mut self, line: &str) {
+        match line.split_once(" 0: ") {
+            Some(("tb", base)) => self.time_base = parse_ratio(base),
+            Some(("codec_id", codec)) => self.codec = codec.chars().take(30).collect(),
+            Some(("dimensions", size)) => {
+                let sides = size.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
+                self.size = sides.unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the line of a packet. A packet without a time is ignored.
+    fn packet(&mut self, line: &str) {
+        let mut fields = line.split(',').map(str::trim);
+        let (Some(pts), Some(base)) = (fields.nth(2).and_then(|pts| pts.parse().ok()), self.time_base) else {
+            return;
+        };
+        if !fields.any(|field| field == "F=0x0")
+            && let Some(at) = microseconds(pts, base)
+        {
+            self.keyframes_us.push(at);
+        }
+    }
+
+    fn into_index(mut self, messages: Messages) -> Result<Index, VideoError> {
+        self.keyframes_us.sort_unstable();
+        self.keyframes_us.dedup();
+        let Some(&origin_us) = self.keyframes_us.first() else { return Err(messages.failure()) };
+        let duration =
+            messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
+        Ok(Index {
+            container: messages.container.unwrap_or_default(),
+            codec: self.codec,
+            width: self.size.0,
+            height: self.size.1,
+            duration_us: duration,
+            keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
+            damage: messages.damage,
+            origin_us,
+            hdr: messages.hdr,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn listing(text: &str) -> Listing {
+        let mut listing = Listing::default();
+        for line in text.lines() {
+            match line.strip_prefix('#') {
+                Some(header) => listing.header(header),
+                None => listing.packet(line),
+            }
+        }
+        listing
+    }
+
+    #[test]
+    fn keyframes_are_listed_in_microseconds_from_the_first() {
+        let text = "#software: Lavf\n#tb 0: 1/90000\n#media_type 0: video\n#codec_id 0: h264\n#dimensions 0: 640x360\n\
+                    0, 126000, 133200, 3600, 100, 0x1, S=1\n0, 129600, 136800, 3600, 10, 0x2, F=0x0\n0, 1, 313200, 3600, 9, 0x3\n0, x\n";
+        let index = listing(text).into_index(Messages::default()).unwrap();
+        assert_eq!((index.codec.as_str(), index.width, index.height), ("h264", 640, 360));
+        assert_eq!((index.origin_us, index.keyframes_us), (1_480_000, vec![0, 2_000_000]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "(#tb 0: )?.{0,100}", pts in any::<i64>(), base in (1..i64::MAX, 1..i64::MAX)) {
+            listing(&text);
+            let _ = microseconds(pts, base);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The messages of ffmpeg on stderr. They contain text from the file, so they are limited in length
+//! and nothing is decided by them except how a failure is described and whether colours are mapped.
+
+use crate::error::{Damage, VideoError};
+use crate::sandbox::REPORT;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+/// Maximum number of bytes of a line; the rest is ignored.
+const MAX_LINE: u64 = 1_000;
+/// Number of lines in which facts are looked for.
+const MAX_LINES: usize = 2_000;
+/// Maximum length of a message for people, in characters.
+const MAX_MESSAGE: usize = 200;
+/// What ffmpeg says about a file whose end is missing.
+const TRUNCATED: [&str; 4] =
+    ["partial file", "moov atom not found", "File ended prematurely", "Truncated packet"];
+
+/// What the messages contain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Messages {
+    /// Why the sandbox failed.
+    pub(crate) sandbox_failure: Option<String>,
+    /// Whether the child reported Landlock.
+    pub(crate) landlock: Option<bool>,
+    /// Names of the container's format, such as `mov,mp4,m4a,3gp,3g2,mj2`.
+    pub(crate) container: Option<String>,
+    /// Duration that the container reports.
+    pub(crate) duration: Option<Duration>,
+    /// Whether the video has a transfer function of high dynamic range (PQ or HLG).
+    pub(crate) hdr: bool,
+    /// The first error or warning about damage.
+    pub(crate) damage: Option<Damage>,
+    no_video: bool,
+    codec: bool,
+    pub(crate) first_line: Option<String>,
+    last_error: Option<String>,
+}
+
+impl Messages {
+    /// Reads the messages to their end.
+    pub(crate) fn read(stderr: impl Read) -> Self {
+        let (mut stderr, mut found) = (BufReader::new(stderr), Self::default());
+        let mut lines = 0;
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match stderr.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return found,
+                // A child that writes without end must not fill the memory, nor block on its pipe.
+                Ok(_) if lines >= MAX_LINES => {}
+                Ok(_) => found.add(String::from_utf8_lossy(&line).trim_end()),
+            }
+            lines += 1;
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        if let Some(report) = line.strip_prefix(REPORT) {
+            match report.trim() {
+                "landlock" => self.landlock = Some(true),
+                "no landlock" => self.landlock = Some(false),
+                other => self.sandbox_failure = Some(clean(other.trim_start_matches("error: "))),
+            }
+            return;
+        }
+        if self.first_line.is_none() {
+            self.first_line = Some(clean(line));
+        }
+        let (level, text) = split_level(line);
+        match level {
+            Some("error" | "fatal" | "panic") => self.error(text),
+            Some("warning") if TRUNCATED.iter().any(|hint| text.contains(hint)) => self.error(text),
+            Some("info") => self.fact(text),
+            _ => {}
+        }
+    }
+
+    fn error(&mut self, text: &str) {
+        let contains = |hint| text.contains(hint);
+        self.no_video |= contains("matches no streams") || contains("does not contain any stream");
+        self.codec |=
+            contains("Codec (") && contains("not on whitelist") || contains("not found for input stream");
+        let truncated = TRUNCATED.iter().any(|hint| text.contains(hint));
+        let damage = self.damage.get_or_insert_with(|| Damage { truncated, message: clean(text) });
+        damage.truncated |= truncated;
+        self.last_error = Some(clean(text));
+    }
+
+    /// Reads the description of the input. Lines of metadata begin with four spaces.
+    fn fact(&mut self, text: &str) {
+        if let Some(rest) = text.strip_prefix("Input #0, ") {
+            self.container = rest.split_once(", from").map(|(names, _)| clean(names));
+        } else if let Some(rest) = text.strip_prefix("  Duration: ") {
+            self.duration = rest.split_once(',').and_then(|(time, _)| parse_duration(time));
+        } else if text.starts_with("  Stream #0:") && text.contains(": Video: ") {
+            self.hdr |= text.contains("smpte2084") || text.contains("arib-std-b67");
+        }
+    }
+
+    /// Returns the error of a file of which no frame was read.
+    pub(crate) fn failure(&self) -> VideoError {
+        let last = self.last_error.clone().unwrap_or_else(|| "the decoder gave no reason".into());
+        match () {
+            () if self.codec => VideoError::Codec,
+            () if self.no_video => VideoError::NoVideoStream,
+            () if self.container.is_none()
+                && !self.damage.as_ref().is_some_and(|damage| damage.truncated) =>
+            {
+                VideoError::NotAVideo
+            }
+            () => VideoError::Undecodable(last),
+        }
+    }
+}
+
+/// Splits `[mov @ 0x55] [error] text` into the level and the text; without a level, the whole line.
+fn split_level(line: &str) -> (Option<&str>, &str) {
+    let mut rest = line;
+    while let Some((word, after)) = rest.strip_prefix('[').and_then(|inner| inner.split_once("] ")) {
+        if ["panic", "fatal", "error", "warning", "info"].contains(&word) {
+            return (Some(word), after);
+        }
+        rest = after;
+    }
+    (None, line)
+}
+
+/// Returns `text` without control characters, cut to [`MAX_MESSAGE`] characters.
+fn clean(text: &str) -> String {
+    text.trim().chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()
+}
+
+/// Parses `HH:MM:SS.cc`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let mut parts = text.trim().splitn(3, ':');
+    let hours: u32 = parts.next()?.parse().ok()?;
+    let minutes: u32 = parts.next()?.parse().ok()?;
+    let seconds: f64 = parts.next()?.parse().ok()?;
+    let whole = f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0;
+    Duration::try_from_secs_f64(whole + seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BANNER: &str = "facecrawl sandbox: landlock
+[info] Input #0, mov,mp4,m4a,3gp,3g2,mj2, from 'fd:':
+[info]   Metadata:
+[info]     title           : Stream #0:9: Video: smpte2084
+[info]   Duration: 01:02:03.50, start: 0.000000, bitrate: 4096 kb/s
+[info]   Stream #0:0[0x1](und): Video: h264 (High), yuv420p(progressive), 1920x1080, 25 fps
+[mov,mp4,m4a,3gp,3g2,mj2 @ 0x5635bd658840] [error] stream 0, offset 0x1f: partial file
+";
+
+    #[test]
+    fn facts_and_the_first_error_are_found() {
+        let found = Messages::read(BANNER.as_bytes());
+        assert_eq!(found.landlock, Some(true));
+        assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
+        assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
+        assert!(!found.hdr, "metadata is not a fact");
+        assert!(
+            found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
+        );
+    }
+
+    #[test]
+    fn endless_messages_are_bounded() {
+        let line = format!("[error] {}\n", "x".repeat(100_000));
+        let found = Messages::read(line.repeat(30).as_bytes());
+        assert!(found.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
+        let hdr = format!("{}[info]   Stream #0:0: Video: smpte2084\n", "\n".repeat(MAX_LINES));
+        assert!(!Messages::read(hdr.as_bytes()).hdr);
+    }
+}

@@ -1,0 +1,139 @@
+//! Finds ffmpeg, checks its version, and starts it.
+
+use crate::arguments;
+use crate::child::{Launcher, Process, sandbox_failed};
+use crate::error::VideoError;
+use crate::sandbox::FileAccess;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The oldest ffmpeg that can be used. Older ones cannot write the timestamps of frames.
+pub const MINIMUM_VERSION: &str = "6.0";
+/// The version of libavutil in ffmpeg 6.0. Builds from its repository have no version of ffmpeg.
+const MINIMUM_LIBAVUTIL: u32 = 58;
+
+/// The configuration of a decoder.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The program.
+    pub ffmpeg: PathBuf,
+    /// How it is started.
+    pub launcher: Launcher,
+    /// Number of threads that decode one video.
+    pub threads: u32,
+    /// Limits for one video.
+    pub limits: Limits,
+}
+
+/// Limits for one video.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest duration.
+    pub max_duration: Duration,
+    /// Maximum number of pixels of a frame.
+    pub max_pixels: u64,
+    /// Longest time without a frame, after which the process is killed.
+    pub patience: Duration,
+    /// Maximum processor time of one process.
+    pub max_cpu: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_duration: Duration::from_secs(6 * 3600),
+            max_pixels: 4096 * 2304,
+            patience: Duration::from_secs(30),
+            max_cpu: Duration::from_secs(2 * 3600),
+        }
+    }
+}
+
+/// What is known of the sandbox and the program in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandboxed {
+    /// First line of the program's description of itself, such as `ffmpeg version 7.1`.
+    pub version: String,
+    /// Which files the process can open.
+    pub files: FileAccess,
+}
+
+/// Decodes videos with ffmpeg. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    config: Config,
+    sandboxed: Sandboxed,
+}
+
+impl Decoder {
+    /// Starts ffmpeg in its sandbox once, to check that both work here.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
+    /// sandbox.
+    pub fn open(config: Config) -> Result<Self, VideoError> {
+        let shown = config.ffmpeg.display().to_string();
+        let unknown = Sandboxed { version: String::new(), files: FileAccess::Unrestricted };
+        let mut decoder = Self { config, sandboxed: unknown };
+        let wrong = |what: &str| VideoError::Unavailable(format!("{shown} {what}"));
+        let mut process = decoder.start(&arguments::version(), None).map_err(|error| match error {
+            VideoError::Io(error) => wrong(&format!("cannot be started: {error}")),
+            other => other,
+        })?;
+        let mut text = String::new();
+        let read = (&mut process.pixels).take(20_000).read_to_string(&mut text);
+        let (status, messages) = process.finish()?;
+        read.map_err(|_| wrong("does not print its version"))?;
+        if sandbox_failed(status) || !status.success() {
+            let reason = messages.first_line.unwrap_or_default();
+            return Err(wrong(&format!("does not run in the sandbox ({status}): {reason}")));
+        }
+        let version: String = text.lines().next().unwrap_or_default().chars().take(100).collect();
+        if libavutil(&text).is_none_or(|version| version < MINIMUM_LIBAVUTIL) {
+            return Err(wrong(&format!(
+                "is not ffmpeg {MINIMUM_VERSION} or newer (it says: {version}); set FFMPEG, or run ./scripts/video"
+            )));
+        }
+        let files = match (&decoder.config.launcher, messages.landlock) {
+            (Launcher::Direct, _) => FileAccess::Unrestricted,
+            (Launcher::Sandbox { .. }, Some(true)) => FileAccess::LibrariesOnly,
+            (Launcher::Sandbox { .. }, _) => FileAccess::ReadOnly,
+        };
+        decoder.sandboxed = Sandboxed { version, files };
+        Ok(decoder)
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns what is known of the sandbox.
+    pub fn sandboxed(&self) -> &Sandboxed {
+        &self.sandboxed
+    }
+
+    pub(crate) fn start(&self, arguments: &[String], video: Option<&File>) -> Result<Process, VideoError> {
+        let Config { ffmpeg, launcher, limits, .. } = &self.config;
+        Process::start(launcher, ffmpeg, arguments, video, (limits.max_cpu, limits.patience))
+    }
+}
+
+/// Reads the first number of the line `libavutil      61.  1.102 / 61.  1.102`.
+fn libavutil(text: &str) -> Option<u32> {
+    let line = text.lines().find_map(|line| line.strip_prefix("libavutil"))?;
+    line.trim().split('.').next()?.parse().ok()
+}
+
+/// Returns `named`, or the first ffmpeg among `bundled` and the folders of `path`, the value of the
+/// variable `PATH`.
+pub fn find(named: Option<&Path>, bundled: &Path, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
+    if let Some(named) = named {
+        return Some(named.to_owned());
+    }
+    let folders = path.map(std::env::split_paths).into_iter().flatten();
+    let candidates = folders.map(|folder| folder.join("ffmpeg"));
+    std::iter::once(bundled.to_owned()).chain(candidates).find(|candidate| candidate.is_file())
+}

@@ -1,0 +1,72 @@
+//! Restricts the process that decodes: it can read the file it was given, and write its pipes.
+//!
+//! The service starts itself again with [`run_child`], which applies the restrictions and then
+//! replaces itself by ffmpeg. A fault in a codec that runs code of an attacker therefore finds:
+//!
+//! - no file that it could open besides system libraries (Landlock), and none to write (seccomp);
+//! - no network, no other process, no new process, no shell (seccomp);
+//! - an empty environment and no open file besides the video and the pipes;
+//! - limits for memory and processor time, and the end of its parent as its own end.
+//!
+//! Seccomp is required. Landlock is used as far as the kernel has it ([`FileAccess`]). Without it,
+//! such code could read files that the user of the service can read, but could send them nowhere
+//! except into its own frames.
+
+#[cfg(target_os = "linux")]
+mod files;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+mod syscalls;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The argument after which the program is the child of a decoder; see [`run_child`].
+pub const ARGUMENT: &str = "decode-child";
+/// Status of a child that could not restrict itself or start ffmpeg.
+pub(crate) const FAILED: u8 = 126;
+/// First words of the line on stderr that reports the restrictions.
+pub(crate) const REPORT: &str = "facecrawl sandbox:";
+
+/// How far the child's access to files is restricted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// Only system libraries can be opened (Landlock).
+    LibrariesOnly,
+    /// The kernel has no Landlock: files can be read, but not written.
+    ReadOnly,
+    /// `VIDEO_SANDBOX=off`: there is no sandbox.
+    Unrestricted,
+}
+
+/// Restricts this process and becomes ffmpeg. `arguments` are those that
+/// [`Launcher`](crate::Launcher) passes: process id of the parent, limit of processor time in
+/// seconds, program, arguments of the program.
+///
+/// It must run before the process has other threads. It returns only on failure, after a message on
+/// stderr.
+pub fn run_child(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    eprintln!("{REPORT} error: {}", become_program(arguments));
+    ExitCode::from(FAILED)
+}
+
+#[cfg(target_os = "linux")]
+fn become_program(mut arguments: impl Iterator<Item = OsString>) -> String {
+    use std::os::unix::process::CommandExt;
+    let mut number = || arguments.next()?.to_str()?.parse::<u32>().ok();
+    let (Some(parent), Some(cpu_seconds)) = (number(), number()) else {
+        return format!("{ARGUMENT} is for the service itself; use `facecrawl detect FILE`");
+    };
+    let Some(program) = arguments.next() else { return "no program".into() };
+    if let Err(error) = linux::restrict(parent, cpu_seconds, program.as_ref()) {
+        return error;
+    }
+    let error = std::process::Command::new(&program).args(arguments).env_clear().exec();
+    format!("cannot start {}: {error}", program.display())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn become_program(_: impl Iterator<Item = OsString>) -> String {
+    "this system has no sandbox for decoders; set VIDEO_SANDBOX=off to decode without one".into()
+}

@@ -1,0 +1,72 @@
+//! Applies the restrictions on Linux, in the order in which each is still permitted.
+
+use super::{FileAccess, REPORT, files, syscalls};
+use rustix::process::{Resource, Rlimit, Signal};
+use std::os::fd::RawFd;
+use std::path::Path;
+
+/// Largest address space in bytes: a decoder of 4096x2304 pixels with several threads needs about
+/// a quarter.
+const ADDRESS_SPACE: u64 = 4 << 30;
+/// Maximum number of open files. Eight are in use.
+const OPEN_FILES: u64 = 32;
+/// The highest file descriptor that the child is given: stdin, stdout, stderr, the video, and the
+/// pipe for timestamps.
+const LAST_FD: RawFd = 4;
+
+/// Restricts this process. `parent` is the process id of the service.
+///
+/// # Errors
+/// Returns a message if a required restriction cannot be applied.
+pub(super) fn restrict(parent: u32, cpu_seconds: u32, program: &Path) -> Result<(), String> {
+    die_with(parent)?;
+    close_other_files()?;
+    limit(cpu_seconds)?;
+    let access = files::restrict(program)?;
+    let report = match access {
+        FileAccess::LibrariesOnly => "landlock",
+        FileAccess::ReadOnly | FileAccess::Unrestricted => "no landlock",
+    };
+    eprintln!("{REPORT} {report}");
+    syscalls::restrict()
+}
+
+/// Ends this process with its parent. The signal is sent when the *thread* that started the child
+/// ends, so that thread waits for the child.
+fn die_with(parent: u32) -> Result<(), String> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| format!("cannot end with the service: {error}"))?;
+    // The parent may have ended before the call.
+    let current = rustix::process::getppid().map(|id| id.as_raw_nonzero().get().unsigned_abs());
+    if current == Some(parent) { Ok(()) } else { Err("the service has ended".into()) }
+}
+
+/// Closes the files that a library of the service opened without the flag for closing them.
+fn close_other_files() -> Result<(), String> {
+    let listed = std::fs::read_dir("/proc/self/fd")
+        .map_err(|error| format!("cannot list the open files in /proc/self/fd: {error}"))?;
+    let numbers: Vec<RawFd> =
+        listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number > LAST_FD) {
+        // One of them belonged to the listing and is closed already.
+        let _ = nix::unistd::close(number);
+    }
+    Ok(())
+}
+
+fn limit(cpu_seconds: u32) -> Result<(), String> {
+    let limits = [
+        (Resource::Core, 0),
+        // Writing to any regular file ends the process. Pipes have no size.
+        (Resource::Fsize, 0),
+        (Resource::Nofile, OPEN_FILES),
+        (Resource::Cpu, u64::from(cpu_seconds)),
+        (Resource::As, ADDRESS_SPACE),
+    ];
+    for (resource, value) in limits {
+        let both = Rlimit { current: Some(value), maximum: Some(value) };
+        rustix::process::setrlimit(resource, both)
+            .map_err(|error| format!("cannot limit {resource:?}: {error}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What code inside the decoder's process can do: nothing but decode.
+
+use super::{config, decoder};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::process::Command;
+use video::sandbox::FileAccess;
+use video::{Decoder, Launcher, VideoError};
+
+/// Runs the attacks and returns the result of each. With `sandboxed`, they run in the sandbox.
+fn attack(sandboxed: bool) -> BTreeMap<String, String> {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let victim = folder.path().join("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    let own = std::process::id().to_string();
+    // A file that a library of the service opened without the flag for closing it.
+    let leaked =
+        rustix::fs::open("/etc/hostname", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+    let attacks = env!("CARGO_BIN_EXE_sandbox-attacks");
+    let mut command = if sandboxed {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
+        command.args([own.as_str(), "10", attacks]);
+        command
+    } else {
+        Command::new(attacks)
+    };
+    let output =
+        command.args([&port, &own]).arg(folder.path()).env("SECRET", "of the service").output().unwrap();
+    drop(leaked);
+    if sandboxed {
+        assert_eq!(std::fs::read_to_string(victim).unwrap(), "kept");
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    let results: BTreeMap<String, String> =
+        lines.map(|(name, result)| (name.into(), result.into())).collect();
+    assert!(results.len() > 10, "{text}{}", String::from_utf8_lossy(&output.stderr));
+    results
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_attack_from_inside_the_decoder_is_refused() {
+    let free = attack(false);
+    for name in
+        ["read a file", "list a folder", "create a file", "connect", "start a shell", "kill the service"]
+    {
+        assert_eq!(free[name], "allowed", "the attack {name} works without a sandbox");
+    }
+    assert!(free["variables"].contains("SECRET"));
+    assert_ne!(free["further open files"], "[]");
+
+    let found = attack(true);
+    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
+    assert_eq!(found["read a file"], "PermissionDenied");
+    assert_eq!(found["start a shell"], "PermissionDenied");
+    assert_eq!(found["delete a file"], "PermissionDenied");
+    assert_eq!(found["connect"], "PermissionDenied");
+    assert_eq!(found["variables"], "[]");
+    assert_eq!(found["further open files"], "[]");
+    assert_eq!(found["a thread"], "Some(7)", "decoders use threads");
+}
+
+#[testing::needs(video)]
+#[test]
+fn ffmpeg_runs_in_the_sandbox_and_reports_its_version() {
+    let sandboxed = decoder().sandboxed().clone();
+    assert!(sandboxed.version.starts_with("ffmpeg version "), "{sandboxed:?}");
+    assert_ne!(sandboxed.files, FileAccess::Unrestricted);
+    let mut direct = config(&testing::ffmpeg());
+    direct.launcher = Launcher::Direct;
+    assert_eq!(Decoder::open(direct).unwrap().sandboxed().files, FileAccess::Unrestricted);
+}
+
+#[test]
+fn a_program_that_is_not_ffmpeg_is_an_error_that_names_it() {
+    for (program, wanted) in [("/bin/true", "6.0 or newer"), ("/no/such/ffmpeg", "/no/such/ffmpeg")] {
+        let error = Decoder::open(config(program.as_ref())).unwrap_err();
+        assert!(matches!(error, VideoError::Unavailable(_)));
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+}
+
+#[test]
+fn a_child_without_its_parent_does_not_start() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_decode-child")).args(["1", "10", "/bin/true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the service has ended"));
+}
