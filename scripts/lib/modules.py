@@ -15,6 +15,7 @@ ORDER = {
         "budget": set(),
         "analyze": {"budget", "domain"},
         "cluster": {"domain"},
+        "videos": {"budget", "analyze", "cluster"},
         "completion": {"domain"},
         "maintenance": set(),
         "reapply": {"domain"},

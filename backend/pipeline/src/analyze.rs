@@ -31,6 +31,7 @@ pub use options::{
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 
+use crate::budget::{Exhausted, Share};
 use bytes::Bytes;
 use cpu::{CallerCpu, Cpu};
 use image_budget::DecodedImageBudget;
@@ -115,6 +116,15 @@ impl Analyzer {
     /// one size.
     fn canvas(&self, det_size: u32) -> (u32, u32) {
         self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
+    }
+
+    /// Waits for memory for `bytes` of decoded pixels, until the deadline of [`Self::before`] at
+    /// the latest.
+    ///
+    /// # Errors
+    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
+    pub(crate) async fn reserve(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
+        self.inner.memory.take(bytes, priority, self.engine.deadline()).await
     }
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and

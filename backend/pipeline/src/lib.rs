@@ -12,6 +12,7 @@ pub(crate) mod domain;
 pub mod ingest;
 pub mod maintenance;
 pub mod reapply;
+pub mod videos;
 pub mod worker;
 
 pub use analyze::{
@@ -27,3 +28,6 @@ pub use domain::{
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;
+pub use videos::{
+    FrameFaces, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress, VideoTrack,
+};

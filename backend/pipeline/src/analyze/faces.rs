@@ -3,12 +3,13 @@
 //! The search for faces is in [`super::search`].
 
 use super::enhanced::SearchOutcome;
+use super::options::Settings;
 use super::search::Found;
 use super::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings, rotation,
 };
 use futures::StreamExt;
-use inference::{Priority, RunError, Timed, trace};
+use inference::{Embedding, Priority, RunError, Timed, trace};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
@@ -23,6 +24,14 @@ const CHIPS_IN_FLIGHT: usize = 32;
 /// Number of faces that are cut in one step. A face crop takes 38 kB and an image of a crowd
 /// contains hundreds of faces, so they are processed in groups to bound the memory.
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
+
+/// The faces of an image, and how they were found; see [`Analysis`].
+struct FoundFaces {
+    rotation: u32,
+    enhancement_scale: Option<f32>,
+    views: usize,
+    faces: Vec<AnalyzedFace>,
+}
 
 /// A face and its aligned crop, as one model passes it to the next.
 pub(super) struct AlignedFace {
@@ -54,13 +63,39 @@ impl Analyzer {
             self.engine().check_room(priority)?;
         }
         let DecodedImage { frame, format, sha256, hashes, bytes, mut timings, started } = decoded;
+        let found = self.find_faces_in(&frame, options, &settings, priority, &mut timings).await?;
+        timings.total = started.elapsed();
+        timings.record();
+        Ok(Analysis {
+            frame,
+            format,
+            sha256,
+            hashes,
+            bytes,
+            rotation: found.rotation,
+            enhancement_scale: found.enhancement_scale,
+            views: found.views,
+            faces: found.faces,
+            timings,
+        })
+    }
+
+    /// Finds, aligns, assesses and embeds the faces of pixels.
+    async fn find_faces_in(
+        &self,
+        frame: &Arc<Frame>,
+        options: &AnalyzeOptions,
+        settings: &Settings,
+        priority: Priority,
+        timings: &mut Timings,
+    ) -> Result<FoundFaces, AnalyzeError> {
         let SearchOutcome { found: Found { mut detections, rotation, views }, pixels, enhancement_scale } =
             self.detect_with_enhancement(
-                &frame,
-                &settings,
+                frame,
+                settings,
                 (options.rotate, options.enhance),
                 priority,
-                &mut timings,
+                timings,
             )
             .instrument(tracing::trace_span!(target: trace::STAGE, "detect"))
             .await?;
@@ -75,11 +110,11 @@ impl Analyzer {
         for group in detections.chunks(GROUP) {
             let profile = options.quality.then_some(settings.profile);
             let mut aligned = self
-                .align(source.clone(), group.to_vec(), profile, &mut timings)
+                .align(source.clone(), group.to_vec(), profile, timings)
                 .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
                 .await?;
             if options.quality && self.engine().scorer().is_some() {
-                self.score(&mut aligned, priority, &mut timings)
+                self.score(&mut aligned, priority, timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
                     .await?;
             }
@@ -87,26 +122,40 @@ impl Analyzer {
                 let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
                 let to_embed =
                     aligned.iter_mut().filter(|aligned| !options.passed_only || passes(&aligned.face));
-                self.embed(to_embed, priority, &mut timings)
+                self.embed(to_embed, priority, timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
                     .await?;
             }
             faces.extend(aligned.into_iter().map(|aligned| aligned.into_result(options)));
         }
-        timings.total = started.elapsed();
-        timings.record();
-        Ok(Analysis {
-            frame,
-            format,
-            sha256,
-            hashes,
-            bytes,
-            rotation,
-            enhancement_scale,
-            views,
-            faces,
-            timings,
-        })
+        Ok(FoundFaces { rotation, enhancement_scale, views, faces })
+    }
+
+    /// Finds, aligns, assesses and embeds the faces of a frame of a video. The caller holds the
+    /// memory of the pixels.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Option`], [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
+    pub(crate) async fn find_faces_of_frame(
+        &self,
+        frame: &Arc<Frame>,
+        options: &AnalyzeOptions,
+        priority: Priority,
+    ) -> Result<Vec<AnalyzedFace>, AnalyzeError> {
+        let (settings, mut timings) = (self.settings(options)?, Timings::default());
+        Ok(self.find_faces_in(frame, options, &settings, priority, &mut timings).await?.faces)
+    }
+
+    /// Returns the embeddings of aligned face crops, `None` where none could be computed.
+    ///
+    /// # Errors
+    /// Fails with [`AnalyzeError::Run`].
+    pub(crate) async fn embed_chips(
+        &self,
+        chips: Vec<Arc<Frame>>,
+        priority: Priority,
+    ) -> Result<Vec<Option<Embedding>>, AnalyzeError> {
+        Ok(run_model(chips, |chip| self.engine().embed(chip, priority)).await?.output)
     }
 
     /// Cuts the face crops and assesses them if there is a `profile`. A face whose landmarks

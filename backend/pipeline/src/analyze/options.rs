@@ -183,7 +183,7 @@ pub fn profile_of(collection: &Collection) -> Option<Profile> {
 
 /// The options of one analysis after defaults are applied.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub(super) canvas: (u32, u32),
     pub(super) passes: Passes,
     pub(super) min_score: f32,
@@ -196,7 +196,7 @@ impl Analyzer {
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Option`] if an option is out of range.
-    pub(super) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
+    pub(crate) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
         let detector = self.engine().detector();
         let min_score = options.min_score.unwrap_or_else(|| detector.min_score.max(MIN_SCORE_FLOOR));
         if !(MIN_SCORE_FLOOR..=1.0).contains(&min_score) {

@@ -1,0 +1,29 @@
+//! Why a video could not be analysed.
+
+use super::MAX_FRAMES;
+use crate::analyze::AnalyzeError;
+use crate::budget::Exhausted;
+use video::VideoError;
+
+/// Why a video could not be analysed.
+#[derive(Debug, thiserror::Error)]
+pub enum VideoAnalyzeError {
+    /// The file is not a usable video, or the decoder failed.
+    #[error(transparent)]
+    Video(#[from] VideoError),
+    /// A frame could not be analysed.
+    #[error(transparent)]
+    Analyze(#[from] AnalyzeError),
+    /// The sampling selects too many frames.
+    #[error("more than {MAX_FRAMES} frames would be analysed; use fewer frames a second, or keyframes")]
+    TooManyFrames,
+    /// The video has too many faces that cannot be joined.
+    #[error("the video has more than {} tracks of faces", tracking::people::MAX_TRACKS)]
+    TooManyTracks,
+}
+
+impl From<Exhausted> for VideoAnalyzeError {
+    fn from(error: Exhausted) -> Self {
+        Self::Analyze(error.into())
+    }
+}

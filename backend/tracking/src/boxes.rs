@@ -1,0 +1,254 @@
+//! A compact binary form of the boxes of a track, for storage.
+//!
+//! The first byte is the version, 1. Then follow the number of boxes and, for each box, the
+//! differences of its time, left edge, top edge, width and height to the box before. Times are in
+//! milliseconds, coordinates in quarters of a pixel. Numbers are variable-length integers (LEB128);
+//! signed numbers are in zigzag form, as in Protocol Buffers. Every list of boxes has one form.
+
+use crate::thinning::thin;
+use crate::track::{MAX_COORDINATE, TimedBox};
+use vision::Rect;
+
+/// Maximum length of the binary form in bytes.
+pub const MAX_BYTES: usize = 16 * 1024;
+const VERSION: u8 = 1;
+/// Each box has a time and four coordinates, of at least one byte each.
+const MIN_BOX_BYTES: usize = 5;
+const QUARTERS: f32 = 4.0;
+const MAX_QUARTERS: i64 = (MAX_COORDINATE * QUARTERS) as i64;
+const MAX_MS: i64 = i64::MAX / 1000;
+
+/// The bytes are not the binary form of a list of boxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a list of boxes: {0}")]
+pub struct DecodeError(&'static str);
+
+/// Milliseconds, left edge, top edge, width, height.
+type Quantised = [i64; 5];
+
+/// Returns the binary form of the boxes, at most [`MAX_BYTES`] long. If it would be longer, boxes
+/// are left out: those that linear interpolation predicts best. The boxes must be in order of time.
+/// Boxes that are not finite, out of range, or less than a millisecond after the one before are
+/// left out.
+pub fn encode(boxes: &[TimedBox]) -> Vec<u8> {
+    let mut boxes: Vec<TimedBox> = boxes.to_vec();
+    boxes.retain(|known| quantise(known).is_some());
+    boxes.dedup_by(|next, known| next.at_us.div_euclid(1000) <= known.at_us.div_euclid(1000));
+    loop {
+        let bytes = write(&boxes);
+        if bytes.len() <= MAX_BYTES {
+            return bytes;
+        }
+        // Differences grow when boxes are left out, hence 5 % less than the excess suggests.
+        let keep = boxes.len() * MAX_BYTES / bytes.len() * 19 / 20;
+        thin(&mut boxes, keep);
+    }
+}
+
+/// Returns the boxes of a binary form.
+///
+/// # Errors
+///
+/// Fails if [`encode`] cannot have written the bytes. The length is checked before any work.
+pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
+    if bytes.len() > MAX_BYTES {
+        return Err(DecodeError("too long"));
+    }
+    let Some((&VERSION, mut rest)) = bytes.split_first() else {
+        return Err(DecodeError("unknown version"));
+    };
+    let count = unsigned(&mut rest)?;
+    if count > (rest.len() / MIN_BOX_BYTES) as u64 {
+        return Err(DecodeError("more boxes than bytes"));
+    }
+    let mut boxes = Vec::with_capacity(count as usize);
+    let mut last: Quantised = [0; 5];
+    for i in 0..count {
+        let mut next = last;
+        for (k, value) in next.iter_mut().enumerate() {
+            let difference = if k == 0 && i > 0 {
+                i64::try_from(unsigned(&mut rest)?).ok()
+            } else {
+                Some(signed(&mut rest)?)
+            };
+            *value = difference.and_then(|d| value.checked_add(d)).ok_or(DecodeError("overflow"))?;
+        }
+        if i > 0 && next[0] <= last[0] {
+            return Err(DecodeError("time does not advance"));
+        }
+        boxes.push(restore(&next).ok_or(DecodeError("out of range"))?);
+        last = next;
+    }
+    if rest.is_empty() { Ok(boxes) } else { Err(DecodeError("bytes after the end")) }
+}
+
+fn write(boxes: &[TimedBox]) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    put(&mut bytes, boxes.len() as u64);
+    let mut last: Quantised = [0; 5];
+    for (i, next) in boxes.iter().filter_map(quantise).enumerate() {
+        for (k, (value, before)) in next.iter().zip(&last).enumerate() {
+            let difference = value - before;
+            put(&mut bytes, if k == 0 && i > 0 { difference as u64 } else { zigzag(difference) });
+        }
+        last = next;
+    }
+    bytes
+}
+
+/// Returns the numbers to store; `None` if the box is not finite or out of range.
+fn quantise(known: &TimedBox) -> Option<Quantised> {
+    let Rect { x, y, width, height } = known.bbox;
+    let quarters = |value: f32| {
+        (value.is_finite() && value.abs() <= MAX_COORDINATE).then(|| (value * QUARTERS).round() as i64)
+    };
+    let side = |value: f32| if value > 0.0 { quarters(value).map(|value| value.max(1)) } else { None };
+    Some([known.at_us.div_euclid(1000), quarters(x)?, quarters(y)?, side(width)?, side(height)?])
+        .filter(|numbers| numbers[0] >= -MAX_MS)
+}
+
+fn restore(numbers: &Quantised) -> Option<TimedBox> {
+    let [ms, x, y, width, height] = *numbers;
+    let in_range = |value: &i64| (-MAX_QUARTERS..=MAX_QUARTERS).contains(value);
+    let is_valid = [x, y, width, height].iter().all(in_range) && width > 0 && height > 0;
+    let is_time = (-MAX_MS..=MAX_MS).contains(&ms);
+    let [x, y, width, height] = [x, y, width, height].map(|value| value as f32 / QUARTERS);
+    (is_valid && is_time).then(|| TimedBox { at_us: ms * 1000, bbox: Rect { x, y, width, height } })
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn put(bytes: &mut Vec<u8>, mut value: u64) {
+    while value > 0x7f {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Reads a number of at most 64 bits in its shortest form.
+fn unsigned(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(DecodeError("truncated"))?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if (bits << shift) >> shift != bits {
+            return Err(DecodeError("overflow"));
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            return if byte == 0 && shift > 0 {
+                Err(DecodeError("not the shortest form"))
+            } else {
+                Ok(value)
+            };
+        }
+    }
+    Err(DecodeError("overflow"))
+}
+
+fn signed(bytes: &mut &[u8]) -> Result<i64, DecodeError> {
+    unsigned(bytes).map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some_boxes(most: usize) -> impl Strategy<Value = Vec<TimedBox>> {
+        let one = (1..5_000_000i64, -2000.0..4000.0f32, -2000.0..4000.0f32, 0.01..900.0f32, 0.01..900.0f32);
+        (any::<i32>(), prop::collection::vec(one, 0..most)).prop_map(|(start, list)| {
+            let mut at_us = i64::from(start) * 1000;
+            list.into_iter()
+                .map(|(step, x, y, width, height)| {
+                    at_us += step;
+                    TimedBox { at_us, bbox: Rect { x, y, width, height } }
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn boxes_return_with_the_stated_precision(boxes in some_boxes(300)) {
+            let bytes = encode(&boxes);
+            let back = decode(&bytes).unwrap();
+            prop_assert_eq!(encode(&back), bytes);
+            let mut expected = boxes.clone();
+            expected.dedup_by(|next, known| next.at_us.div_euclid(1000) <= known.at_us.div_euclid(1000));
+            prop_assert_eq!(back.len(), expected.len());
+            for (a, b) in back.iter().zip(&expected) {
+                prop_assert!(b.at_us - a.at_us < 1000 && b.at_us >= a.at_us);
+                let [x, y] = [a.bbox.x - b.bbox.x, a.bbox.y - b.bbox.y];
+                let [w, h] = [a.bbox.width - b.bbox.width, a.bbox.height - b.bbox.height];
+                prop_assert!(x.abs().max(y.abs()) <= 0.126 && w.abs().max(h.abs()) <= 0.25);
+            }
+        }
+
+        #[test]
+        fn what_is_accepted_has_one_form(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            if let Ok(boxes) = decode(&bytes) {
+                prop_assert_eq!(write(&boxes), bytes);
+            }
+        }
+
+        #[test]
+        fn damaged_bytes_never_panic(boxes in some_boxes(20), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut bytes = encode(&boxes);
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if let Ok(boxes) = decode(&bytes) {
+                prop_assert_eq!(write(&boxes), bytes.clone());
+            }
+            let _ = decode(&bytes[..at]);
+        }
+    }
+
+    #[test]
+    fn a_long_track_is_thinned_to_the_limit() {
+        let wave = |i: i64| 500.0 + 300.0 * (i as f32 / 40.0).sin();
+        let boxes: Vec<TimedBox> = (0..100_000)
+            .map(|i| TimedBox {
+                at_us: i * 40_000,
+                bbox: Rect { x: wave(i), y: wave(i + 9), width: 80.0, height: 90.0 },
+            })
+            .collect();
+        let bytes = encode(&boxes);
+        let back = decode(&bytes).unwrap();
+        assert!(bytes.len() <= MAX_BYTES && bytes.len() > MAX_BYTES * 3 / 4, "{}", bytes.len());
+        assert_eq!((back[0].at_us, back[back.len() - 1].at_us), (0, 99_999 * 40_000));
+    }
+
+    #[test]
+    fn wrong_bytes_are_refused_with_the_reason() {
+        for (bytes, reason) in [
+            (vec![], "unknown version"),
+            (vec![2, 0], "unknown version"),
+            (vec![1], "truncated"),
+            (vec![1, 0, 0], "bytes after the end"),
+            (vec![1, 0x80, 0], "not the shortest form"),
+            (vec![1, 0xff, 0xff, 0xff, 0xff, 0x0f], "more boxes than bytes"),
+            (vec![1, 1, 0, 0, 0, 0, 2], "out of range"),
+            (vec![1, 2, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0], "time does not advance"),
+            ([vec![1, 1], vec![0xff; 9], vec![2, 0, 0, 2, 2]].concat(), "overflow"),
+            (vec![1; MAX_BYTES + 1], "too long"),
+        ] {
+            assert_eq!(decode(&bytes), Err(DecodeError(reason)), "{bytes:?}");
+        }
+        assert_eq!(decode(&encode(&[])), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn unusable_boxes_are_left_out() {
+        let at = |at_us, width| TimedBox { at_us, bbox: Rect { x: 0.0, y: 0.0, width, height: 1.0 } };
+        let odd =
+            [at(0, 1.0), at(999, 1.0), at(1000, 0.0), at(2000, f32::NAN), at(3000, 2e9), at(i64::MAX, 1.0)];
+        assert_eq!(decode(&encode(&odd)).unwrap().len(), 2);
+        assert_eq!(decode(&encode(&[at(i64::MIN, 1.0)])).unwrap().len(), 0);
+    }
+}

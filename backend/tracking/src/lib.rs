@@ -1,0 +1,26 @@
+//! Joins the faces of successive frames into tracks, and the tracks of one video into people.
+//!
+//! Every result is a function of the input alone: no files, no network, no clock, no randomness.
+//! Times are microseconds of the film or, for a live stream, since the epoch. Boxes are in pixels
+//! of the frame. An embedding is a vector of length 1; the similarity of two embeddings is their
+//! dot product, -1..1.
+
+mod assignment;
+mod association;
+mod best_shots;
+pub mod boxes;
+pub mod config;
+pub mod evaluate;
+mod motion;
+mod open_track;
+pub mod people;
+mod similarity;
+pub mod split;
+mod thinning;
+pub mod track;
+mod tracker;
+
+pub use config::Config;
+pub use split::split;
+pub use track::{Observation, Shot, TimedBox, Track};
+pub use tracker::Tracker;

@@ -1,0 +1,182 @@
+//! Prediction of boxes by a Kalman filter with constant velocity.
+//!
+//! The state is the centre, the width and the height, each with its velocity, as in SORT (Bewley et
+//! al., ICIP 2016). All noises are proportional to the size of the face, as in DeepSORT (Wojke et
+//! al., ICIP 2017), and to the time that passed, so that any frame rate works.
+
+use crate::track::between;
+use vision::Rect;
+
+/// Standard deviation of a detected coordinate, in sizes of the face.
+const MEASUREMENT: f64 = 0.04;
+/// Standard deviation of the unknown velocity of a new track, in sizes of the face per second.
+const FIRST_VELOCITY: f64 = 3.0;
+/// Spectral density of the acceleration of the centre, as the square root, in sizes per s^1.5.
+const ACCELERATION: f64 = 2.0;
+/// The same for width and height, which change more slowly.
+const GROWTH: f64 = 0.5;
+/// Limits of a predicted width or height, in the last observed one.
+const SIZE_LIMITS: (f64, f64) = (0.5, 2.0);
+/// Maximum number of virtual observations after a loss.
+const MAX_VIRTUAL: u32 = 16;
+
+/// A coordinate with its velocity per second, and their covariance.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    position: f64,
+    velocity: f64,
+    /// Variance of the position, covariance, variance of the velocity.
+    covariance: [f64; 3],
+}
+
+impl Axis {
+    fn new(position: f64, size: f64) -> Self {
+        let (measured, velocity) = (MEASUREMENT * size, FIRST_VELOCITY * size);
+        Self { position, velocity: 0.0, covariance: [measured * measured, 0.0, velocity * velocity] }
+    }
+
+    /// Advances by `seconds`. The noise is a white acceleration of density `noise` (Bar-Shalom et
+    /// al., Estimation with Applications to Tracking and Navigation, 2001, section 6.2.2).
+    fn predict(&mut self, seconds: f64, noise: f64) {
+        let [position, mixed, velocity] = self.covariance;
+        self.position += self.velocity * seconds;
+        self.covariance = [
+            position + seconds * (2.0 * mixed + seconds * velocity) + noise * seconds.powi(3) / 3.0,
+            mixed + seconds * velocity + noise * seconds.powi(2) / 2.0,
+            velocity + noise * seconds,
+        ];
+    }
+
+    fn update(&mut self, observed: f64, variance: f64) {
+        let [position, mixed, velocity] = self.covariance;
+        let total = position + variance;
+        let (gain, velocity_gain) = (position / total, mixed / total);
+        let residual = observed - self.position;
+        self.position += gain * residual;
+        self.velocity += velocity_gain * residual;
+        self.covariance = [(1.0 - gain) * position, (1.0 - gain) * mixed, velocity - velocity_gain * mixed];
+    }
+}
+
+/// The movement of one face.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Motion {
+    /// Centre x, centre y, width, height.
+    axes: [Axis; 4],
+    last: Rect,
+    at_us: i64,
+}
+
+impl Motion {
+    /// Starts with the first observation. Its velocity is 0 and very uncertain.
+    pub(crate) fn new(at_us: i64, bbox: Rect) -> Self {
+        let size = size(&bbox);
+        Self { axes: centre_form(&bbox).map(|value| Axis::new(value, size)), last: bbox, at_us }
+    }
+
+    /// Returns the predicted box at `at_us`, which is not before the last observation.
+    pub(crate) fn predict(&self, at_us: i64) -> Rect {
+        let seconds = seconds(self.at_us, at_us);
+        let [x, y, width, height] = self.axes.map(|axis| axis.position + axis.velocity * seconds);
+        let limit = |value: f64, last: f32| {
+            value.clamp(f64::from(last) * SIZE_LIMITS.0, f64::from(last) * SIZE_LIMITS.1)
+        };
+        let (width, height) = (limit(width, self.last.width), limit(height, self.last.height));
+        Rect {
+            x: (x - width / 2.0) as f32,
+            y: (y - height / 2.0) as f32,
+            width: width as f32,
+            height: height as f32,
+        }
+    }
+
+    /// Returns the velocity of the centre in sizes of the face per second.
+    pub(crate) fn velocity(&self) -> (f64, f64) {
+        let size = size(&self.last);
+        (self.axes[0].velocity / size, self.axes[1].velocity / size)
+    }
+
+    /// Adds an observation after `missed` frames without one.
+    ///
+    /// After a loss, the filter is not corrected by a single large step. It observes a virtual
+    /// trajectory at constant speed from the last observation to the new one. This is the
+    /// observation-centric re-update of OC-SORT (Cao et al., CVPR 2023, section 4.1).
+    pub(crate) fn update(&mut self, at_us: i64, bbox: Rect, missed: u32) {
+        let steps = missed.saturating_add(1).min(MAX_VIRTUAL);
+        let step = seconds(self.at_us, at_us) / f64::from(steps);
+        for k in 1..=steps {
+            let observed = between(&self.last, &bbox, k as f32 / steps as f32);
+            let size = size(&observed);
+            let variance = (MEASUREMENT * size).powi(2);
+            for (i, value) in centre_form(&observed).into_iter().enumerate() {
+                let noise = if i < 2 { ACCELERATION } else { GROWTH } * size;
+                self.axes[i].predict(step, noise * noise);
+                self.axes[i].update(value, variance);
+            }
+        }
+        (self.last, self.at_us) = (bbox, at_us);
+    }
+
+    /// Forgets the velocity, and starts again at this observation.
+    pub(crate) fn restart(&mut self, at_us: i64, bbox: Rect) {
+        *self = Self::new(at_us, bbox);
+    }
+}
+
+/// Returns the side of a square with the same area.
+pub(crate) fn size(bbox: &Rect) -> f64 {
+    (f64::from(bbox.width) * f64::from(bbox.height)).sqrt().max(f64::MIN_POSITIVE)
+}
+
+/// Returns the centre of a box.
+pub(crate) fn centre(bbox: &Rect) -> (f64, f64) {
+    let [x, y, ..] = centre_form(bbox);
+    (x, y)
+}
+
+fn centre_form(bbox: &Rect) -> [f64; 4] {
+    let [x, y, width, height] = [bbox.x, bbox.y, bbox.width, bbox.height].map(f64::from);
+    [x + width / 2.0, y + height / 2.0, width, height]
+}
+
+pub(crate) fn seconds(from_us: i64, to_us: i64) -> f64 {
+    to_us.saturating_sub(from_us) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(x: f32, side: f32) -> Rect {
+        Rect { x, y: 50.0, width: side, height: side }
+    }
+
+    #[test]
+    fn a_constant_velocity_is_learned() {
+        let mut motion = Motion::new(0, at(0.0, 40.0));
+        for i in 1..=10 {
+            motion.update(i * 40_000, at(i as f32 * 4.0, 40.0), 0);
+        }
+        assert!((motion.predict(440_000).x - 44.0).abs() < 0.2);
+        assert!((motion.velocity().0 - 2.5).abs() < 0.05);
+        assert!((motion.predict(1_400_000).x - 140.0).abs() < 3.0, "{:?}", motion.predict(1_400_000));
+    }
+
+    #[test]
+    fn after_a_loss_the_velocity_is_that_of_the_virtual_trajectory() {
+        let mut motion = Motion::new(0, at(0.0, 40.0));
+        for i in 1..=5 {
+            motion.update(i * 40_000, at(i as f32 * 8.0, 40.0), 0);
+        }
+        // The face stopped while it was hidden.
+        motion.update(1_200_000, at(45.0, 40.0), 24);
+        assert!(motion.velocity().0.abs() < 0.3, "{:?}", motion.velocity());
+    }
+
+    #[test]
+    fn a_predicted_size_is_limited() {
+        let mut motion = Motion::new(0, at(0.0, 40.0));
+        motion.update(40_000, at(0.0, 60.0), 0);
+        assert_eq!(motion.predict(60_000_000).width, 120.0);
+    }
+}

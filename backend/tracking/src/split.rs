@@ -1,0 +1,149 @@
+//! Splitting of a track that contains two people.
+
+use crate::similarity::similarity;
+use crate::track::{Shot, TimedBox, Track};
+
+/// Splits a track where the identity changed, and returns its parts in order of time.
+///
+/// The track is split between two best shots if no shot before is similar to a shot after: every
+/// pair is below `threshold` (-1..1). A single bad shot between two good ones therefore does not
+/// split a track. Shots without an embedding decide nothing. Between two such shots, the split is
+/// where successive boxes overlap least.
+///
+/// The first part keeps the number of the track, and `new_id` returns those of the others. Each part
+/// keeps its boxes and its best shots. If boxes of the track were left out, those of its best shots
+/// are added again, and the samples of a part are an estimate; their sum is that of the track.
+pub fn split<P>(mut track: Track<P>, threshold: f32, mut new_id: impl FnMut() -> u64) -> Vec<Track<P>> {
+    let switches = switches(&track.best, threshold);
+    if switches.is_empty() {
+        return vec![track];
+    }
+    add_shots(&mut track.boxes, &track.best);
+    let starts: Vec<i64> =
+        switches.iter().filter_map(|&(before, after)| weakest_link(&track.boxes, before, after)).collect();
+    let Track { id, samples, mut boxes, mut best, .. } = track;
+    let (total, mut remaining) = (boxes.len(), samples);
+    let mut parts = Vec::with_capacity(starts.len() + 1);
+    for start in starts.into_iter().rev() {
+        let tail = boxes.split_off(boxes.partition_point(|known| known.at_us < start));
+        let (later, earlier) = best.into_iter().partition(|shot: &Shot<P>| shot.at_us >= start);
+        best = earlier;
+        let share = (u64::from(samples) * tail.len() as u64 / total.max(1) as u64) as u32;
+        let share = share.min(remaining);
+        remaining -= share;
+        parts.push(part(0, share, tail, later));
+    }
+    parts.push(part(id, remaining, boxes, best));
+    parts.reverse();
+    for part in parts.iter_mut().skip(1) {
+        part.id = new_id();
+    }
+    parts
+}
+
+fn part<P>(id: u64, samples: u32, boxes: Vec<TimedBox>, best: Vec<Shot<P>>) -> Track<P> {
+    let at = |known: Option<&TimedBox>| known.map_or(0, |known| known.at_us);
+    Track { id, started_us: at(boxes.first()), ended_us: at(boxes.last()), samples, boxes, best }
+}
+
+/// Returns the times of the last shot before and the first shot after each change of identity.
+fn switches<P>(best: &[Shot<P>], threshold: f32) -> Vec<(i64, i64)> {
+    let mut shots: Vec<(i64, &[f32])> =
+        best.iter().filter_map(|shot| Some((shot.at_us, shot.embedding.as_deref()?))).collect();
+    shots.sort_by_key(|(at_us, _)| *at_us);
+    let differ = |a: &[f32], b: &[f32]| similarity(Some(a), Some(b)).is_some_and(|value| value < threshold);
+    let is_switch = |i: &usize| {
+        let (before, after) = shots.split_at(*i);
+        before.iter().all(|a| after.iter().all(|b| differ(a.1, b.1)))
+    };
+    (1..shots.len()).filter(is_switch).map(|i| (shots[i - 1].0, shots[i].0)).collect()
+}
+
+/// Inserts the boxes of the shots that were left out.
+fn add_shots<P>(boxes: &mut Vec<TimedBox>, best: &[Shot<P>]) {
+    for shot in best {
+        if let Err(place) = boxes.binary_search_by_key(&shot.at_us, |known| known.at_us) {
+            boxes.insert(place, TimedBox { at_us: shot.at_us, bbox: shot.bbox });
+        }
+    }
+}
+
+/// Returns the time of the box that overlaps least with the one before, after `from_us` and up to
+/// `to_us`; of equal ones, the last.
+fn weakest_link(boxes: &[TimedBox], from_us: i64, to_us: i64) -> Option<i64> {
+    boxes
+        .windows(2)
+        .filter(|pair| pair[1].at_us > from_us && pair[1].at_us <= to_us)
+        .map(|pair| (pair[0].bbox.iou(&pair[1].bbox), pair[1].at_us))
+        .min_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+        .map(|(_, at_us)| at_us)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use vision::Rect;
+
+    const ADA: [f32; 2] = [1.0, 0.0];
+    const BOB: [f32; 2] = [0.0, 1.0];
+
+    /// Returns a track of 11 boxes, one each 100 us, with a jump before 600 us.
+    fn track(shots: &[(i64, Option<[f32; 2]>)]) -> Track<()> {
+        let bbox = |i: i64| Rect { x: if i < 6 { 0.0 } else { 5.0 }, y: 0.0, width: 10.0, height: 10.0 };
+        let boxes = (0..=10).map(|i| TimedBox { at_us: i * 100, bbox: bbox(i) }).collect();
+        let shot = |&(at_us, embedding): &(i64, Option<[f32; 2]>)| Shot {
+            at_us,
+            bbox: bbox(at_us / 100),
+            score: 0.9,
+            quality: 0.5,
+            embedding: embedding.map(|e| Arc::from(e.as_slice())),
+            payload: (),
+        };
+        let best = shots.iter().map(shot).collect();
+        Track { id: 7, started_us: 0, ended_us: 1000, samples: 11, boxes, best }
+    }
+
+    #[test]
+    fn an_identity_switch_splits_at_the_jump() {
+        let parts = split(track(&[(900, Some(BOB)), (100, Some(ADA)), (500, None)]), 0.4, || 20);
+        let summary: Vec<_> = parts
+            .iter()
+            .map(|p| (p.id, p.started_us, p.ended_us, p.samples, p.boxes.len(), p.best.len()))
+            .collect();
+        assert_eq!(summary, [(7, 0, 500, 6, 6, 2), (20, 600, 1000, 5, 5, 1)]);
+    }
+
+    #[test]
+    fn one_bad_shot_or_missing_embeddings_split_nothing() {
+        for shots in [
+            vec![(100, Some(ADA)), (500, Some(BOB)), (900, Some(ADA))],
+            vec![(100, Some(ADA)), (900, None)],
+            vec![],
+        ] {
+            let parts = split(track(&shots), 0.4, || panic!("no new part"));
+            assert_eq!((parts.len(), parts[0].samples, parts[0].best.len()), (1, 11, shots.len()));
+        }
+    }
+
+    #[test]
+    fn a_track_without_the_boxes_of_its_shots_is_split_too() {
+        let mut thinned = track(&[(300, Some(ADA)), (700, Some(BOB))]);
+        thinned.boxes = vec![thinned.boxes[0], thinned.boxes[10]];
+        let parts = split(thinned, 0.4, || 20);
+        let times: Vec<_> = parts.iter().map(|part| (part.started_us, part.ended_us)).collect();
+        assert_eq!(times, [(0, 300), (700, 1000)]);
+    }
+
+    #[test]
+    fn every_sample_is_in_one_part() {
+        let mut ids = 10..;
+        let mut long = track(&[(0, Some(ADA)), (500, Some(BOB)), (1000, Some([-1.0, 0.0]))]);
+        long.samples = 1000;
+        let parts = split(long, 0.4, || ids.next().unwrap());
+        assert_eq!(parts.iter().map(|part| part.samples).sum::<u32>(), 1000);
+        assert_eq!(parts.iter().map(|part| part.id).collect::<Vec<_>>(), [7, 10, 11]);
+        assert_eq!(parts.iter().map(|part| part.boxes.len()).sum::<usize>(), 11);
+    }
+}

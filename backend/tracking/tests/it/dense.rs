@@ -1,0 +1,183 @@
+//! Scenes at 5, 10 and 25 frames per second, without embeddings unless a test says so.
+//!
+//! `cargo test -p facecrawl-tracking --test it dense -- --nocapture` prints the figures.
+
+use crate::scene::{Faults, Figures, NO_FAULTS, Person, draw, measure, person, track};
+use tracking::Config;
+
+const SECONDS: f64 = 20.0;
+const SEEDS: std::ops::Range<u64> = 1..6;
+/// The goals for each scene.
+const MIN_RECALL: f64 = 0.98;
+const MIN_IDF1: f64 = 0.9;
+
+/// Faces in a row, of the given width in pixels.
+fn row(count: u64, width: f64) -> impl Iterator<Item = (u64, f64, f64)> {
+    (0..count).map(move |i| (i, 150.0 + i as f64 * width * 2.5, 300.0 + (i % 3) as f64 * 40.0))
+}
+
+/// The camera turns to and fro, at up to 3.8 widths of a face per second.
+fn pan() -> Vec<Person> {
+    row(6, 80.0).map(|(i, x, y)| person(i, move |t| (x + 300.0 * t.sin(), y, 80.0))).collect()
+}
+
+/// The camera zooms to three times the size and back.
+fn zoom() -> Vec<Person> {
+    let scale = |t: f64| 2.0 - (t * 0.8).cos();
+    row(4, 60.0)
+        .map(|(i, x, y)| person(i, move |t| (900.0 + (x - 400.0) * scale(t), y * scale(t), 60.0 * scale(t))))
+        .collect()
+}
+
+/// Pairs walk towards each other and pass; one covers the other for a moment.
+fn crossing() -> Vec<Person> {
+    let mut people = Vec::new();
+    for pair in 0..3 {
+        let y = 200.0 + 300.0 * pair as f64;
+        let speed = 60.0 + 30.0 * pair as f64;
+        people.push(person(pair * 2, move |t| (200.0 + speed * t, y, 80.0)));
+        people.push(person(pair * 2 + 1, move |t| (200.0 + speed * (SECONDS - t), y + 15.0, 76.0)));
+    }
+    people
+}
+
+/// People walk behind a pillar for 1.5 seconds, three times.
+fn occlusion() -> Vec<Person> {
+    let mut people: Vec<_> = row(5, 70.0)
+        .map(|(i, x, y)| person(i, move |t| (x + 40.0 * t, y + 10.0 * (t * 2.0).sin(), 70.0)))
+        .collect();
+    for (i, person) in people.iter_mut().enumerate() {
+        person.hidden =
+            (0..3).map(|k| 3.0 + 5.0 * f64::from(k) + 0.3 * i as f64).map(|t| (t, t + 1.5)).collect();
+    }
+    people
+}
+
+/// People who walk about, turn and nod.
+fn wandering() -> Vec<Person> {
+    row(8, 70.0)
+        .map(|(i, x, y)| {
+            let pace = 0.6 + 0.15 * i as f64;
+            person(i, move |t| {
+                (x + 60.0 * (pace * t).sin(), y + 50.0 * (1.3 * pace * t).cos(), 70.0 + 8.0 * t.sin())
+            })
+        })
+        .collect()
+}
+
+/// The detector is unsure for three seconds at a time.
+fn unsure() -> Vec<Person> {
+    let mut people = wandering();
+    for (i, person) in people.iter_mut().enumerate() {
+        person.unsure =
+            (0..3).map(|k| 2.0 + 6.0 * f64::from(k) + 0.5 * i as f64).map(|t| (t, t + 3.0)).collect();
+    }
+    people
+}
+
+/// Forty people in rows, close together, who come and go.
+fn crowd() -> Vec<Person> {
+    (0..40u64)
+        .map(|i| {
+            let (x, y) = (100.0 + (i % 10) as f64 * 95.0, 150.0 + (i / 10) as f64 * 130.0);
+            let phase = i as f64;
+            let path = move |t: f64| (x + 15.0 * (t + phase).sin(), y + 8.0 * (1.7 * t + phase).cos(), 60.0);
+            Person { shown: ((i % 5) as f64, SECONDS - (i % 4) as f64), ..person(i, path) }
+        })
+        .collect()
+}
+
+struct Case {
+    name: &'static str,
+    people: fn() -> Vec<Person>,
+    faults: Faults,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, people, faults| Case { name, people, faults };
+    let missed = Faults { missed: 0.1, ..NO_FAULTS };
+    let all = Faults { missed: 0.1, jitter: 0.04, false_faces: 0.2, is_variable: true, embeddings: None };
+    vec![
+        case("pan", pan, NO_FAULTS),
+        case("zoom", zoom, NO_FAULTS),
+        case("crossing", crossing, NO_FAULTS),
+        case("occlusion", occlusion, NO_FAULTS),
+        case("missed", wandering, missed),
+        case("jitter", wandering, Faults { jitter: 0.06, ..NO_FAULTS }),
+        case("low scores", unsure, missed),
+        case("false faces", wandering, Faults { false_faces: 0.3, ..NO_FAULTS }),
+        case("variable rate", wandering, Faults { is_variable: true, ..missed }),
+        case("crowd", crowd, all),
+        case("pan, all faults", pan, all),
+        case("occlusion, all faults", occlusion, all),
+        case("crossing, all faults", crossing, all),
+    ]
+}
+
+fn run(case: &Case, fps: f64, seed: u64, config: &Config) -> Figures {
+    let scene = draw(&(case.people)(), fps, SECONDS, case.faults, seed);
+    measure(&scene, &track(&scene, config.clone()))
+}
+
+#[test]
+fn recall_and_idf1_reach_the_goals_in_every_scene() {
+    let mut failures = Vec::new();
+    for case in cases() {
+        for fps in [5.0, 10.0, 25.0] {
+            let figures: Vec<Figures> = SEEDS.map(|seed| run(&case, fps, seed, &Config::default())).collect();
+            let recall = figures.iter().map(|f| f.recall).fold(1.0, f64::min);
+            let idf1 = figures.iter().map(|f| f.counts.idf1()).fold(1.0, f64::min);
+            let most = figures.iter().map(|f| f.tracks).max().unwrap();
+            let line =
+                format!("{:22} {fps:4} fps  recall {recall:.3}  IDF1 {idf1:.3}  tracks {most}", case.name);
+            println!("{line}");
+            if recall < MIN_RECALL || idf1 < MIN_IDF1 {
+                failures.push(line);
+            }
+        }
+    }
+    assert!(failures.is_empty(), "lowest of {SEEDS:?}:\n{}", failures.join("\n"));
+}
+
+/// Exact assignment is at least as good as greedy assignment, over all scenes.
+#[test]
+fn exact_assignment_is_not_worse_than_greedy() {
+    let greedy = Config { exact_group: 0, ..Config::default() };
+    let mut total = [0.0; 2];
+    for case in cases() {
+        for fps in [5.0, 10.0, 25.0] {
+            for seed in SEEDS {
+                for (sum, config) in total.iter_mut().zip([&Config::default(), &greedy]) {
+                    *sum += run(&case, fps, seed, config).counts.idf1();
+                }
+            }
+        }
+    }
+    let count = (cases().len() * 3 * SEEDS.count()) as f64;
+    println!("mean IDF1: exact {:.4}, greedy {:.4}", total[0] / count, total[1] / count);
+    assert!(total[0] >= total[1] - 0.001 * count);
+}
+
+/// Two people meet, stop in front of each other, and go back: positions alone suggest that they
+/// passed.
+#[test]
+fn similarity_forbids_a_link_that_position_suggests() {
+    let people = || {
+        let away = |t: f64| (t - 10.0).abs() * 60.0;
+        vec![
+            person(1, move |t| (900.0 - away(t), 300.0, 80.0)),
+            person(2, move |t| (900.0 + away(t), 310.0, 80.0)),
+        ]
+    };
+    let blind = Case { name: "turning back", people, faults: NO_FAULTS };
+    let seeing = Case { faults: Faults { embeddings: Some(0.7), ..NO_FAULTS }, ..blind };
+    for fps in [5.0, 10.0, 25.0] {
+        let idf1 = |case: &Case| run(case, fps, 3, &Config::default()).counts.idf1();
+        println!(
+            "turning back {fps} fps: IDF1 {:.3} without, {:.3} with embeddings",
+            idf1(&blind),
+            idf1(&seeing)
+        );
+        assert!(idf1(&seeing) > 0.98);
+    }
+}

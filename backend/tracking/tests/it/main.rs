@@ -1,0 +1,10 @@
+//! Tests of the tracker with drawn trajectories: exact truth, and detections with the faults of
+//! real detectors.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod dense;
+mod people;
+mod properties;
+mod resume;
+mod scene;
+mod sparse;

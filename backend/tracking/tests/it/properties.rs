@@ -1,0 +1,193 @@
+//! Rules that hold for every input.
+
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tracking::track::MAX_COORDINATE;
+use tracking::{Config, Observation, Track, Tracker};
+use vision::Rect;
+
+type Frames = Vec<(i64, Vec<Observation<usize>>)>;
+
+/// A number that is usually in `range`, and sometimes none at all.
+fn odd(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
+    prop_oneof![
+        30 => range,
+        1 => prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -5.0, f32::MAX, 1e-40]),
+    ]
+}
+
+fn observation() -> impl Strategy<Value = Observation<usize>> {
+    let embedding = prop::option::of(prop::collection::vec(odd(-1.0..1.0), 0..4));
+    let numbers = (odd(0.0..300.0), odd(0.0..300.0), odd(20.0..60.0), odd(20.0..60.0));
+    (numbers, odd(0.0..1.0), prop::option::of(odd(0.0..1.0)), embedding).prop_map(
+        |((x, y, width, height), score, quality, embedding)| Observation {
+            bbox: Rect { x, y, width, height },
+            score,
+            quality,
+            embedding: embedding.map(Arc::from),
+            payload: 0,
+        },
+    )
+}
+
+/// Frames of any distance. Every observation has a number as its payload.
+fn frames() -> impl Strategy<Value = Frames> {
+    let gap = prop_oneof![
+        20 => 1..250_000i64,
+        5 => 250_000..5_000_000i64,
+        1 => prop::sample::select(vec![0, -1_000_000, 40_000_000, i64::MAX / 8]),
+    ];
+    prop::collection::vec((gap, prop::collection::vec(observation(), 0..8)), 0..30).prop_map(|list| {
+        let (mut at_us, mut number) = (0i64, 0);
+        list.into_iter()
+            .map(|(gap, mut seen)| {
+                at_us = at_us.saturating_add(gap);
+                for observation in &mut seen {
+                    (observation.payload, number) = (number, number + 1);
+                }
+                (at_us, seen)
+            })
+            .collect()
+    })
+}
+
+/// Keeps every observation with a quality as a shot.
+fn config() -> Config {
+    Config {
+        best_shots: 1000,
+        shot_gap: Duration::ZERO,
+        max_open: 12,
+        max_observations: 6,
+        ..Config::default()
+    }
+}
+
+fn run(frames: &Frames) -> Vec<Track<usize>> {
+    let mut tracker = Tracker::new(config());
+    let mut tracks = Vec::new();
+    for (at_us, seen) in frames {
+        tracks.extend(tracker.push(*at_us, seen.clone()));
+        assert!(tracker.oldest_open_us().is_none_or(|start| start <= *at_us));
+    }
+    tracks.extend(tracker.finish());
+    tracks
+}
+
+/// Whether the rules of the tracker promise a track for this observation.
+fn is_promised(seen: &Observation<usize>) -> bool {
+    let b = seen.bbox;
+    let is_usable = [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
+    is_usable
+        && b.width > 0.0
+        && b.height > 0.0
+        && seen.score.is_finite()
+        && seen.score >= config().high_score
+}
+
+proptest! {
+    #[test]
+    fn tracks_are_well_formed(frames in frames()) {
+        let tracks = run(&frames);
+        let ids: BTreeSet<u64> = tracks.iter().map(|track| track.id).collect();
+        prop_assert_eq!(ids.len(), tracks.len());
+        prop_assert_eq!(ids, (0..tracks.len() as u64).collect::<BTreeSet<_>>());
+        for track in &tracks {
+            prop_assert!(track.ended_us >= track.started_us);
+            prop_assert_eq!(track.boxes.len(), track.samples as usize);
+            prop_assert_eq!(track.boxes[0].at_us, track.started_us);
+            prop_assert_eq!(track.boxes[track.boxes.len() - 1].at_us, track.ended_us);
+            prop_assert!(track.boxes.windows(2).all(|pair| pair[0].at_us < pair[1].at_us));
+            prop_assert!(track.best.windows(2).all(|pair| pair[0].quality >= pair[1].quality));
+            let encoded = tracking::boxes::encode(&track.boxes);
+            prop_assert!(tracking::boxes::decode(&encoded).is_ok());
+        }
+    }
+
+    #[test]
+    fn each_high_score_is_in_exactly_one_track(frames in frames()) {
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for shot in run(&frames).iter().flat_map(|track| &track.best) {
+            *counts.entry(shot.payload).or_default() += 1;
+        }
+        prop_assert!(counts.values().all(|count| *count == 1));
+        for (_, seen) in &frames {
+            let promised: Vec<_> = seen.iter().filter(|seen| is_promised(seen)).collect();
+            if promised.len() <= config().max_observations {
+                let mut shown = promised.iter().filter(|seen| seen.quality.is_some_and(f32::is_finite));
+                prop_assert!(shown.all(|seen| counts.contains_key(&seen.payload)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_observations_has_no_influence(frames in frames(), turn in 0..8usize) {
+        let mut turned = frames.clone();
+        for (_, seen) in &mut turned {
+            seen.reverse();
+            let turn = turn % seen.len().max(1);
+            seen.rotate_left(turn);
+        }
+        let summary = |track: &Track<usize>| (track.id, track.boxes.clone(), track.samples);
+        let (first, second) = (run(&frames), run(&turned));
+        prop_assert_eq!(first.iter().map(summary).collect::<Vec<_>>(), second.iter().map(summary).collect::<Vec<_>>());
+    }
+}
+
+fn face(x: f32, score: f32) -> Observation<usize> {
+    let bbox = Rect { x, y: 0.0, width: 40.0, height: 40.0 };
+    Observation { bbox, score, quality: None, embedding: None, payload: 0 }
+}
+
+#[test]
+fn a_track_ends_when_it_was_lost_for_too_long() {
+    for (gap_us, expected) in [(2_040_000, 1), (2_080_000, 2)] {
+        let mut tracker = Tracker::new(Config::default());
+        tracker.push(0, vec![face(0.0, 0.9)]);
+        let mut ended = 0;
+        for at_us in (40_000..gap_us).step_by(40_000) {
+            ended += tracker.push(at_us, vec![]).len();
+        }
+        assert_eq!(ended, 0);
+        ended += tracker.push(gap_us, vec![face(0.0, 0.9)]).len();
+        assert_eq!(ended + tracker.finish().len(), expected, "after {gap_us} us");
+    }
+}
+
+#[test]
+fn a_cut_a_jump_and_a_long_gap_end_all_tracks() {
+    let mut tracker = Tracker::new(Config::default());
+    assert!(tracker.push(1_000_000, vec![face(0.0, 0.9), face(100.0, 0.8)]).is_empty());
+    assert_eq!(tracker.cut().iter().map(|track| track.id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(tracker.oldest_open_us(), None);
+    tracker.push(1_040_000, vec![face(0.0, 0.9)]);
+    assert_eq!(tracker.push(1_040_000, vec![face(0.0, 0.9)])[0].id, 2);
+    assert_eq!(tracker.push(40_000, vec![face(0.0, 0.9)])[0].id, 3);
+    assert_eq!(tracker.push(60_000_000, vec![face(0.0, 0.9)])[0].id, 4);
+    assert_eq!(tracker.next_id(), 6);
+}
+
+#[test]
+fn low_scores_continue_tracks_but_start_none() {
+    let mut tracker = Tracker::new(Config::default());
+    assert!(tracker.push(0, vec![face(0.0, 0.4)]).is_empty() && tracker.oldest_open_us().is_none());
+    tracker.push(40_000, vec![face(0.0, 0.9)]);
+    tracker.push(80_000, vec![face(1.0, 0.4)]);
+    tracker.push(120_000, vec![face(2.0, 0.1)]);
+    assert_eq!(tracker.finish()[0].samples, 2);
+}
+
+#[test]
+fn frames_with_too_many_faces_and_long_tracks_are_limited() {
+    let mut tracker = Tracker::new(Config { max_boxes: 100, ..Config::default() });
+    for i in 0..1000i64 {
+        tracker.push(i * 40_000, vec![face(i as f32 * 0.5, 0.9)]);
+    }
+    let grid = |i: usize| face(1e4 + 100.0 * i as f32, 0.6 + i as f32 * 1e-4);
+    tracker.push(40_000_000, (0..600).map(grid).collect());
+    let tracks = tracker.finish();
+    assert_eq!(tracks.len(), 501);
+    assert_eq!((tracks[0].samples, tracks[0].boxes[0].at_us), (1000, 0));
+    assert!(tracks[0].boxes.len() <= 100 && tracks[0].box_at(20_000_000).unwrap().x == 250.0);
+}

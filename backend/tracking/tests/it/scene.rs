@@ -1,0 +1,185 @@
+//! Drawn scenes: paths of faces, and what a detector reports of them.
+
+use std::sync::Arc;
+use tracking::evaluate::{IdentityCounts, MIN_IOU, Sample, identity_counts, track_recall};
+use tracking::{Config, Observation, Track, Tracker};
+use vision::Rect;
+
+/// Random numbers that are the same everywhere (SplitMix64, Steele et al. 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number from 0 up to 1.
+    pub fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Returns a number of the standard normal distribution (Box and Muller 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
+
+/// Centre x, centre y and width at a time in seconds; the height is 1.2 times the width.
+pub type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
+
+pub struct Person {
+    pub identity: u64,
+    pub path: Path,
+    /// The times in seconds between which the face is in the picture.
+    pub shown: (f64, f64),
+    /// Times at which something hides the face, and at which the detector is unsure.
+    pub hidden: Vec<(f64, f64)>,
+    pub unsure: Vec<(f64, f64)>,
+}
+
+pub fn person(identity: u64, path: impl Fn(f64) -> (f64, f64, f64) + 'static) -> Person {
+    Person { identity, path: Box::new(path), shown: (0.0, 1e9), hidden: vec![], unsure: vec![] }
+}
+
+/// What the detector does wrong.
+#[derive(Clone, Copy)]
+pub struct Faults {
+    /// Share of faces that are missed.
+    pub missed: f64,
+    /// Standard deviation of each coordinate, in widths of the face.
+    pub jitter: f64,
+    /// False faces for each frame.
+    pub false_faces: f64,
+    /// Standard deviation of the length of embeddings' noise; none without embeddings.
+    pub embeddings: Option<f64>,
+    /// The time between frames varies from a quarter to seven quarters of the mean.
+    pub is_variable: bool,
+}
+
+pub const NO_FAULTS: Faults =
+    Faults { missed: 0.0, jitter: 0.02, false_faces: 0.0, embeddings: None, is_variable: false };
+
+pub struct Scene {
+    pub frames: Vec<(i64, Vec<Observation<u64>>)>,
+    pub truth: Vec<Sample>,
+}
+
+/// The identity of false faces.
+pub const NOBODY: u64 = u64::MAX;
+
+/// Draws a scene of 12 seconds times 25 / fps, at least 12: enough frames for each rate.
+pub fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
+    let mut random = Random(seed);
+    let mut scene = Scene { frames: Vec::new(), truth: Vec::new() };
+    let mut t = 0.0;
+    while t < seconds {
+        let at_us = (t * 1e6) as i64;
+        let mut seen: Vec<Observation<u64>> = Vec::new();
+        for person in people.iter().filter(|person| within(&[person.shown], t) && !within(&person.hidden, t))
+        {
+            let bbox = rect((person.path)(t));
+            // A detector reports one of two faces that cover each other.
+            let is_covered = seen.iter().any(|other| other.bbox.iou(&bbox) > 0.4);
+            if is_covered {
+                continue;
+            }
+            scene.truth.push(Sample { identity: person.identity, at_us, bbox });
+            if random.uniform() < faults.missed {
+                continue;
+            }
+            let is_unsure = within(&person.unsure, t);
+            let score = if is_unsure { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
+            seen.push(Observation {
+                bbox: shaken(bbox, faults.jitter, &mut random),
+                score: score as f32,
+                quality: Some(random.uniform() as f32),
+                embedding: faults.embeddings.map(|noise| embedding(person.identity, noise, &mut random)),
+                payload: person.identity,
+            });
+        }
+        if random.uniform() < faults.false_faces {
+            seen.push(false_face(faults, &mut random));
+        }
+        scene.frames.push((at_us, seen));
+        let part = if faults.is_variable { 0.25 + 1.5 * random.uniform() } else { 1.0 };
+        t += part / fps;
+    }
+    scene
+}
+
+fn false_face(faults: Faults, random: &mut Random) -> Observation<u64> {
+    let (x, y, width) =
+        (random.uniform() * 1920.0, random.uniform() * 1080.0, 30.0 + 80.0 * random.uniform());
+    Observation {
+        bbox: rect((x, y, width)),
+        score: (0.3 + 0.5 * random.uniform()) as f32,
+        quality: None,
+        embedding: faults.embeddings.map(|noise| embedding(random.next(), noise, random)),
+        payload: NOBODY,
+    }
+}
+
+fn within(times: &[(f64, f64)], t: f64) -> bool {
+    times.iter().any(|(from, to)| t >= *from && t < *to)
+}
+
+fn rect((x, y, width): (f64, f64, f64)) -> Rect {
+    let height = width * 1.2;
+    Rect {
+        x: (x - width / 2.0) as f32,
+        y: (y - height / 2.0) as f32,
+        width: width as f32,
+        height: height as f32,
+    }
+}
+
+fn shaken(bbox: Rect, jitter: f64, random: &mut Random) -> Rect {
+    let mut shake = |value: f32| value + (random.normal() * jitter * f64::from(bbox.width)) as f32;
+    Rect { x: shake(bbox.x), y: shake(bbox.y), width: shake(bbox.width), height: shake(bbox.height) }
+}
+
+/// Returns an embedding of 128 numbers. Two of one person have a similarity of about 1 / (1 +
+/// noise²), two of different people one of about 0, with a standard deviation of 0.09.
+pub fn embedding(identity: u64, noise: f64, random: &mut Random) -> Arc<[f32]> {
+    let mut own = Random(identity.wrapping_mul(0x1234_5678_9abc_def1));
+    let values: Vec<f64> = (0..128).map(|_| own.normal() + noise * random.normal()).collect();
+    let length = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    values.iter().map(|v| (v / length) as f32).collect()
+}
+
+pub fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
+    let mut tracker = Tracker::new(config);
+    let mut tracks = Vec::new();
+    for (at_us, seen) in &scene.frames {
+        tracks.extend(tracker.push(*at_us, seen.clone()));
+    }
+    tracks.extend(tracker.finish());
+    tracks.sort_by_key(|track| track.id);
+    tracks
+}
+
+/// Recall and IDF1 of tracks.
+pub struct Figures {
+    pub recall: f64,
+    pub counts: IdentityCounts,
+    pub tracks: usize,
+}
+
+/// A person counts as found if one track has half of the frames.
+pub const MIN_SHARE: f64 = 0.5;
+
+pub fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
+    let sample =
+        |id: u64| move |b: &tracking::TimedBox| Sample { identity: id, at_us: b.at_us, bbox: b.bbox };
+    let found: Vec<Sample> = tracks.iter().flat_map(|t| t.boxes.iter().map(sample(t.id))).collect();
+    Figures {
+        recall: track_recall(&scene.truth, &found, MIN_IOU, MIN_SHARE),
+        counts: identity_counts(&scene.truth, &found, MIN_IOU),
+        tracks: tracks.len(),
+    }
+}
