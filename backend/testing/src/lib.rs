@@ -9,6 +9,7 @@ pub mod damage;
 pub mod database;
 pub mod embeddings;
 pub mod files;
+pub mod film;
 pub mod fixture_models;
 pub mod gallery;
 pub mod hold;

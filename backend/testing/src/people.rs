@@ -4,6 +4,7 @@
 //! pixels.
 
 mod paint;
+pub mod sprite;
 mod traits;
 
 use image::{ImageFormat, RgbImage};
@@ -15,6 +16,12 @@ type Colour = [f32; 3];
 
 /// Number of people that embedding models can distinguish. Their numbers are `0..CAST`.
 pub const CAST: u32 = traits::CAST.len() as u32;
+
+/// Returns the number of a person who looks like `person`. The embeddings of the two are about as
+/// similar as the default threshold for a match; those of one person are much more similar.
+pub const fn alike(person: u32) -> u32 {
+    person | traits::ALIKE
+}
 
 /// First number of the walls with a unique pattern, whose perceptual hashes differ.
 pub const PATCHWORK: u32 = 1000;

@@ -53,6 +53,10 @@ pub(super) fn person(colour: &mut Colour, head: &Head, traits: &Traits, x: f32, 
     // Horizontal offset of the features from the centre of the face.
     let turn = head.turn * 0.07;
     body(&mut pixel, traits);
+    // Only shoulders and chest reach below the chin.
+    if y > 0.75 {
+        return;
+    }
     face(&mut pixel, traits, turn);
     for side in [-1.0, 1.0] {
         eye(&mut pixel, traits, turn, side);

@@ -1,0 +1,83 @@
+//! Tests that the default pack finds and distinguishes the people of the standard film where its
+//! truth says.
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+use common::*;
+use inference::{Embedding, Engine, Priority};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use testing::film::{Codec, Container, Encoding, Film};
+use testing::people::alike;
+use vision::{Detection, Frame};
+
+/// Every this many frames is analysed.
+const STEP: usize = 10;
+
+async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embedding {
+    let chip = vision::norm_crop(frame, &face.landmarks, 112).unwrap();
+    engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output
+}
+
+#[tokio::test]
+async fn the_default_pack_agrees_with_the_truth_of_the_standard_film() {
+    let (engine, film) = (default_engine(), Film::standard());
+    let truth = film.truth(&Encoding::new(Codec::H264, Container::Mp4));
+    let mut frames = film.frames();
+    let (mut ious, mut missed, mut extra) = (Vec::new(), Vec::new(), Vec::new());
+    let mut embeddings: BTreeMap<u32, Vec<(u32, Embedding)>> = BTreeMap::new();
+    for known in truth.frames.iter().step_by(STEP) {
+        let frame = frames.draw(known.index);
+        let found = detect_at_640(&engine, &frame).await;
+        for face in known.faces.iter().filter(|face| face.is_clear()) {
+            let nearest =
+                found.iter().max_by(|a, b| a.bbox.iou(&face.bbox).total_cmp(&b.bbox.iou(&face.bbox)));
+            match nearest.map(|nearest| (nearest, nearest.bbox.iou(&face.bbox))) {
+                Some((nearest, iou)) if iou > 0.4 => {
+                    ious.push(iou);
+                    if face.visible > 0.99 {
+                        let embedding = embedding(&engine, &frame, nearest).await;
+                        embeddings.entry(face.person).or_default().push((known.index, embedding));
+                    }
+                }
+                _ => missed.push((known.index, *face)),
+            }
+        }
+        let listed =
+            |detection: &&Detection| known.faces.iter().all(|face| face.bbox.iou(&detection.bbox) < 0.3);
+        extra.extend(found.iter().filter(listed).map(|face| (known.index, face.bbox)));
+    }
+    let mean = ious.iter().sum::<f32>() / ious.len() as f32;
+    println!("{} found, mean IoU {mean:.3}, missed {missed:?}, extra {extra:?}", ious.len());
+    let faces = ious.len() + missed.len();
+    assert!(missed.len() * 50 <= faces, "{missed:?}");
+    assert!(extra.len() * 50 <= faces, "{extra:?}");
+    assert!(mean >= 0.7, "{mean}");
+    similarities(&engine, &embeddings);
+}
+
+/// Checks that faces of one person match, that others do not, and that the two people who look
+/// alike are in between.
+fn similarities(engine: &Engine, embeddings: &BTreeMap<u32, Vec<(u32, Embedding)>>) {
+    let (mut same, mut different) = (Vec::new(), Vec::new());
+    for (person, of_person) in embeddings {
+        for (other, of_other) in embeddings.range(person..) {
+            for (at, one) in of_person {
+                for (other_at, another) in of_other {
+                    let pair = (one.similarity(another).unwrap(), (*person, *at), (*other, *other_at));
+                    if person == other { same.push(pair) } else { different.push(pair) }
+                }
+            }
+        }
+    }
+    same.sort_by(|a, b| a.0.total_cmp(&b.0));
+    different.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (alike, different): (Vec<_>, Vec<_>) =
+        different.into_iter().partition(|pair| pair.2.0 == alike(pair.1.0));
+    println!("same: {:?}\nalike: {:?}\ndifferent: {:?}", &same[..3], &alike[..3], &different[..3]);
+    let embedder = engine.embedder();
+    let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);
+    assert!(same[0].0 > certain + 0.05, "{:?}", &same[..5]);
+    // About as similar as a match requires, but not enough to be taken for the same person.
+    assert!((threshold - 0.05..certain).contains(&alike[0].0), "{:?}", &alike[..5]);
+    assert!(different[0].0 < certain, "{:?}", &different[..5]);
+}

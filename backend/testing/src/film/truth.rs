@@ -1,0 +1,130 @@
+//! What a perfect analysis of a film reports.
+
+use super::Encoding;
+use super::script::Film;
+use serde::Serialize;
+use vision::Rect;
+
+/// Share of a face that must be visible for a detector to find it.
+const FOUND: f32 = 0.7;
+
+/// Share of a face that must be visible for the face to be listed at all.
+const LISTED: f32 = 0.1;
+
+/// Longest time in seconds for which a person may be hidden or outside the frame within one track.
+const GAP: f32 = 1.0;
+
+/// The exact contents of a film in a file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Truth {
+    /// Width of the upright frame in pixels.
+    pub width: u32,
+    /// Height of the upright frame in pixels.
+    pub height: u32,
+    /// All frames, in order.
+    pub frames: Vec<TruthFrame>,
+    /// All tracks, by start and then by person.
+    pub tracks: Vec<Track>,
+    /// Times of the first frame after each hard cut, in microseconds.
+    pub cuts: Vec<i64>,
+}
+
+/// A frame and its faces.
+#[derive(Clone, Debug, Serialize)]
+pub struct TruthFrame {
+    /// Number of the frame, from 0. The pixels contain its lowest 16 bits.
+    pub index: u32,
+    /// Timestamp in the file, in microseconds.
+    pub at_us: i64,
+    /// The faces, from back to front. Faces of which less than a tenth is visible are absent.
+    pub faces: Vec<Appearance>,
+}
+
+/// A face in a frame.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Appearance {
+    /// Number of the person.
+    pub person: u32,
+    /// The box in which a detector finds the face, clipped to the frame, in pixels.
+    pub bbox: Rect,
+    /// Share of the face that is inside the frame and that no other person hides, 0.1 to 1.
+    pub visible: f32,
+}
+
+/// A person from entering a shot to leaving it. Being hidden for up to a second does not end a
+/// track; a cut does.
+#[derive(Clone, Debug, Serialize)]
+pub struct Track {
+    /// Number of the person.
+    pub person: u32,
+    /// Timestamp of the first frame in which a detector can find the face, in microseconds.
+    pub start_us: i64,
+    /// Timestamp of the last such frame, in microseconds.
+    pub end_us: i64,
+    /// Timestamp and box of each such frame.
+    pub boxes: Vec<(i64, Rect)>,
+}
+
+impl Appearance {
+    /// Returns whether enough of the face is visible for a detector to find it.
+    pub fn is_clear(&self) -> bool {
+        self.visible >= FOUND
+    }
+}
+
+impl Film {
+    /// Returns the contents of the file that [`Film::encode`] writes with this encoding.
+    pub fn truth(&self, encoding: &Encoding) -> Truth {
+        let frames: Vec<TruthFrame> = (0..self.length())
+            .map(|index| TruthFrame { index, at_us: self.at_us(index, encoding), faces: self.faces(index) })
+            .collect();
+        let cuts = self.cuts();
+        let tracks = tracks(&frames, &cuts);
+        let cuts = cuts.iter().map(|&index| frames[index as usize].at_us).collect();
+        Truth { width: self.width, height: self.height, frames, tracks, cuts }
+    }
+
+    /// Returns the timestamp of frame `index` in a file, in microseconds.
+    pub fn at_us(&self, index: u32, encoding: &Encoding) -> i64 {
+        let unit = encoding.container.ticks_per_second(&self.timing);
+        let ticks = self.timing.at(index, unit);
+        encoding.start_us() + (ticks * 2_000_000 + i64::from(unit)) / (2 * i64::from(unit))
+    }
+
+    /// Returns the faces of a frame, from back to front.
+    fn faces(&self, index: u32) -> Vec<Appearance> {
+        let placed = self.placed(index);
+        let frame = Rect { x: 0.0, y: 0.0, width: self.width as f32, height: self.height as f32 };
+        let faces = placed.iter().enumerate().map(|(at, one)| {
+            let face = one.face();
+            let visible = self.visible(&face, &placed[at + 1..]);
+            Appearance { person: one.head.person, bbox: face.intersection(&frame), visible }
+        });
+        faces.filter(|face| face.visible >= LISTED).collect()
+    }
+}
+
+fn tracks(frames: &[TruthFrame], cuts: &[u32]) -> Vec<Track> {
+    let mut open: Vec<Track> = Vec::new();
+    let mut closed = Vec::new();
+    for frame in frames {
+        if cuts.contains(&frame.index) {
+            closed.append(&mut open);
+        }
+        for face in frame.faces.iter().filter(|face| face.is_clear()) {
+            let now = (frame.at_us, face.bbox);
+            let started = Track { person: face.person, start_us: now.0, end_us: now.0, boxes: vec![now] };
+            match open.iter_mut().find(|track| track.person == face.person) {
+                Some(track) if (now.0 - track.end_us) as f32 <= GAP * 1e6 => {
+                    track.end_us = now.0;
+                    track.boxes.push(now);
+                }
+                Some(track) => closed.push(std::mem::replace(track, started)),
+                None => open.push(started),
+            }
+        }
+    }
+    closed.append(&mut open);
+    closed.sort_by_key(|track| (track.start_us, track.person));
+    closed
+}
