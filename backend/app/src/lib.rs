@@ -3,6 +3,7 @@
 
 pub mod cli;
 pub mod config;
+mod decoder;
 mod image_files;
 pub mod models;
 pub mod otlp;

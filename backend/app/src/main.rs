@@ -3,8 +3,15 @@ use app::cli::{Cli, main_of};
 use app::config::disable_library_telemetry;
 use clap::Parser;
 use listenfd::ListenFd;
+use std::process::ExitCode;
 
-fn main() {
+fn main() -> ExitCode {
+    // The child that decodes videos. It restricts itself and becomes ffmpeg, so it must not start
+    // threads or read the configuration.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == video::sandbox::ARGUMENT) {
+        return video::sandbox::run_child(arguments);
+    }
     // For invalid arguments, clap prints its message and exits with status 2.
     let cli = Cli::parse();
     disable_library_telemetry();

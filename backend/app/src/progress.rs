@@ -25,6 +25,11 @@ pub fn images(total: u64) -> ProgressBar {
     styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg} {eta}")
 }
 
+/// Returns a bar for a video, in seconds. Its length is set when the duration is known.
+pub fn video() -> ProgressBar {
+    styled(ProgressBar::no_length(), "[{bar:30}] {pos}/{len} s {msg} {eta}")
+}
+
 /// Returns a bar for a crawl, whose length is unknown.
 pub fn crawl() -> ProgressBar {
     styled(ProgressBar::no_length(), "{spinner} {pos} images {msg} {elapsed}")
@@ -50,5 +55,6 @@ mod tests {
         super::bytes("model.onnx", Some(10)).finish_and_clear();
         super::images(3).finish_and_clear();
         super::crawl().finish_and_clear();
+        super::video().finish_and_clear();
     }
 }

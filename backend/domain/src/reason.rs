@@ -127,6 +127,14 @@ reasons! {
     CorruptImage = "corrupt_image", "Damaged image";
     /// The code that decodes images panicked.
     DecoderPanicked = "decoder_panicked", "The image could not be decoded";
+    /// The content is not a video in an accepted container, or has no video stream.
+    NotAVideo = "not_a_video", "Not a video";
+    /// The codec of the video is not accepted.
+    UnsupportedCodec = "unsupported_codec", "Unsupported video codec";
+    /// The video exceeds a limit: duration, pixels, frames, tracks or processor time.
+    VideoTooLarge = "video_too_large", "The video exceeds a limit";
+    /// No frame of the video can be decoded.
+    CorruptVideo = "corrupt_video", "Damaged video";
     /// The local file could not be read.
     Unreadable = "unreadable", "The file could not be read";
 
@@ -157,6 +165,8 @@ reasons! {
     Overloaded = "overloaded", "The service is overloaded";
     /// The analysis did not finish before its deadline.
     DeadlineExceeded = "deadline_exceeded", "The analysis took too long";
+    /// There is no usable ffmpeg, or its sandbox does not work.
+    VideoUnavailable = "video_unavailable", "Videos cannot be decoded here";
     /// A model failed.
     InferenceFailed = "inference_failed", "A model failed";
     /// The service is shutting down.

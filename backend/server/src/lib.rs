@@ -46,3 +46,12 @@ pub use state::{AppState, Services};
 pub fn detect_answer(analysis: &pipeline::Analysis, engine: &inference::Engine) -> serde_json::Value {
     serde_json::json!(routes::faces::DetectAnswer::of(analysis, engine))
 }
+
+/// Returns the result of the analysis of a video as the command line prints it.
+pub fn video_answer(
+    analysis: &pipeline::VideoAnalysis,
+    engine: &inference::Engine,
+    with_embeddings: bool,
+) -> serde_json::Value {
+    serde_json::json!(routes::videos::VideoAnswer::of(analysis, engine, with_embeddings))
+}

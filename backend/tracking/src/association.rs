@@ -10,8 +10,13 @@ use vision::Rect;
 
 /// Minimum IoU of the predicted box and an observation with a high score. ByteTrack has 0.2, too.
 const MIN_IOU: f32 = 0.2;
-/// Minimum IoU for an observation with a low score, which is more often a false detection.
+/// Minimum IoU of extended boxes for an observation with a low score.
 const MIN_IOU_LOW: f32 = 0.3;
+/// Maximum time since the last observation, for an observation with a low score, in microseconds.
+/// ByteTrack allows no missed frame, which loses tracks at 5 frames per second.
+const LOW_MAX_AGE_US: i64 = 1_000_000;
+/// Maximum number of missed frames of a track with a single observation, which has no velocity.
+const NEW_MAX_MISSED: u32 = 1;
 /// Minimum IoU of extended boxes when a track is recovered.
 const MIN_IOU_RECOVERY: f32 = 0.2;
 /// Extension of both boxes on each side when a track is recovered, in sizes of the box: the start,
@@ -61,9 +66,9 @@ impl Frame<'_> {
         predicted: &Rect,
         seen: &Observation<P>,
     ) -> Option<f64> {
-        let age_us = self.at_us.saturating_sub(track.last.at_us);
-        let iou = predicted.iou(&seen.bbox);
-        if iou < MIN_IOU_LOW || age_us > micros(self.config.max_gap_for_motion) {
+        let is_recent = self.at_us.saturating_sub(track.last.at_us) <= LOW_MAX_AGE_US;
+        let iou = extended(predicted, BUFFER.0).iou(&extended(&seen.bbox, BUFFER.0));
+        if iou < MIN_IOU_LOW || !is_recent {
             return None;
         }
         self.allowed(track, seen)?;
@@ -84,7 +89,9 @@ impl Frame<'_> {
         let similarity = self.allowed(track, seen)?;
         let is_match = similarity.is_some_and(|similarity| similarity >= self.config.match_threshold);
         let ratio = size(&track.last.bbox) / size(&seen.bbox);
-        let is_near = iou >= MIN_IOU_RECOVERY && (1.0 / MAX_SIZE_RATIO..=MAX_SIZE_RATIO).contains(&ratio);
+        let is_known = !track.is_new() || track.missed <= NEW_MAX_MISSED;
+        let is_near =
+            is_known && iou >= MIN_IOU_RECOVERY && (1.0 / MAX_SIZE_RATIO..=MAX_SIZE_RATIO).contains(&ratio);
         let gain = f64::from(iou) + f64::from(similarity.unwrap_or(0.0));
         (is_match || is_near).then_some(gain.max(f64::MIN_POSITIVE))
     }

@@ -80,8 +80,8 @@ pub fn identity_counts(truth: &[Sample], found: &[Sample], min_iou: f32) -> Iden
 /// Returns the share of true identities of which one single found identity covers at least
 /// `min_share` (0..1) of the boxes; 1 if there is no true identity.
 ///
-/// It is stricter than the "mostly tracked" of Li, Huang and Nevatia (CVPR 2009), which lets several
-/// tracks cover a person.
+/// It is stricter than the "mostly tracked" of Li, Huang and Nevatia (CVPR 2009), which lets
+/// several tracks cover a person.
 pub fn track_recall(truth: &[Sample], found: &[Sample], min_iou: f32, min_share: f64) -> f64 {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for sample in truth {

@@ -97,6 +97,11 @@ impl<P> OpenTrack<P> {
         self.lost_since_us.get_or_insert(at_us);
     }
 
+    /// Returns whether the track has a single observation. Most false detections are such tracks.
+    pub(crate) fn is_new(&self) -> bool {
+        self.samples == 1
+    }
+
     /// Returns for how many microseconds the track has been lost at `at_us`, counted from the first
     /// frame without the face.
     pub(crate) fn lost_us(&self, at_us: i64) -> i64 {

@@ -10,9 +10,10 @@ use crate::track::{Shot, TimedBox, Track};
 /// split a track. Shots without an embedding decide nothing. Between two such shots, the split is
 /// where successive boxes overlap least.
 ///
-/// The first part keeps the number of the track, and `new_id` returns those of the others. Each part
-/// keeps its boxes and its best shots. If boxes of the track were left out, those of its best shots
-/// are added again, and the samples of a part are an estimate; their sum is that of the track.
+/// The first part keeps the number of the track, and `new_id` returns those of the others. Each
+/// part keeps its boxes and its best shots. If boxes of the track were left out, those of its best
+/// shots are added again, and the samples of a part are an estimate; their sum is that of the
+/// track.
 pub fn split<P>(mut track: Track<P>, threshold: f32, mut new_id: impl FnMut() -> u64) -> Vec<Track<P>> {
     let switches = switches(&track.best, threshold);
     if switches.is_empty() {

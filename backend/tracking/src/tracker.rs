@@ -8,6 +8,9 @@ use crate::track::{Observation, Track};
 use std::cmp::Ordering;
 use vision::Rect;
 
+/// Number of frames without the face that never end a track, however sparse the frames are.
+const NEVER_LOST: u32 = 2;
+
 /// Joins the faces of successive frames into tracks.
 ///
 /// Dense frames (at most [`Config::max_gap_for_motion`] apart) are associated in three rounds:
@@ -117,8 +120,14 @@ impl<P> Tracker<P> {
             config: &self.config,
         };
         if is_dense {
-            round.run(true, |track, predicted, face| frame.dense(track, predicted, face));
+            let is_known = |track: &OpenTrack<P>| !track.is_new();
+            round.run(true, |track, predicted, face| {
+                is_known(track).then(|| frame.dense(track, predicted, face)).flatten()
+            });
             round.run(false, |track, predicted, face| frame.low(track, predicted, face));
+            round.run(true, |track, predicted, face| {
+                is_known(track).then(|| frame.recovery(track, predicted, face)).flatten()
+            });
             round.run(true, |track, predicted, face| frame.recovery(track, predicted, face));
         } else {
             round.run(true, |track, _, face| frame.sparse(track, face));
@@ -130,7 +139,8 @@ impl<P> Tracker<P> {
     /// Ends the tracks that have been lost for too long at `at_us`.
     fn end_lost(&mut self, at_us: i64) -> Vec<Track<P>> {
         let allowed = micros(self.config.lost_after);
-        self.open.extract_if(.., |track| track.lost_us(at_us) > allowed).map(OpenTrack::end).collect()
+        let is_lost = |track: &mut OpenTrack<P>| track.missed > NEVER_LOST && track.lost_us(at_us) > allowed;
+        self.open.extract_if(.., is_lost).map(OpenTrack::end).collect()
     }
 
     /// Ends the tracks that were lost first, if too many are open.

@@ -31,7 +31,7 @@ pub(crate) fn version() -> Vec<String> {
 
 /// Prints a line for each keyframe, without decoding; see [`crate::index`].
 pub(crate) fn index(threads: u32) -> Vec<String> {
-    let mut arguments = input(threads, u64::from(u32::MAX));
+    let mut arguments = input(threads, i32::MAX.unsigned_abs().into());
     arguments.extend(strings(["-discard", "nokey"]));
     arguments.extend(video());
     arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));

@@ -25,5 +25,5 @@ pub use child::Launcher;
 pub use error::{Damage, VideoError};
 pub use frames::{FrameReader, TimedFrame};
 pub use index::Index;
-pub use program::{Config, Decoder, Limits, MINIMUM_VERSION, Sandboxed, find};
+pub use program::{Config, Decoder, Limits, MINIMUM_VERSION, Sandboxed, find, is_video};
 pub use sampling::{Looks, Sampling, Segment};

@@ -128,12 +128,31 @@ fn libavutil(text: &str) -> Option<u32> {
 }
 
 /// Returns `named`, or the first ffmpeg among `bundled` and the folders of `path`, the value of the
-/// variable `PATH`.
-pub fn find(named: Option<&Path>, bundled: &Path, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
+/// variable `PATH`. The result may not exist, or not be ffmpeg: [`Decoder::open`] checks that.
+pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
     if let Some(named) = named {
         return Some(named.to_owned());
     }
     let folders = path.map(std::env::split_paths).into_iter().flatten();
     let candidates = folders.map(|folder| folder.join("ffmpeg"));
-    std::iter::once(bundled.to_owned()).chain(candidates).find(|candidate| candidate.is_file())
+    bundled.map(Path::to_owned).into_iter().chain(candidates).find(|candidate| candidate.is_file())
+}
+
+/// Returns whether a file that begins with `head` is a video in an accepted container. 200 bytes
+/// suffice. Other programs may also use these first bytes, so the decoder has the last word.
+///
+/// Sources: ISO/IEC 14496-12 (`ftyp`), RFC 8794 (EBML), ISO/IEC 13818-1 (a packet of 188 bytes
+/// begins with 0x47; a program stream with a pack header), RIFF, FLV.
+pub fn is_video(head: &[u8]) -> bool {
+    const IMAGES: [&[u8]; 7] = [b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"hevc"];
+    let begins = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let is_movie = begins(4, b"ftyp") && !IMAGES.iter().any(|brand| begins(8, brand))
+        || [b"moov", b"mdat", b"wide", b"free"].iter().any(|kind| begins(4, *kind));
+    let is_transport_stream = begins(0, b"\x47") && begins(188, b"\x47");
+    is_movie
+        || is_transport_stream
+        || begins(0, b"\x1a\x45\xdf\xa3")
+        || begins(0, b"\0\0\x01\xba")
+        || begins(0, b"RIFF") && begins(8, b"AVI ")
+        || begins(0, b"FLV\x01")
 }

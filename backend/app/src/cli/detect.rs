@@ -1,4 +1,8 @@
 //! Implements `detect`, which prints the faces of files without a database.
+
+mod video;
+
+use self::video::{VideoArgs, VideoDetector};
 use super::{Exit, UsageError, draw};
 use crate::config::{Settings, cores};
 use crate::output;
@@ -8,7 +12,7 @@ use clap::Args;
 use domain::Reason;
 use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
-use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate, VideoAnalysis};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
@@ -16,10 +20,11 @@ use vision::Detection;
 /// The arguments of `detect`.
 #[derive(Args, Debug)]
 pub struct DetectArgs {
-    /// Image files
+    /// Image and video files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print one JSON document: for each file the response of POST /faces/detect, or an error
+    /// Print one JSON document: for each image the response of POST /faces/detect, for each video
+    /// its people and tracks, or an error
     #[arg(long)]
     json: bool,
     /// Omit embeddings from the JSON
@@ -44,6 +49,8 @@ pub struct DetectArgs {
     /// Draw the boxes and landmarks of a single file, and write the result as PNG
     #[arg(long, value_name = "OUT.png")]
     draw: Option<PathBuf>,
+    #[command(flatten)]
+    video: VideoArgs,
 }
 
 fn fraction(text: &str) -> Result<f32, String> {
@@ -82,9 +89,9 @@ struct Refusal {
 
 /// The result of one file, kept until all files are processed. It does not contain the pixels,
 /// because other files need their memory.
-struct Found {
-    faces: Vec<AnalyzedFace>,
-    document: Value,
+enum Found {
+    Image { faces: Vec<AnalyzedFace>, document: Value },
+    Video(Box<VideoAnalysis>),
 }
 
 pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result<Exit> {
@@ -93,15 +100,18 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     }
     let options = args.options();
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
+    let videos = VideoDetector::new(settings, &analyzer, &args.video, args.min_score);
     let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
-        .map(|file| one(&analyzer, file, &options, args.draw.as_deref()))
+        .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.
         .buffered(cores() + 1)
         .try_collect()
         .await?;
     let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
     if args.json {
-        let results: Vec<Value> = answers.iter().map(|(file, answer)| document(file, answer)).collect();
+        let results =
+            answers.iter().map(|(file, answer)| document(file, answer, &analyzer, options.embeddings));
+        let results: Vec<Value> = results.collect();
         output::json(&json!({ "results": results }))?;
     } else {
         print(&answers)?;
@@ -113,10 +123,19 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
 /// that file; the outer error reports a failure to draw.
 async fn one(
     analyzer: &Analyzer,
+    videos: &VideoDetector<'_>,
     file: &Path,
     options: &AnalyzeOptions,
     draw: Option<&Path>,
 ) -> anyhow::Result<(PathBuf, Result<Found, Refusal>)> {
+    let path = file.to_owned();
+    if tokio::task::spawn_blocking(move || video::begins_like_video(&path)).await? {
+        if draw.is_some() {
+            return Err(UsageError("--draw accepts only an image".into()).into());
+        }
+        let found = videos.analyze(file).await.map(|analysis| Found::Video(Box::new(analysis)));
+        return Ok((file.to_owned(), found));
+    }
     let analysis = match analyze(analyzer, file, options).await {
         Ok(analysis) => analysis,
         Err(refusal) => return Ok((file.to_owned(), Err(refusal))),
@@ -125,7 +144,7 @@ async fn one(
         draw_to(out, &analysis).await?;
     }
     let document = server::detect_answer(&analysis, analyzer.engine());
-    Ok((file.to_owned(), Ok(Found { faces: analysis.faces, document })))
+    Ok((file.to_owned(), Ok(Found::Image { faces: analysis.faces, document })))
 }
 
 async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
@@ -139,9 +158,15 @@ async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> 
 }
 
 /// Returns the API's response or the error, with the name of the file added.
-fn document(file: &Path, answer: &Result<Found, Refusal>) -> Value {
+fn document(
+    file: &Path,
+    answer: &Result<Found, Refusal>,
+    analyzer: &Analyzer,
+    with_embeddings: bool,
+) -> Value {
     let mut document = match answer {
-        Ok(found) => found.document.clone(),
+        Ok(Found::Image { document, .. }) => document.clone(),
+        Ok(Found::Video(analysis)) => server::video_answer(analysis, analyzer.engine(), with_embeddings),
         Err(refusal) => json!({ "error": { "code": refusal.reason, "detail": refusal.detail } }),
     };
     document["file"] = json!(file);
@@ -151,14 +176,18 @@ fn document(file: &Path, answer: &Result<Found, Refusal>) -> Value {
 fn print(answers: &[(PathBuf, Result<Found, Refusal>)]) -> anyhow::Result<()> {
     let mut table =
         output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
+    let mut images = 0;
     for (file, answer) in answers {
         let name = file.display().to_string();
         match answer {
-            Ok(found) if found.faces.is_empty() => {
+            Ok(Found::Video(analysis)) => video::print(&name, analysis)?,
+            Ok(Found::Image { faces, .. }) if faces.is_empty() => {
                 table.add_row([name.as_str(), "none"]);
+                images += 1;
             }
-            Ok(found) => {
-                for (index, face) in found.faces.iter().enumerate() {
+            Ok(Found::Image { faces, .. }) => {
+                images += 1;
+                for (index, face) in faces.iter().enumerate() {
                     let bbox = face.detection.bbox;
                     let quality = face.quality.as_ref();
                     table.add_row([
@@ -177,7 +206,7 @@ fn print(answers: &[(PathBuf, Result<Found, Refusal>)]) -> anyhow::Result<()> {
             Err(refusal) => eprintln!("error: {name}: {}", refusal.detail),
         }
     }
-    output::line(table)
+    if images > 0 { output::line(table) } else { Ok(()) }
 }
 
 async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {

@@ -57,6 +57,19 @@ impl Settings {
         }
     }
 
+    /// Returns the configuration of the decoder of videos; `None` if there is no ffmpeg. `child` are
+    /// the program and the arguments that start the sandbox.
+    pub fn video(&self, child: video::Launcher) -> Option<video::Config> {
+        let bundled = self.runtime_part("ffmpeg/ffmpeg");
+        let path = std::env::var_os("PATH");
+        let ffmpeg = video::find(self.video.ffmpeg.as_deref(), bundled.as_deref(), path.as_deref())?;
+        let threads = self.video.threads.unwrap_or_else(|| cores().min(4) as u32);
+        let max_duration = Duration::from_secs(60 * self.video.max_minutes);
+        let limits = video::Limits { max_duration, ..video::Limits::default() };
+        let launcher = if self.video.sandbox { child } else { video::Launcher::Direct };
+        Some(video::Config { ffmpeg, launcher, threads, limits })
+    }
+
     /// Returns the limits for decoding.
     pub fn limits(&self) -> vision::Limits {
         vision::Limits {

@@ -267,6 +267,21 @@ settings! {
             /// of trackers and sessions are always removed.
             drop_parameters: Vec<String> = CRAWL_DROP_PARAMETERS, "", list(text("a name"), "names of query parameters, comma-separated");
         }
+        /// Video files.
+        video: Video("Video") {
+            /// `FFMPEG`: Path of the program ffmpeg, version 6.0 or newer. Unset: the one that
+            /// `./scripts/video` installs, or else the first one in `PATH`.
+            ffmpeg: Option<PathBuf> = FFMPEG, "", optional(path());
+            /// `VIDEO_SANDBOX`: Whether ffmpeg runs in a sandbox, where a fault in one of its
+            /// codecs finds no files, no network and no other process. The sandbox needs Linux. off
+            /// is for other systems, and for videos from sources that you trust.
+            sandbox: bool = VIDEO_SANDBOX, "true", flag();
+            /// `VIDEO_THREADS`: Number of threads that decode one video. Unset: one per core, up to
+            /// 4.
+            threads: Option<u32> = VIDEO_THREADS, "", optional(number(1..=64));
+            /// `MAX_VIDEO_MINUTES`: Maximum duration of a video, in minutes.
+            max_minutes: u64 = MAX_VIDEO_MINUTES, "360", number(1..=1440);
+        }
         /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {
             /// `ALL_GPU`: Run on the GPU every operation whose own variable is unset.

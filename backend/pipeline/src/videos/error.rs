@@ -3,6 +3,7 @@
 use super::MAX_FRAMES;
 use crate::analyze::AnalyzeError;
 use crate::budget::Exhausted;
+use domain::Reason;
 use video::VideoError;
 
 /// Why a video could not be analysed.
@@ -25,5 +26,26 @@ pub enum VideoAnalyzeError {
 impl From<Exhausted> for VideoAnalyzeError {
     fn from(error: Exhausted) -> Self {
         Self::Analyze(error.into())
+    }
+}
+
+impl VideoAnalyzeError {
+    /// Returns the reason that users and ledgers see.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Analyze(error) => error.reason(),
+            Self::TooManyFrames | Self::TooManyTracks => Reason::VideoTooLarge,
+            Self::Video(error) => match error {
+                VideoError::NotAVideo | VideoError::NoVideoStream => Reason::NotAVideo,
+                VideoError::Codec => Reason::UnsupportedCodec,
+                VideoError::TooLong { .. } | VideoError::TooManyPixels { .. } | VideoError::CpuLimit(_) => {
+                    Reason::VideoTooLarge
+                }
+                VideoError::Undecodable(_) | VideoError::Stalled(_) | VideoError::Output(_) => {
+                    Reason::CorruptVideo
+                }
+                VideoError::Unavailable(_) | VideoError::Io(_) => Reason::VideoUnavailable,
+            },
+        }
     }
 }

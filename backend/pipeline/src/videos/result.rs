@@ -1,11 +1,9 @@
 //! The results of an analysis of a video. Times are microseconds from its first frame.
 
 use crate::analyze::AnalyzedFace;
-use inference::Embedding;
 use std::time::Duration;
 use tracking::TimedBox;
 use video::{Damage, Index};
-use vision::{Detection, QualityReport};
 
 /// The faces of one frame.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +59,7 @@ pub struct VideoTrack {
 pub struct TrackFace {
     /// Time of the frame.
     pub at_us: i64,
-    /// The detection, in pixels of the frame as a player shows it.
-    pub detection: Detection,
-    /// The quality.
-    pub quality: QualityReport,
-    /// `None` if the face does not meet the quality profile.
-    pub embedding: Option<Embedding>,
+    /// The face, in pixels of the frame as a player shows it. It has a quality report, and an
+    /// embedding if it meets the quality profile.
+    pub face: AnalyzedFace,
 }

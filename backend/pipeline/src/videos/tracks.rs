@@ -73,7 +73,7 @@ impl<'a> TrackCollector<'a> {
         self.end(ended).await?;
         let mut tracks = self.ended;
         tracks.sort_by_key(|track| (track.started_us, track.id));
-        let appearances: Vec<Appearance> = tracks.iter().map(appearance).collect();
+        let appearances: Vec<Appearance> = tracks.iter().map(Appearance::from).collect();
         let threshold = self.person_threshold;
         // Seconds for many tracks.
         let numbered = self.analyzer.cpu().run(move || number_people(&appearances, threshold)).await?;
@@ -132,22 +132,15 @@ fn observation(face: AnalyzedFace, high_score: f32) -> Observation<Kept> {
     }
 }
 
-fn appearance(track: &Track<Kept>) -> Appearance {
-    Appearance {
-        started_us: track.started_us,
-        ended_us: track.ended_us,
-        embeddings: track.best.iter().filter_map(|shot| shot.embedding.clone()).collect(),
-    }
-}
-
 fn video_track(track: Track<Kept>, person: Option<u32>, number: u32) -> VideoTrack {
-    let faces = track.best.into_iter().filter_map(|shot| {
-        Some(TrackFace {
-            at_us: shot.at_us,
+    let faces = track.best.into_iter().map(|shot| TrackFace {
+        at_us: shot.at_us,
+        face: AnalyzedFace {
             detection: shot.payload.detection,
-            quality: shot.payload.quality?,
+            quality: shot.payload.quality,
             embedding: shot.embedding.and_then(|embedding| Embedding::from_raw(embedding.to_vec())),
-        })
+            chip: None,
+        },
     });
     VideoTrack {
         number,

@@ -12,3 +12,4 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod subjects;
 pub(crate) mod system;
+pub(crate) mod videos;

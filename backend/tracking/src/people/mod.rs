@@ -17,6 +17,11 @@ use std::sync::Arc;
 /// Maximum number of tracks of one video.
 pub const MAX_TRACKS: usize = 20_000;
 
+/// Maximum number of rounds. In practice, the second or third round merges nothing.
+const MAX_ROUNDS: usize = 16;
+/// Maximum number of similarities that a round computes for each edge. It bounds the time.
+const EVALUATIONS: usize = 64;
+
 /// The video has more than [`MAX_TRACKS`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} tracks are too many, at most {MAX_TRACKS} are allowed")]
@@ -43,12 +48,12 @@ impl<P> From<&Track<P>> for Appearance {
 /// Returns the number of the person of each appearance, in the same order; `None` if there is no
 /// embedding. Numbers count from 0, by the time at which a person is first seen.
 ///
-/// `threshold` is the minimum mean similarity of two groups, -1..1: the match threshold of the model
-/// plus its margin for clusters. Two tracks whose times overlap are never the same person. The
-/// result does not depend on the order of the appearances.
+/// `threshold` is the minimum mean similarity of two groups, -1..1: the match threshold of the
+/// model plus its margin for clusters. Two tracks whose times overlap are never the same person.
+/// The result does not depend on the order of the appearances.
 ///
-/// Time: O(n² d) for n tracks and embeddings of d numbers; more rounds follow on the groups, until
-/// nothing merges. Memory: O(n d).
+/// Time: O(n² d) for n tracks and embeddings of d numbers. At most 15 more rounds follow, on the
+/// groups, until nothing merges. Memory: O(n d).
 ///
 /// # Errors
 ///
@@ -58,7 +63,8 @@ pub fn number_people(appearances: &[Appearance], threshold: f32) -> Result<Vec<O
         return Err(TooManyTracks(appearances.len()));
     }
     let mut groups = singles(appearances);
-    while let Some(merged) = merge_round(&groups, threshold) {
+    for _ in 0..MAX_ROUNDS {
+        let Some(merged) = merge_round(&groups, threshold) else { break };
         groups = merged;
     }
     let mut numbers = vec![None; appearances.len()];
@@ -146,11 +152,13 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
     let mut parents: Vec<usize> = (0..groups.len()).collect();
     let mut heap = BinaryHeap::from(edges);
     let mut has_merged = false;
-    while let Some(edge) = heap.pop() {
+    let mut evaluations = heap.len() * EVALUATIONS;
+    while let Some(edge) = heap.pop().filter(|_| evaluations > 0) {
+        evaluations -= 1;
         let (a, b) = (root(&mut parents, edge.a), root(&mut parents, edge.b));
         let (low, high) = (a.min(b), a.max(b));
         let (Some(first), Some(second)) = (&places[low], &places[high]) else { continue };
-        if low == high || first.overlaps(second) {
+        if low == high {
             continue;
         }
         // The similarity of merged groups is never above that of the better part, so an edge with
@@ -161,7 +169,12 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
         }
         if similarity < edge.similarity {
             heap.push(Edge { similarity, a: low, b: high });
-        } else if let (Some(other), Some(group)) = (places[high].take(), places[low].as_mut()) {
+            continue;
+        }
+        if first.overlaps(second) {
+            continue;
+        }
+        if let (Some(other), Some(group)) = (places[high].take(), places[low].as_mut()) {
             group.merge(other);
             parents[high] = low;
             has_merged = true;

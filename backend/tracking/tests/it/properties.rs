@@ -144,6 +144,7 @@ fn face(x: f32, score: f32) -> Observation<usize> {
 fn a_track_ends_when_it_was_lost_for_too_long() {
     for (gap_us, expected) in [(2_040_000, 1), (2_080_000, 2)] {
         let mut tracker = Tracker::new(Config::default());
+        tracker.push(-40_000, vec![face(0.0, 0.9)]);
         tracker.push(0, vec![face(0.0, 0.9)]);
         let mut ended = 0;
         for at_us in (40_000..gap_us).step_by(40_000) {

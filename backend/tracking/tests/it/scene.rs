@@ -6,7 +6,7 @@ use tracking::{Config, Observation, Track, Tracker};
 use vision::Rect;
 
 /// Random numbers that are the same everywhere (SplitMix64, Steele et al. 2014).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -18,62 +18,62 @@ impl Random {
     }
 
     /// Returns a number from 0 up to 1.
-    pub fn uniform(&mut self) -> f64 {
+    pub(crate) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns a number of the standard normal distribution (Box and Muller 1958).
-    pub fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 }
 
 /// Centre x, centre y and width at a time in seconds; the height is 1.2 times the width.
-pub type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
+pub(crate) type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
 
-pub struct Person {
-    pub identity: u64,
-    pub path: Path,
+pub(crate) struct Person {
+    pub(crate) identity: u64,
+    pub(crate) path: Path,
     /// The times in seconds between which the face is in the picture.
-    pub shown: (f64, f64),
+    pub(crate) shown: (f64, f64),
     /// Times at which something hides the face, and at which the detector is unsure.
-    pub hidden: Vec<(f64, f64)>,
-    pub unsure: Vec<(f64, f64)>,
+    pub(crate) hidden: Vec<(f64, f64)>,
+    pub(crate) unsure: Vec<(f64, f64)>,
 }
 
-pub fn person(identity: u64, path: impl Fn(f64) -> (f64, f64, f64) + 'static) -> Person {
+pub(crate) fn person(identity: u64, path: impl Fn(f64) -> (f64, f64, f64) + 'static) -> Person {
     Person { identity, path: Box::new(path), shown: (0.0, 1e9), hidden: vec![], unsure: vec![] }
 }
 
 /// What the detector does wrong.
 #[derive(Clone, Copy)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Share of faces that are missed.
-    pub missed: f64,
+    pub(crate) missed: f64,
     /// Standard deviation of each coordinate, in widths of the face.
-    pub jitter: f64,
+    pub(crate) jitter: f64,
     /// False faces for each frame.
-    pub false_faces: f64,
+    pub(crate) false_faces: f64,
     /// Standard deviation of the length of embeddings' noise; none without embeddings.
-    pub embeddings: Option<f64>,
+    pub(crate) embeddings: Option<f64>,
     /// The time between frames varies from a quarter to seven quarters of the mean.
-    pub is_variable: bool,
+    pub(crate) is_variable: bool,
 }
 
-pub const NO_FAULTS: Faults =
+pub(crate) const NO_FAULTS: Faults =
     Faults { missed: 0.0, jitter: 0.02, false_faces: 0.0, embeddings: None, is_variable: false };
 
-pub struct Scene {
-    pub frames: Vec<(i64, Vec<Observation<u64>>)>,
-    pub truth: Vec<Sample>,
+pub(crate) struct Scene {
+    pub(crate) frames: Vec<(i64, Vec<Observation<u64>>)>,
+    pub(crate) truth: Vec<Sample>,
 }
 
 /// The identity of false faces.
-pub const NOBODY: u64 = u64::MAX;
+pub(crate) const NOBODY: u64 = u64::MAX;
 
-/// Draws a scene of 12 seconds times 25 / fps, at least 12: enough frames for each rate.
-pub fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
+/// Draws the frames of a scene. `fps` is the mean number of frames per second.
+pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
     let mut random = Random(seed);
     let mut scene = Scene { frames: Vec::new(), truth: Vec::new() };
     let mut t = 0.0;
@@ -145,14 +145,14 @@ fn shaken(bbox: Rect, jitter: f64, random: &mut Random) -> Rect {
 
 /// Returns an embedding of 128 numbers. Two of one person have a similarity of about 1 / (1 +
 /// noise²), two of different people one of about 0, with a standard deviation of 0.09.
-pub fn embedding(identity: u64, noise: f64, random: &mut Random) -> Arc<[f32]> {
+pub(crate) fn embedding(identity: u64, noise: f64, random: &mut Random) -> Arc<[f32]> {
     let mut own = Random(identity.wrapping_mul(0x1234_5678_9abc_def1));
     let values: Vec<f64> = (0..128).map(|_| own.normal() + noise * random.normal()).collect();
     let length = values.iter().map(|v| v * v).sum::<f64>().sqrt();
     values.iter().map(|v| (v / length) as f32).collect()
 }
 
-pub fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
+pub(crate) fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
     let mut tracker = Tracker::new(config);
     let mut tracks = Vec::new();
     for (at_us, seen) in &scene.frames {
@@ -164,16 +164,16 @@ pub fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
 }
 
 /// Recall and IDF1 of tracks.
-pub struct Figures {
-    pub recall: f64,
-    pub counts: IdentityCounts,
-    pub tracks: usize,
+pub(crate) struct Figures {
+    pub(crate) recall: f64,
+    pub(crate) counts: IdentityCounts,
+    pub(crate) tracks: usize,
 }
 
 /// A person counts as found if one track has half of the frames.
-pub const MIN_SHARE: f64 = 0.5;
+pub(crate) const MIN_SHARE: f64 = 0.5;
 
-pub fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
+pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
     let sample =
         |id: u64| move |b: &tracking::TimedBox| Sample { identity: id, at_us: b.at_us, bbox: b.bbox };
     let found: Vec<Sample> = tracks.iter().flat_map(|t| t.boxes.iter().map(sample(t.id))).collect();

@@ -9,9 +9,13 @@ const SECONDS: f64 = 120.0;
 fn moving() -> Vec<Person> {
     (0..6u64)
         .map(|i| {
-            let phase = i as f64 * 2.1;
+            let (phase, pace) = (i as f64, 1.0 + 0.17 * i as f64);
             let path = move |t: f64| {
-                (900.0 + 600.0 * (t * 0.9 + phase).sin(), 400.0 + 200.0 * (t * 0.7 + phase).cos(), 90.0)
+                (
+                    900.0 + 600.0 * (t * 0.9 * pace + phase).sin(),
+                    400.0 + 200.0 * (t * 0.7 * pace + phase).cos(),
+                    90.0,
+                )
             };
             Person { shown: (4.0 * i as f64, SECONDS - 3.0 * i as f64), ..person(i, path) }
         })

@@ -209,6 +209,16 @@ pub(crate) struct ModelNames {
     pub(crate) quality: Option<String>,
 }
 
+impl ModelNames {
+    pub(crate) fn of(engine: &Engine) -> Self {
+        Self {
+            detector: engine.detector().name.clone(),
+            embedder: engine.embedder().name.clone(),
+            quality: engine.scorer().map(|scorer| scorer.name.clone()),
+        }
+    }
+}
+
 /// Durations of the steps in milliseconds; `queue` is the time spent waiting for memory, a thread
 /// or a session.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
@@ -256,11 +266,7 @@ impl DetectAnswer {
         Self {
             image: ImageInfo::of(analysis),
             faces: analysis.faces.iter().map(|face| DetectedFace::of(face, true)).collect(),
-            models: ModelNames {
-                detector: engine.detector().name.clone(),
-                embedder: engine.embedder().name.clone(),
-                quality: engine.scorer().map(|scorer| scorer.name.clone()),
-            },
+            models: ModelNames::of(engine),
             devices: engine
                 .operations()
                 .into_iter()

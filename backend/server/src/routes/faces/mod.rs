@@ -11,7 +11,9 @@ mod list;
 mod search;
 mod stored;
 
-pub(crate) use analysis::{DetectAnswer, DetectedFace, ImageInfo, ProfileParam, Timings, analyze};
+pub(crate) use analysis::{
+    DetectAnswer, DetectedFace, ImageInfo, ModelNames, ProfileParam, Timings, analyze,
+};
 #[cfg(feature = "fuzzing")]
 pub(crate) use compare::CompareBody;
 pub(crate) use likeness::Likeness;

@@ -1,0 +1,136 @@
+//! The result of the analysis of a video.
+use crate::routes::dto::milliseconds;
+use crate::routes::faces::{DetectedFace, ModelNames};
+use inference::Engine;
+use pipeline::{VideoAnalysis, VideoTrack};
+use serde::Serialize;
+use vision::Rect;
+
+/// A video that was analysed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct VideoInfo {
+    /// The container, such as `matroska,webm`.
+    container: String,
+    /// The codec, such as `h264`.
+    codec: String,
+    /// Width in pixels, before rotation.
+    width: u32,
+    /// Height in pixels, before rotation.
+    height: u32,
+    /// Duration in milliseconds, if the file reports it.
+    duration_ms: Option<i64>,
+    /// Number of keyframes.
+    keyframes: usize,
+    /// Number of frames that were analysed.
+    frames: u64,
+    /// Why the video ends early or lacks frames.
+    damage: Option<VideoDamage>,
+}
+
+/// Damage of a video.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct VideoDamage {
+    /// Whether the end of the file is missing.
+    truncated: bool,
+    /// The first message of the decoder.
+    message: String,
+}
+
+/// A face in successive frames of one shot.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TrackAnswer {
+    /// Number of the track, from 1, in order of the start.
+    track: u32,
+    /// Number of the person, from 1. `null` if no face of the track meets the quality profile.
+    person: Option<u32>,
+    /// Time of the first frame in milliseconds.
+    start_ms: i64,
+    /// Time of the last frame in milliseconds.
+    end_ms: i64,
+    /// Number of analysed frames with the face.
+    samples: u32,
+    /// The best shots, best quality first.
+    faces: Vec<TrackFaceAnswer>,
+    /// Boxes over time: time in milliseconds, x, y, width and height in pixels.
+    boxes: Vec<(i64, f32, f32, f32, f32)>,
+}
+
+/// A best shot of a track.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TrackFaceAnswer {
+    /// Time of the frame in milliseconds.
+    at_ms: i64,
+    #[serde(flatten)]
+    face: DetectedFace,
+}
+
+/// Durations in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct VideoTimings {
+    /// Until the keyframes were known.
+    index: f64,
+    /// The whole analysis.
+    total: f64,
+}
+
+/// The people of a video, and when they show.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct VideoAnswer {
+    video: VideoInfo,
+    /// Number of people.
+    people: u32,
+    tracks: Vec<TrackAnswer>,
+    models: ModelNames,
+    timings_ms: VideoTimings,
+}
+
+impl VideoAnswer {
+    pub(crate) fn of(analysis: &VideoAnalysis, engine: &Engine, with_embeddings: bool) -> Self {
+        let index = &analysis.index;
+        Self {
+            video: VideoInfo {
+                container: index.container.clone(),
+                codec: index.codec.clone(),
+                width: index.width,
+                height: index.height,
+                duration_ms: index.duration_us.map(to_ms),
+                keyframes: index.keyframes_us.len(),
+                frames: analysis.frames,
+                damage: analysis.damage.as_ref().map(|damage| VideoDamage {
+                    truncated: damage.truncated,
+                    message: damage.message.clone(),
+                }),
+            },
+            people: analysis.people,
+            tracks: analysis.tracks.iter().map(|track| TrackAnswer::of(track, with_embeddings)).collect(),
+            models: ModelNames::of(engine),
+            timings_ms: VideoTimings {
+                index: milliseconds(analysis.indexing),
+                total: milliseconds(analysis.total),
+            },
+        }
+    }
+}
+
+impl TrackAnswer {
+    fn of(track: &VideoTrack, with_embeddings: bool) -> Self {
+        let face = |face: &pipeline::TrackFace| TrackFaceAnswer {
+            at_ms: to_ms(face.at_us),
+            face: DetectedFace::of(&face.face, with_embeddings),
+        };
+        let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
+        Self {
+            track: track.number,
+            person: track.person,
+            start_ms: to_ms(track.started_us),
+            end_ms: to_ms(track.ended_us),
+            samples: track.samples,
+            faces: track.faces.iter().map(face).collect(),
+            boxes: track.boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
+        }
+    }
+}
+
+fn to_ms(us: i64) -> i64 {
+    us.div_euclid(1000)
+}

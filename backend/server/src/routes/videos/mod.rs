@@ -1,0 +1,4 @@
+//! Videos: what an analysis returns.
+mod answer;
+
+pub(crate) use answer::VideoAnswer;
