@@ -31,16 +31,16 @@ fn variable() -> Timing {
     Timing::Variable(vec![40, 17, 83, 40, 40, 125, 8])
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn every_codec_and_container_keeps_numbers_and_timestamps() {
     for encoding in Encoding::all() {
         check(&Film::short(), &encoding);
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn a_variable_frame_rate_is_exact() {
     let film = Film::short().timed(variable());
     for encoding in Encoding::all() {
@@ -52,8 +52,8 @@ fn a_variable_frame_rate_is_exact() {
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn timestamps_are_rounded_to_the_unit_of_the_container() {
     let film = Film::short().timed(Timing::Constant(30000, 1001));
     let codecs = [
@@ -69,8 +69,8 @@ fn timestamps_are_rounded_to_the_unit_of_the_container() {
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn players_rotate_the_frames() {
     let codecs =
         [(Codec::H264, Container::Mp4), (Codec::Hevc, Container::Mkv), (Codec::Vp9, Container::WebM)];
@@ -82,8 +82,8 @@ fn players_rotate_the_frames() {
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn every_arrangement_of_groups_and_index_is_exact() {
     let base = Encoding::new(Codec::H264, Container::Mp4);
     for index in [MovieIndex::Start, MovieIndex::End, MovieIndex::Fragments] {
@@ -93,16 +93,16 @@ fn every_arrangement_of_groups_and_index_is_exact() {
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn numbers_are_readable_in_high_dynamic_range() {
     for container in [Container::Mp4, Container::Mkv] {
         check(&Film::short(), &Encoding { hdr: true, ..Encoding::new(Codec::Hevc, container) });
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn repetitions_continue_the_timestamps() {
     let film = Film::short();
     let folder = tempfile::tempdir().unwrap();
@@ -122,8 +122,8 @@ fn repetitions_continue_the_timestamps() {
     }
 }
 
-#[test]
 #[testing::needs(video)]
+#[test]
 fn the_standard_film_is_exact() {
     check(&Film::standard(), &Encoding::new(Codec::H264, Container::Mp4));
 }

@@ -29,10 +29,13 @@ pub(crate) fn version() -> Vec<String> {
     strings(["-version"])
 }
 
-/// Prints a line for each keyframe, without decoding; see [`crate::index`].
+/// Prints a line for each packet, without decoding; see [`crate::listing`].
+///
+/// `-discard nokey` would not read other packets than keyframes. But ffmpeg's reader of MP4 then
+/// uses the time offsets of other frames, so the times of keyframes are wrong in files with
+/// B-frames.
 pub(crate) fn index(threads: u32) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into());
-    arguments.extend(strings(["-discard", "nokey"]));
     arguments.extend(video());
     arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));
     arguments
@@ -45,7 +48,7 @@ pub(crate) fn index(threads: u32) -> Vec<String> {
 pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &Segment) -> Vec<String> {
     let mut arguments = input(threads, max_pixels);
     if segment.looks == Looks::Keyframes {
-        arguments.extend(strings(["-skip_frame", "nokey", "-discard", "nokey"]));
+        arguments.extend(strings(["-skip_frame", "nokey"]));
     }
     if source.start_us > 0 {
         let start = seconds(source.origin_us.saturating_add(source.start_us));
@@ -55,7 +58,12 @@ pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &S
     let mapping = if source.hdr { TONE_MAPPING } else { "" };
     let filter = format!("select='{}',{mapping}format=rgb24", selection(source, segment));
     arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
-    arguments.extend(strings(["-stats_enc_pre", "pipe:4", "-stats_enc_pre_fmt", "{n} {ptsi} {tbi}"]));
+    arguments.extend(strings([
+        "-stats_enc_pre",
+        "pipe:4",
+        "-stats_enc_pre_fmt",
+        "{n} {ptsi} {tbi} {pts} {tb}",
+    ]));
     arguments.extend(strings(["-c:v", "ppm", "-f", "image2pipe", "pipe:1"]));
     arguments
 }

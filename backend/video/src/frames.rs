@@ -149,8 +149,10 @@ fn read_time(times: &mut impl BufRead, number: u64) -> io::Result<Option<i64>> {
     let parse = || {
         let mut words = str::from_utf8(&line).ok()?.split_ascii_whitespace();
         let same = words.next()?.parse() == Ok(number);
-        let (timestamp, base) = (words.next()?.parse().ok()?, parse_ratio(words.next()?)?);
-        same.then(|| microseconds(timestamp, base)).flatten()
+        let mut time = || microseconds(words.next()?.parse().ok()?, parse_ratio(words.next()?)?);
+        // A frame of an AVI file has no timestamp. The second time is the decoder's count of frames.
+        let (stored, counted) = (time(), time());
+        stored.or(counted).filter(|_| same)
     };
     Ok(parse())
 }
@@ -162,7 +164,9 @@ mod tests {
 
     #[test]
     fn a_line_with_a_time_must_be_that_of_the_frame() {
-        assert_eq!(read_time(&mut &b"7 12800 1/12800\n"[..], 7).unwrap(), Some(1_000_000));
+        let time = |line: &str| read_time(&mut line.as_bytes(), 7).unwrap();
+        assert_eq!(time("7 12800 1/12800 25 1/25\n"), Some(1_000_000));
+        assert_eq!(time("7 -9223372036854775808 1/25 50 1/25\n"), Some(2_000_000));
         for wrong in [
             "8 12800 1/12800\n",
             "7 12800 0/1\n",
@@ -170,7 +174,7 @@ mod tests {
             "",
             "7 9223372036854775807 9223372036854775807/1\n",
         ] {
-            assert_eq!(read_time(&mut wrong.as_bytes(), 7).unwrap(), None, "{wrong}");
+            assert_eq!(time(wrong), None, "{wrong}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct Index {
     /// What the decoder says about damage, before it decoded anything.
     pub damage: Option<Damage>,
     /// Time of the first frame in the time of the container, in microseconds.
-    pub(crate) origin_us: i64,
+    pub origin_us: i64,
     /// Whether the video has high dynamic range.
     pub(crate) hdr: bool,
 }

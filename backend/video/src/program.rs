@@ -5,7 +5,7 @@ use crate::child::{Launcher, Process, sandbox_failed};
 use crate::error::VideoError;
 use crate::sandbox::FileAccess;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,6 +61,9 @@ pub struct Sandboxed {
 }
 
 /// Decodes videos with ffmpeg. Cloning it is cheap.
+///
+/// Its processes read a file from the start and share the position in it, so one open file must be
+/// used for one call at a time.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: Config,
@@ -116,6 +119,10 @@ impl Decoder {
     }
 
     pub(crate) fn start(&self, arguments: &[String], video: Option<&File>) -> Result<Process, VideoError> {
+        // The processes share the position in the file with each other, one after the other.
+        if let Some(mut video) = video {
+            video.rewind()?;
+        }
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
         Process::start(launcher, ffmpeg, arguments, video, (limits.max_cpu, limits.patience))
     }
@@ -131,11 +138,13 @@ fn libavutil(text: &str) -> Option<u32> {
 /// variable `PATH`. The result may not exist, or not be ffmpeg: [`Decoder::open`] checks that.
 pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
     if let Some(named) = named {
-        return Some(named.to_owned());
+        return std::path::absolute(named).ok();
     }
     let folders = path.map(std::env::split_paths).into_iter().flatten();
     let candidates = folders.map(|folder| folder.join("ffmpeg"));
-    bundled.map(Path::to_owned).into_iter().chain(candidates).find(|candidate| candidate.is_file())
+    let found = bundled.map(Path::to_owned).into_iter().chain(candidates).find(|path| path.is_file())?;
+    // The process has another working folder.
+    std::path::absolute(found).ok()
 }
 
 /// Returns whether a file that begins with `head` is a video in an accepted container. 200 bytes
