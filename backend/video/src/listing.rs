@@ -90,12 +90,13 @@ impl Listing {
         }
     }
 
-    /// Reads the line of a packet. A packet without a time is ignored.
+    /// Reads the line of a packet. AVI files contain only the times of decoding. A packet without a
+    /// time is ignored.
     fn packet(&mut self, line: &str) {
         let mut fields = line.split(',').map(str::trim);
-        let (Some(pts), Some(base)) = (fields.nth(2).and_then(|pts| pts.parse().ok()), self.time_base) else {
-            return;
-        };
+        let mut time = |skip| fields.nth(skip)?.parse().ok().filter(|time| *time != i64::MIN);
+        let (dts, pts) = (time(1), time(0));
+        let (Some(pts), Some(base)) = (pts.or(dts), self.time_base) else { return };
         if !fields.any(|field| field == "F=0x0")
             && let Some(at) = microseconds(pts, base)
         {

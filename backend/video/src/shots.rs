@@ -1,37 +1,62 @@
 //! Finds hard cuts between frames.
 //!
-//! Measure: mean absolute difference of hue, saturation and value at 64x36 pixels, as in
-//! `ContentDetector` of PySceneDetect with its default threshold of 27:
-//! <https://www.scenedetect.com/docs/latest/api/detectors.html>. Hue is 0..180, saturation and
-//! value are 0..255, as in OpenCV.
+//! Measure: mean absolute difference of hue, saturation and value at 64x36 pixels. A cut is a
+//! difference that is large compared with the differences before it, as in `AdaptiveDetector` of
+//! PySceneDetect with its defaults (ratio 3, minimum 15). Here, only earlier differences count,
+//! because later frames are not known yet. Without earlier ones, the threshold of `ContentDetector`
+//! applies (27): <https://www.scenedetect.com/docs/latest/api/detectors.html>. Hue is 0..180,
+//! saturation and value are 0..255, as in OpenCV.
+//!
+//! Frames that are farther apart than [`MAX_GAP_US`] are not compared: a moving camera then changes
+//! a frame as much as a cut.
 
+use std::collections::VecDeque;
 use vision::Frame;
 
 /// Size of the reduced frame in pixels.
 const SIZE: (u32, u32) = (64, 36);
 /// Number of pixels that are averaged in each direction for a pixel of the reduced frame.
 const TAPS: u32 = 4;
-/// Difference from which a frame belongs to another shot.
-pub const THRESHOLD: f32 = 27.0;
+/// Longest time between two frames that are compared, in microseconds.
+pub const MAX_GAP_US: i64 = 500_000;
+/// Difference from which a frame belongs to another shot, if no earlier difference is known.
+const THRESHOLD: f32 = 27.0;
+/// Smallest difference that can be a cut.
+const MINIMUM: f32 = 15.0;
+/// Minimum ratio of a cut to the mean of the earlier differences.
+const RATIO: f32 = 3.0;
+/// Number of earlier differences that are used.
+const WINDOW: usize = 5;
 
 /// Compares each frame with the one before.
 #[derive(Clone, Debug, Default)]
 pub struct CutDetector {
-    last: Option<Vec<[f32; 3]>>,
+    /// Time and reduced pixels of the last frame.
+    last: Option<(i64, Vec<[f32; 3]>)>,
+    /// The last differences inside a shot.
+    earlier: VecDeque<f32>,
 }
 
 impl CutDetector {
-    /// Returns whether `frame` begins a new shot. The first frame does not.
-    pub fn is_cut(&mut self, frame: &Frame) -> bool {
+    /// Returns whether the frame at `at_us` (microseconds) begins a new shot. The first frame does
+    /// not.
+    pub fn is_cut(&mut self, at_us: i64, frame: &Frame) -> bool {
         let reduced = reduce(frame);
-        let cut = self.last.as_ref().is_some_and(|last| difference(last, &reduced) >= THRESHOLD);
-        self.last = Some(reduced);
+        let near = self.last.as_ref().filter(|(time, _)| at_us.saturating_sub(*time) <= MAX_GAP_US);
+        let change = near.map(|(_, last)| difference(last, &reduced));
+        self.last = Some((at_us, reduced));
+        let Some(change) = change else {
+            self.earlier.clear();
+            return false;
+        };
+        let usual = self.earlier.iter().sum::<f32>() / self.earlier.len().max(1) as f32;
+        let least = if self.earlier.is_empty() { THRESHOLD } else { (usual * RATIO).max(MINIMUM) };
+        let cut = change >= least;
+        if !cut {
+            self.earlier.truncate(WINDOW - 1);
+            self.earlier.push_front(change);
+        }
         cut
-    }
-
-    /// Forgets the last frame, for example at a gap.
-    pub fn reset(&mut self) {
-        self.last = None;
     }
 }
 
@@ -88,13 +113,30 @@ mod tests {
     #[test]
     fn a_cut_is_found_and_a_slow_change_is_not() {
         let mut cuts = CutDetector::default();
-        assert!(!cuts.is_cut(&Frame::filled(640, 360, [200, 30, 30])));
-        assert!(!cuts.is_cut(&Frame::filled(640, 360, [210, 36, 30])));
-        assert!(cuts.is_cut(&Frame::filled(640, 360, [20, 30, 90])));
-        cuts.reset();
-        assert!(!cuts.is_cut(&Frame::filled(640, 360, [255; 3])));
-        // Frames smaller than the reduced one.
-        assert!(cuts.is_cut(&Frame::filled(1, 1, [0; 3])));
+        let mut at_us = 0;
+        let mut is_cut = |frame: &Frame, gap_us: i64| {
+            at_us += gap_us;
+            cuts.is_cut(at_us, frame)
+        };
+        assert!(!is_cut(&Frame::filled(640, 360, [200, 30, 30]), 0));
+        assert!(!is_cut(&Frame::filled(640, 360, [210, 36, 30]), 200_000));
+        assert!(is_cut(&Frame::filled(640, 360, [20, 30, 90]), 200_000));
+        // A still picture, then a change that would be small in a shot with much motion.
+        assert!(!is_cut(&Frame::filled(640, 360, [20, 31, 90]), 200_000));
+        assert!(is_cut(&Frame::filled(640, 360, [40, 75, 120]), 200_000));
+        // Too far apart.
+        assert!(!is_cut(&Frame::filled(640, 360, [255; 3]), 1_000_000));
+        // A frame smaller than the reduced one.
+        assert!(is_cut(&Frame::filled(1, 1, [0; 3]), 200_000));
+    }
+
+    #[test]
+    fn a_fast_camera_is_not_a_cut() {
+        let mut cuts = CutDetector::default();
+        for step in 0..20_u8 {
+            let shade = if step % 2 == 0 { 100 } else { 140 };
+            assert!(!cuts.is_cut(i64::from(step) * 40_000, &Frame::filled(64, 36, [shade; 3])), "{step}");
+        }
     }
 
     #[test]

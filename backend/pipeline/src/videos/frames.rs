@@ -104,7 +104,7 @@ impl ReadTask {
                     frames.recycle(frame);
                 }
                 let Some(next) = frames.next_frame()? else { break };
-                let cut = cuts.is_cut(&next.frame);
+                let cut = cuts.is_cut(next.at_us, &next.frame);
                 let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut };
                 if sender.blocking_send(Ok(read)).is_err() {
                     return Ok(());

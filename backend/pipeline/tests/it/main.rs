@@ -20,3 +20,4 @@ mod scan;
 mod sitemaps;
 mod support;
 mod validation;
+mod videos;

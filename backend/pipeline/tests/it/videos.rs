@@ -1,0 +1,192 @@
+//! Who appears in a video, and when: the standard film of drawn people, whose truth is known.
+
+use crate::support::analyzer;
+use inference::Priority;
+use pipeline::{FrameFaces, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Truth};
+use tracking::evaluate::{Sample, identity_counts, track_recall};
+use video::{Config, Decoder, Index, Launcher, Limits, Sampling, VideoError};
+
+/// Minimum side of a face in pixels. Smaller ones need not be found.
+const MIN_SIDE: f32 = 40.0;
+/// Minimum IoU at which a found box counts as a true one.
+const MIN_IOU: f32 = 0.5;
+
+fn decoder() -> Decoder {
+    // The sandbox is tested in the crate `video` and through the program.
+    let limits = Limits::default();
+    Decoder::open(Config { ffmpeg: testing::ffmpeg(), launcher: Launcher::Direct, threads: 2, limits })
+        .unwrap()
+}
+
+fn options(sampling: Sampling) -> VideoOptions {
+    VideoOptions { sampling, ..VideoOptions::default() }
+}
+
+/// Records the times of the frames.
+#[derive(Default)]
+struct Times {
+    opened: usize,
+    seen: BTreeSet<i64>,
+}
+
+impl VideoProgress for Times {
+    fn opened(&mut self, index: &Index) {
+        assert!(self.seen.is_empty() && !index.keyframes_us.is_empty());
+        self.opened += 1;
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        assert!(self.seen.last().is_none_or(|last| *last < frame.at_us), "frames arrive in order");
+        self.seen.insert(frame.at_us);
+    }
+}
+
+async fn analyze(film: &Film, encoding: &Encoding, sampling: Sampling) -> (VideoAnalysis, Times, Truth) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("film").with_extension(encoding.container.extension());
+    film.encode(encoding, &path).unwrap();
+    let (analyzer, file) = (analyzer().await, File::open(&path).unwrap());
+    let mut times = Times::default();
+    let analysis = analyzer
+        .analyze_video(&decoder(), file, &options(sampling), Priority::Background, &mut times)
+        .await
+        .unwrap();
+    assert_eq!((times.opened, times.seen.len() as u64), (1, analysis.frames));
+    (analysis, times, film.truth(encoding))
+}
+
+/// Returns the true boxes at the analysed times. The identity is that of the person, or, with
+/// `tracks`, that of the track.
+fn truth_samples(truth: &Truth, times: &Times, tracks: bool) -> Vec<Sample> {
+    let first = truth.frames[0].at_us;
+    let mut samples = Vec::new();
+    for (number, track) in truth.tracks.iter().enumerate() {
+        let identity = if tracks { number as u64 } else { track.person.into() };
+        for (at_us, bbox) in &track.boxes {
+            let at_us = at_us - first;
+            if times.seen.contains(&at_us) && bbox.width.min(bbox.height) >= MIN_SIDE {
+                samples.push(Sample { identity, at_us, bbox: *bbox });
+            }
+        }
+    }
+    samples
+}
+
+/// Returns the boxes that were found. Small ones and those of faces that are partly hidden count
+/// neither as right nor as wrong.
+fn found_samples(analysis: &VideoAnalysis, truth: &[Sample], people: bool) -> Vec<Sample> {
+    let mut known: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
+    for sample in truth {
+        known.entry(sample.at_us).or_default().push(sample);
+    }
+    let mut samples = Vec::new();
+    for track in &analysis.tracks {
+        // A track of an unknown person is a person of its own.
+        let identity = track.person.filter(|_| people).map_or(1_000 + u64::from(track.number), u64::from);
+        for timed in &track.boxes {
+            let near = known.get(&timed.at_us).into_iter().flatten();
+            if near.into_iter().any(|sample| sample.bbox.iou(&timed.bbox) >= MIN_IOU) {
+                samples.push(Sample { identity, at_us: timed.at_us, bbox: timed.bbox });
+            }
+        }
+    }
+    samples
+}
+
+/// Checks tracks and people against the truth, and returns recall and IDF1.
+fn check(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -> (f64, f64) {
+    let by_track = truth_samples(truth, times, true);
+    let recall = track_recall(&by_track, &found_samples(analysis, &by_track, false), MIN_IOU, 0.5);
+    let by_person = truth_samples(truth, times, false);
+    let idf1 = identity_counts(&by_person, &found_samples(analysis, &by_person, true), MIN_IOU).idf1();
+    let wrong: usize = analysis
+        .tracks
+        .iter()
+        .filter(|track| track.person.is_some())
+        .filter(|track| {
+            !by_track.iter().any(|true_box| {
+                track
+                    .boxes
+                    .iter()
+                    .any(|found| found.at_us == true_box.at_us && found.bbox.iou(&true_box.bbox) >= 0.3)
+            })
+        })
+        .count();
+    println!(
+        "recall {recall:.3}, IDF1 {idf1:.3}, {} people, {} tracks, {wrong} wrong",
+        analysis.people,
+        analysis.tracks.len()
+    );
+    assert_eq!(wrong, 0, "every person is a true one");
+    (recall, idf1)
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn dense_samples_find_every_track_and_person() {
+    let film = Film::standard();
+    let encoding = Encoding::new(Codec::H264, Container::Mp4);
+    let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Fps(5.0)).await;
+    let (recall, idf1) = check(&analysis, &times, &truth);
+    assert!(recall >= 0.98, "{recall}");
+    assert!(idf1 >= 0.9, "{idf1}");
+    let people: BTreeSet<u32> = truth.tracks.iter().map(|track| track.person).collect();
+    assert_eq!(analysis.people as usize, people.len());
+    assert_eq!(analysis.damage, None);
+    for track in &analysis.tracks {
+        assert!(track.faces.len() <= 3);
+        assert!(track.faces.iter().all(|face| (track.started_us..=track.ended_us).contains(&face.at_us)));
+        let embedded = track.faces.iter().any(|face| face.face.embedding.is_some());
+        assert_eq!(embedded, track.person.is_some());
+    }
+    // Times agree with the truth within one sample.
+    let first = truth.frames[0].at_us;
+    for known in truth.tracks.iter().filter(|track| track.boxes.iter().all(|(_, b)| b.width >= MIN_SIDE)) {
+        let near = |track: &&pipeline::VideoTrack| {
+            (track.started_us - (known.start_us - first)).abs() <= 200_000
+                && (track.ended_us - (known.end_us - first)).abs() <= 200_000
+        };
+        assert!(analysis.tracks.iter().any(|track| near(&track)), "{} {}", known.start_us, known.end_us);
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn keyframes_suffice_for_the_people_who_show_long_enough() {
+    let film = Film::standard();
+    let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mkv) };
+    let (analysis, times, truth) = analyze(&film, &encoding, Sampling::Auto).await;
+    let (recall, idf1) = check(&analysis, &times, &truth);
+    assert!(recall >= 0.98, "{recall}");
+    assert!(idf1 >= 0.9, "{idf1}");
+    assert!(analysis.frames < 40, "{} frames", analysis.frames);
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("film.mp4");
+    let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
+    Film::standard().encode(&encoding, &path).unwrap();
+    let file = File::options().write(true).read(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    let decoder = decoder();
+    let analyzer = analyzer().await;
+    let analysis = analyzer
+        .analyze_video(&decoder, file, &options(Sampling::Fps(2.0)), Priority::Background, &mut ())
+        .await
+        .unwrap();
+    assert!(analysis.damage.is_some_and(|damage| damage.truncated));
+    assert!(analysis.frames > 5 && analysis.people > 0);
+    let empty = tempfile::tempfile().unwrap();
+    let error = analyzer
+        .analyze_video(&decoder, empty, &options(Sampling::Auto), Priority::Background, &mut ())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, VideoAnalyzeError::Video(VideoError::NotAVideo)), "{error}");
+    assert_eq!(error.reason(), domain::Reason::NotAVideo);
+}
