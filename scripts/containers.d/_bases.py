@@ -157,6 +157,17 @@ def pgbouncer(scratch, base):
     return built(scratch, "facecrawl-test-pgbouncer:local", f"FROM {base}", install("pgbouncer"), "USER postgres", 'CMD ["pgbouncer", "/etc/pgbouncer/pgbouncer.ini"]')
 
 
+def prometheus(scratch, base):
+    """Makes a stand-in for the image of Prometheus from Debian's package, which is an older version."""
+    name = base_image("docker-compose.yml", "prom/prometheus:")
+    if not exists(name):
+        # The published image has the same user and entry point, and wget for the health check.
+        owner = "RUN mkdir -p /prometheus && chown nobody:nogroup /prometheus"
+        built(scratch, name, f"FROM {base}", install("prometheus", "wget"), owner, "USER nobody", 'ENTRYPOINT ["prometheus"]')
+    version = docker("run", "--rm", "--network=none", name, "--version", stderr=subprocess.STDOUT).splitlines()[0]
+    say(f"{name}: {version.partition(' (')[0]}")
+
+
 def make(scratch):
     """Makes every missing base image. Returns the name of the Debian image."""
     base = debian(scratch)

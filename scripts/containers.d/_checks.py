@@ -1,9 +1,11 @@
 """The checks of scripts/test-containers. A failed check ends the script with the reason."""
+import collections
 import json
+import re
 import subprocess
 import time
 
-from _compose import BASE, GPU_BASE, LABEL, Compose, call, inspect, wait_healthy
+from _compose import BASE, GPU_BASE, LABEL, PROMETHEUS_BASE, Compose, call, inspect, wait_healthy
 from _engine import docker, say
 
 # A decoder that reads memory that is not its own may fail only now and then.
@@ -149,3 +151,26 @@ def crawl(command, checkout, site_image, site, images):
             require(stored == (images, images), f"stored and distinct images: {stored}")
         finally:
             docker("rm", "--force", server, stderr=subprocess.DEVNULL)
+
+
+def prometheus(command, checkout):
+    """Starts Prometheus of the profile `monitoring`, and checks that it finds the API and every
+    worker, and evaluates every alert."""
+    compose = Compose(command, checkout)
+    alerts = len(re.findall("- alert:", (checkout / "docs/monitoring/alerts.yml").read_text()))
+    with compose.up("--scale", "worker=3", "backend", "worker", "prometheus"):
+        [container] = compose.containers("prometheus")
+        say(f"Prometheus healthy {wait_healthy(container):.1f} s after its start, {resident_mb(container):.0f} MB")
+        unprivileged(container)
+        began = time.monotonic()
+        while True:
+            targets = call(f"{PROMETHEUS_BASE}/api/v1/targets?state=active")["data"]["activeTargets"]
+            up = collections.Counter(target["labels"]["job"] for target in targets if target["health"] == "up")
+            rules = [rule for group in call(f"{PROMETHEUS_BASE}/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
+            healthy = sum(rule["health"] == "ok" for rule in rules)
+            if up == {"facecrawl": 1, "facecrawl-worker": 3} and len(targets) == 4 and healthy == alerts:
+                break
+            errors = [one["lastError"] for one in targets + rules if one.get("lastError")]
+            require(time.monotonic() < began + 90, f"Prometheus reaches {dict(up)} of {len(targets)} targets and evaluates {healthy} of {alerts} alerts: {errors}")
+            time.sleep(0.5)
+        say(f"Prometheus reaches the API and three workers and evaluates {alerts} alerts after a further {time.monotonic() - began:.1f} s")

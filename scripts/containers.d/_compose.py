@@ -15,8 +15,8 @@ PROJECT = "facecrawl-test"
 # The label of containers that are not part of a compose project.
 LABEL = "facecrawl.test"
 # Ports of this machine that are rarely used.
-PORTS = {"PORT": "18080", "GPU_PORT": "18081"}
-BASE, GPU_BASE = (f"http://127.0.0.1:{port}" for port in PORTS.values())
+PORTS = {"PORT": "18080", "GPU_PORT": "18081", "PROMETHEUS_PORT": "18082"}
+BASE, GPU_BASE, PROMETHEUS_BASE = (f"http://127.0.0.1:{port}" for port in PORTS.values())
 # Containers are reached directly, not through a proxy of the environment.
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -74,8 +74,8 @@ class Compose:
             self.down()
 
     def down(self):
-        # Without its profile, `down` does not stop backend-gpu.
-        self("--profile=gpu", "down", "--volumes", "--remove-orphans", "--timeout=40")
+        # Without their profiles, `down` does not stop backend-gpu and Prometheus.
+        self("--profile=gpu", "--profile=monitoring", "down", "--volumes", "--remove-orphans", "--timeout=40")
 
     def containers(self, service=None):
         """Returns the IDs of the running containers."""
