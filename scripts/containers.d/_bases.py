@@ -147,7 +147,7 @@ def hosts(scratch, base, program):
     """Makes the images of an S3 server, and of the program on a host whose clock is wrong by
     FAKETIME."""
     pip = "RUN python3 -m venv /opt/s3 && /opt/s3/bin/pip install --quiet --no-cache-dir --requirement /s3-packages.txt"
-    built(scratch, "facecrawl-test-s3:local", f"FROM {base}", install("ca-certificates", "python3", "python3-venv"), "COPY s3-packages.txt /", pip, 'CMD ["/opt/s3/bin/moto_server", "--host", "0.0.0.0", "--port", "5000"]')
+    built(scratch, "facecrawl-test-s3:local", f"FROM {base}", install("ca-certificates", "python3", "python3-venv"), "COPY s3-packages.txt /", pip, 'CMD ["/opt/s3/bin/python", "/s3.py"]')
     clock = "ENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME_DONT_FAKE_MONOTONIC=1"
     built(scratch, "facecrawl-test-shifted:local", f"FROM {program}", "USER root", install("libfaketime"), "USER 10001:10001", clock)
 

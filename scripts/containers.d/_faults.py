@@ -107,6 +107,7 @@ FAULTS = [
     Fault("the API cut from Postgres", Hosts.cut, ["backend", "db"], 20),
     Fault("everything cut from S3", Hosts.cut, ["s3", "blobs"], 20),
     Fault("a worker paused", Hosts.paused, ["worker"], 60),
+    Fault("the S3 server paused", Hosts.paused, ["s3"], 20),
     Fault("pauses, but no fault", Hosts.nothing, ["worker"], clock="+0h"),
     Fault("a worker's clock an hour ahead", Hosts.shifted, ["shifted", 3600], clock="+1h"),
     Fault("a worker's clock an hour behind", Hosts.shifted, ["shifted", -3600], clock="-1h"),
@@ -115,6 +116,7 @@ FAULTS = [
     Fault("a worker killed", Hosts.killed, ["worker"], 5),
     Fault("the API killed", Hosts.killed, ["backend"], 5),
     Fault("Postgres killed", Hosts.killed, ["postgres"], 5),
+    Fault("the S3 server killed", Hosts.killed, ["s3"], 5),
 ]
 
 
@@ -161,7 +163,7 @@ def early_requests(container):
 def one(command, checkout, site, images, fault, scratch):
     """Runs one fault. Returns its row of the table."""
     overrides = ["scripts/containers.d/hosts.yml"]
-    settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py", "TEST_CLOCK": fault.clock, "TEST_RETRY_AFTER_S": PAUSE_S if fault.clock else 0}
+    settings = {"TEST_DELAY_MS": DELAY_MS, "TEST_SITE": site, "TEST_SERVE": HERE / "serve.py", "TEST_S3": HERE / "s3.py", "TEST_CLOCK": fault.clock, "TEST_RETRY_AFTER_S": PAUSE_S if fault.clock else 0}
     with small_disk(scratch) if fault.inject is Hosts.full_disk else contextlib.nullcontext() as disk:
         if disk:
             overrides.append("small-disk.yml")
