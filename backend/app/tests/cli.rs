@@ -226,6 +226,7 @@ fn detect_answers_like_the_api_and_says_what_failed() {
         "{}",
         failed.stderr
     );
+    assert_eq!(failed.stdout, "", "no table without rows");
 }
 
 #[test]
@@ -368,8 +369,10 @@ fn the_page_on_clients_says_what_the_document_says() {
 
 #[test]
 fn the_openapi_document_is_complete_without_a_service() {
-    let document = TestFolder::new().run(&["openapi"]).expect(0).json();
+    let printed = TestFolder::new().run(&["openapi", "--log-level", "info"]).expect(0);
+    let document = printed.json();
     assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
+    assert_eq!(printed.stderr, "", "the examples of errors are not logged as events");
 }
 
 #[test]

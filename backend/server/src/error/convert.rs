@@ -55,11 +55,6 @@ impl From<AnalyzeError> for ApiError {
 
 impl From<FetchError> for ApiError {
     fn from(error: FetchError) -> Self {
-        let code = match &error {
-            FetchError::Guard(_) => Code::ForbiddenUrl,
-            FetchError::TooLarge { .. } => Code::TooManyBytes,
-            _ => Code::UrlUnreachable,
-        };
         // The addresses of names in the operator's network may be logged, but callers must not see
         // them.
         let why = match &error {
@@ -67,6 +62,19 @@ impl From<FetchError> for ApiError {
             error => error.to_string(),
         };
         tracing::info!(request_id = request::id(), why, "failed to fetch a URL for a caller");
+        Self::not_fetched(&error)
+    }
+}
+
+impl ApiError {
+    /// Returns the response for callers after a failed fetch, without addresses of the operator's
+    /// network.
+    pub(super) fn not_fetched(error: &FetchError) -> Self {
+        let code = match error {
+            FetchError::Guard(_) => Code::ForbiddenUrl,
+            FetchError::TooLarge { .. } => Code::TooManyBytes,
+            _ => Code::UrlUnreachable,
+        };
         let reason = error.reason();
         let sentence = match code {
             Code::UrlUnreachable => format!("the URL could not be fetched: {reason}"),

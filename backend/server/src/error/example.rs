@@ -56,9 +56,9 @@ fn example(code: Code) -> ApiError {
         Code::ForbiddenUrl => {
             let (address, range) = (Ipv4Addr::new(169, 254, 169, 254).into(), "link-local");
             let error = FetchError::Guard(GuardError::Address { address, range });
-            ApiError::from(error).field("url").value("http://169.254.169.254/latest/")
+            ApiError::not_fetched(&error).field("url").value("http://169.254.169.254/latest/")
         }
-        Code::UrlUnreachable => ApiError::from(FetchError::Status { status: 404, retry_after: None })
+        Code::UrlUnreachable => ApiError::not_fetched(&FetchError::Status { status: 404, retry_after: None })
             .field("url")
             .value("https://example.org/gone.jpg"),
         Code::BadQuery => {
