@@ -173,3 +173,25 @@ async fn a_second_signal_ends_it_at_once() {
     service.signal(Signal::INT);
     assert_eq!(service.ended().0, Some(130));
 }
+
+#[test]
+fn a_failed_start_names_the_setting_and_repeats_no_cause() {
+    let place = TestFolder::new();
+    let inside_a_file = place.put("file", "").join("folder");
+    let inside_a_file = inside_a_file.to_str().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("postgres://u:s3cret@{}/faces", listener.local_addr().unwrap());
+    drop(listener);
+    for (args, name, value, words) in [
+        (&["migrate"][..], "DATABASE_URL", nobody.as_str(), "DATABASE_URL=postgres://u:***@"),
+        (&["serve", "--port", "0"], "DATA_DIR", inside_a_file, "DATA_DIR="),
+        (&["models", "fetch"], "MODELS_DIR", "/proc/nowhere", "MODELS_DIR"),
+    ] {
+        let mut command = place.facecrawl(args);
+        let failed = Finished::of(command.env("DATABASE_URL", &nobody).env(name, value)).expect(1);
+        let error = failed.stderr.lines().last().unwrap();
+        assert!(error.contains(words), "{name}: {}", failed.stderr);
+        assert_eq!(error.matches("os error").count(), 1, "{name}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

@@ -100,9 +100,21 @@ pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
         Err(errors) => Err(errors.into()),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", with_causes(&error));
         exit_of(&error)
     })
+}
+
+/// Returns the message of an error and of its causes. Many errors of libraries contain the message
+/// of their cause, and such a cause is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Runs the command with logs, and with traces and the profile if they are requested.

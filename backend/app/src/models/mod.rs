@@ -43,7 +43,7 @@ pub enum ModelError {
         missing: Vec<MissingFile>,
     },
     /// The folder or a file in it cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("the models cannot be read or written (MODELS_DIR): {path}: {source}")]
     Io {
         /// The path.
         path: PathBuf,

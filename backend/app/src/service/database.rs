@@ -52,15 +52,17 @@ impl Database {
             }
         };
         let shown = mask_url(&url);
+        let configured = settings.storage.database_url.is_some();
+        let of = if configured { format!("DATABASE_URL={shown}") } else { format!("the database {shown}") };
         let store = Store::connect(&settings.store(url.clone()))
             .await
-            .with_context(|| format!("cannot connect to the database {shown}"))?;
+            .with_context(|| format!("cannot connect to {of}"))?;
         tracing::info!(
             database = if cluster.is_some() { "private" } else { shown.as_str() },
             seconds = started.elapsed().as_secs_f64(),
             "database connected"
         );
-        let of_other_process = cluster.is_none() && settings.storage.database_url.is_none();
+        let of_other_process = cluster.is_none() && !configured;
         Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
     }
 

@@ -83,7 +83,11 @@ pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
 }
 
+/// Returns the setting that determines where blobs are stored, for error messages.
 fn place_of_blobs(settings: &Settings) -> String {
+    if settings.storage.blob_store_url.is_none() {
+        return format!("DATA_DIR={}", settings.storage.data_dir.display());
+    }
     let endpoint = settings.storage.aws_endpoint_url.as_ref().map(|url| format!(", AWS_ENDPOINT_URL={url}"));
     let bucket = settings.blob_store();
     let endpoint = endpoint.filter(|_| bucket.starts_with("s3:")).unwrap_or_default();
