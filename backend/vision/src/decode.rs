@@ -245,7 +245,8 @@ fn formats() -> String {
 }
 
 fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
-    DecodeError::Corrupt { format: format.name(), reason: reason.to_string() }
+    // Some messages of decoders end with a line break.
+    DecodeError::Corrupt { format: format.name(), reason: reason.to_string().trim_end().to_owned() }
 }
 
 /// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at the

@@ -181,7 +181,11 @@ fn a_jpeg_without_its_end_gives_the_part_that_is_there() {
     let scan = whole.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
     let header_only = read(&whole[..scan + 40]).unwrap_err();
     assert_eq!(header_only.reason().code(), "corrupt_image", "{header_only}");
-    assert_eq!(read(&whole[..scan / 2]).unwrap_err().reason().code(), "corrupt_image");
+    let no_scan = read(&whole[..scan / 2]).unwrap_err();
+    assert_eq!(no_scan.reason().code(), "corrupt_image");
+    for error in [header_only.to_string(), no_scan.to_string()] {
+        assert_eq!(error, error.trim_end(), "the sentence ends without a line break");
+    }
 }
 
 #[test]
