@@ -90,7 +90,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     let (served, (), _) = tokio::join!(guarded, stopped, shutdown.run_until_cancelled(outdated));
     foundation.database.close().await;
     served?;
-    tracing::info!(seconds = started.elapsed().as_secs_f64(), "stopped");
+    tracing::info!(uptime_seconds = started.elapsed().as_secs_f64(), "stopped");
     Ok(Exit::Success)
 }
 
