@@ -1,7 +1,8 @@
 //! Analyses one video: finds the faces of selected frames, joins them into tracks, and numbers the
 //! people.
 //!
-//! Frames come from the crate `video`, tracks from the crate `tracking`. This module stores nothing.
+//! Frames come from the crate `video`, tracks from the crate `tracking`. This module stores
+//! nothing.
 
 mod error;
 mod frames;
@@ -107,13 +108,13 @@ impl VideoProgress for () {
 impl Analyzer {
     /// Analyses a video. Dropping the future ends the decoder.
     ///
-    /// At any time, a few frames per core are in memory. They are counted against the budget for
-    /// decoded images by the size that the file reports. A stream whose frames grow later can exceed
-    /// it, up to the decoder's limit for one frame.
+    /// A few frames per core are in memory at a time. They are counted against the budget for
+    /// decoded images by the size that the file reports. A stream whose frames grow later can
+    /// exceed it, up to the decoder's limit for one frame.
     ///
     /// # Errors
-    /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as it
-    /// can be read, and the result contains the reason.
+    /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as
+    /// it can be read, and the result contains the reason.
     pub async fn analyze_video(
         &self,
         decoder: &Decoder,

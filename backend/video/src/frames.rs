@@ -150,7 +150,7 @@ fn read_time(times: &mut impl BufRead, number: u64) -> io::Result<Option<i64>> {
         let mut words = str::from_utf8(&line).ok()?.split_ascii_whitespace();
         let same = words.next()?.parse() == Ok(number);
         let mut time = || microseconds(words.next()?.parse().ok()?, parse_ratio(words.next()?)?);
-        // A frame of an AVI file has no timestamp. The second time is the decoder's count of frames.
+        // A frame of an AVI file has no timestamp. The second time is the count of its frames.
         let (stored, counted) = (time(), time());
         stored.or(counted).filter(|_| same)
     };

@@ -36,7 +36,7 @@ pub enum FileAccess {
     LibrariesOnly,
     /// The kernel has no Landlock: files can be read, but not written.
     ReadOnly,
-    /// `VIDEO_SANDBOX=off`: there is no sandbox.
+    /// `VIDEO_SANDBOX=false`: there is no sandbox.
     Unrestricted,
 }
 
@@ -68,5 +68,5 @@ fn become_program(mut arguments: impl Iterator<Item = OsString>) -> String {
 
 #[cfg(not(target_os = "linux"))]
 fn become_program(_: impl Iterator<Item = OsString>) -> String {
-    "this system has no sandbox for decoders; set VIDEO_SANDBOX=off to decode without one".into()
+    "this system has no sandbox for decoders; set VIDEO_SANDBOX=false to decode without one".into()
 }

@@ -57,8 +57,8 @@ impl Settings {
         }
     }
 
-    /// Returns the configuration of the decoder of videos; `None` if there is no ffmpeg. `child` are
-    /// the program and the arguments that start the sandbox.
+    /// Returns the configuration of the decoder of videos; `None` if there is no ffmpeg. `child`
+    /// starts the sandbox.
     pub fn video(&self, child: video::Launcher) -> Option<video::Config> {
         let bundled = self.runtime_part("ffmpeg/ffmpeg");
         let path = std::env::var_os("PATH");

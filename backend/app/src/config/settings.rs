@@ -273,8 +273,8 @@ settings! {
             /// `./scripts/video` installs, or else the first one in `PATH`.
             ffmpeg: Option<PathBuf> = FFMPEG, "", optional(path());
             /// `VIDEO_SANDBOX`: Whether ffmpeg runs in a sandbox, where a fault in one of its
-            /// codecs finds no files, no network and no other process. The sandbox needs Linux. off
-            /// is for other systems, and for videos from sources that you trust.
+            /// codecs finds no files, no network and no other process. The sandbox needs Linux.
+            /// false is for other systems, and for videos from sources that you trust.
             sandbox: bool = VIDEO_SANDBOX, "true", flag();
             /// `VIDEO_THREADS`: Number of threads that decode one video. Unset: one per core, up to
             /// 4.
