@@ -31,7 +31,7 @@ fn detect_prints_who_appears_in_a_video_and_when() {
 
     place.put("cut.mkv", &std::fs::read(place.path().join("film.mkv")).unwrap()[..200]);
     let broken = place.run(&["detect", "-s", ffmpeg.as_str(), "cut.mkv", "--json"]).expect(1).json();
-    assert_eq!(broken["results"][0]["error"]["code"], "corrupt_video");
+    assert_eq!(broken["results"][0]["error"]["code"], "not_a_video");
     let missing = place.run(&["detect", "-s", "FFMPEG=/no/such/ffmpeg", "film.mkv"]).expect(1);
     assert!(missing.stderr.contains("/no/such/ffmpeg"), "{}", missing.stderr);
     place.run(&["detect", "film.mkv", "--sampling", "fps=0"]).expect(2);
