@@ -31,9 +31,8 @@ pub(crate) fn version() -> Vec<String> {
 
 /// Prints a line for each packet, without decoding; see [`crate::listing`].
 ///
-/// `-discard nokey` would not read other packets than keyframes. But ffmpeg's reader of MP4 then
-/// uses the time offsets of other frames, so the times of keyframes are wrong in files with
-/// B-frames.
+/// With `-discard nokey`, ffmpeg would read only keyframes. But its reader of MP4 then applies the
+/// time offsets of other frames, so the times of keyframes are wrong in files with B-frames.
 pub(crate) fn index(threads: u32) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into());
     arguments.extend(video());

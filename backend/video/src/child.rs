@@ -25,6 +25,10 @@ const PIPE_BYTES: usize = 1 << 20;
 /// Number of bytes that are read from that pipe at a time.
 const BUFFER: usize = 1 << 18;
 
+/// Time between two checks whether a process has ended, and their number.
+const ENDING_STEP: Duration = Duration::from_millis(5);
+const ENDING_STEPS: u32 = 1_000;
+
 /// How the service starts ffmpeg.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launcher {
@@ -98,6 +102,26 @@ impl Process {
         })
     }
 
+    /// Waits for the end of the process. A process that has closed its output has nothing left to
+    /// do, so it is killed after a while.
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        for _ in 0..ENDING_STEPS {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(ENDING_STEP);
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Ends the process, and returns its messages so far.
+    pub(crate) fn stop(mut self) -> Messages {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+    }
+
     /// Describes a failure to read from a pipe.
     pub(crate) fn read_error(&self, error: io::Error) -> VideoError {
         match error.kind() {
@@ -112,7 +136,7 @@ impl Process {
     /// # Errors
     /// Fails if the kernel ended the process, or if the sandbox failed.
     pub(crate) fn finish(mut self) -> Result<(ExitStatus, Messages), VideoError> {
-        let status = self.child.wait()?;
+        let status = self.wait()?;
         let messages = self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
         if let Some(failure) = &messages.sandbox_failure {
             return Err(VideoError::Unavailable(format!("the sandbox of the decoder failed: {failure}")));

@@ -1,4 +1,4 @@
-//! Why a video cannot be read, or not to its end.
+//! Errors and damage of videos.
 
 use std::io;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub enum VideoError {
     Io(#[from] io::Error),
 }
 
-/// Why a video ended before its end, or lacks frames. The frames before are valid.
+/// Damage of a video. Frames that were returned before it are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Whether the end of the file is missing.

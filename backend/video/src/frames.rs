@@ -80,7 +80,10 @@ impl FrameReader {
                     return Ok(Some(frame));
                 }
                 // The first frame after the segment: the process has nothing else to do.
-                Ok(Some(_)) => self.process = None,
+                Ok(Some(_)) => {
+                    let ended = self.process.take().map(Process::stop);
+                    self.damage = ended.and_then(|messages| messages.damage);
+                }
                 Ok(None) => self.finish()?,
                 Err(error) => {
                     self.process = None;
@@ -106,7 +109,8 @@ impl FrameReader {
         if self.read == 0 && !status.success() {
             return Err(messages.failure());
         }
-        self.damage = messages.damage;
+        let unexplained = || Damage { truncated: false, message: format!("the decoder ended with {status}") };
+        self.damage = messages.damage.or_else(|| (!status.success()).then(unexplained));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ pub struct Index {
     pub height: u32,
     /// Duration in microseconds, as the container reports it.
     pub duration_us: Option<i64>,
-    /// Times of the keyframes in microseconds, ascending. The first is 0.
+    /// Times of the keyframes in microseconds, ascending.
     pub keyframes_us: Vec<i64>,
     /// What the decoder says about damage, before it decoded anything.
     pub damage: Option<Damage>,
@@ -29,7 +29,7 @@ impl Index {
     /// Returns the time of the last keyframe at or before `at_us`.
     pub(crate) fn keyframe_before(&self, at_us: i64) -> i64 {
         let after = self.keyframes_us.partition_point(|keyframe| *keyframe <= at_us);
-        self.keyframes_us.get(after.saturating_sub(1)).copied().unwrap_or(0)
+        after.checked_sub(1).and_then(|last| self.keyframes_us.get(last)).copied().unwrap_or(0)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Lists the keyframes of a video without decoding it.
 //!
 //! ffmpeg copies the packets to its format `framecrc`, a line for each packet:
-//! `stream, dts, pts, duration, size, checksum[, F=0x0]`. Flags are written if the packet is not a
-//! keyframe: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
+//! `stream, dts, pts, duration, size, checksum[, F=0x0]`. Flags are written unless the packet is a
+//! keyframe and nothing else: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
 
 use crate::child::Process;
 use crate::error::VideoError;
@@ -14,6 +14,13 @@ use std::io::{BufRead, Read};
 
 /// Maximum number of keyframes: 6 hours in which each frame of 60 a second is one.
 const MAX_KEYFRAMES: usize = 1_300_000;
+/// Flags of a packet: <https://ffmpeg.org/doxygen/trunk/group__lavc__packet.html>.
+const KEY: u32 = 1;
+const CORRUPT: u32 = 2;
+/// The packet is decoded but not shown, for example before the start of an edit list.
+const DISCARD: u32 = 4;
+/// The accepted codecs, as ffmpeg names them.
+const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
 /// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 400;
 
@@ -53,6 +60,8 @@ struct Listing {
     codec: String,
     size: (u32, u32),
     keyframes_us: Vec<i64>,
+    /// Time of the first frame that is shown.
+    origin_us: Option<i64>,
 }
 
 impl Listing {
@@ -97,9 +106,11 @@ impl Listing {
         let mut time = |skip| fields.nth(skip)?.parse().ok().filter(|time| *time != i64::MIN);
         let (dts, pts) = (time(1), time(0));
         let (Some(pts), Some(base)) = (pts.or(dts), self.time_base) else { return };
-        if !fields.any(|field| field == "F=0x0")
-            && let Some(at) = microseconds(pts, base)
-        {
+        let flags = fields.find_map(|field| field.strip_prefix("F=0x"));
+        let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
+        let Some(at) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
+        self.origin_us = Some(self.origin_us.map_or(at, |first| first.min(at)));
+        if flags & KEY != 0 && flags & CORRUPT == 0 {
             self.keyframes_us.push(at);
         }
     }
@@ -107,7 +118,12 @@ impl Listing {
     fn into_index(mut self, messages: Messages) -> Result<Index, VideoError> {
         self.keyframes_us.sort_unstable();
         self.keyframes_us.dedup();
-        let Some(&origin_us) = self.keyframes_us.first() else { return Err(messages.failure()) };
+        let (Some(origin_us), false) = (self.origin_us, self.keyframes_us.is_empty()) else {
+            return Err(messages.failure());
+        };
+        if !CODECS.contains(&self.codec.as_str()) {
+            return Err(VideoError::Codec);
+        }
         let duration =
             messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
         Ok(Index {
@@ -145,9 +161,12 @@ mod tests {
     fn keyframes_are_listed_in_microseconds_from_the_first() {
         let text = "#software: Lavf\n#tb 0: 1/90000\n#media_type 0: video\n#codec_id 0: h264\n#dimensions 0: 640x360\n\
                     0, 126000, 133200, 3600, 100, 0x1, S=1\n0, 129600, 136800, 3600, 10, 0x2, F=0x0\n0, 1, 313200, 3600, 9, 0x3\n0, x\n";
+        let text = &format!(
+            "{text}0, 129600, 400000, 3600, 9, 0x3, F=0x10\n0, 1, 493200, 3600, 9, 0x3, F=0x11\n0, 1, 583200, 1, 9, 0x3, F=0x3\n0, 1, 0, 1, 9, 0x3, F=0x5\n"
+        );
         let index = listing(text).into_index(Messages::default()).unwrap();
         assert_eq!((index.codec.as_str(), index.width, index.height), ("h264", 640, 360));
-        assert_eq!((index.origin_us, index.keyframes_us), (1_480_000, vec![0, 2_000_000]));
+        assert_eq!((index.origin_us, index.keyframes_us), (1_480_000, vec![0, 2_000_000, 4_000_000]));
     }
 
     proptest! {

@@ -1,5 +1,8 @@
-//! The messages of ffmpeg on stderr. They contain text from the file, so they are limited in length
-//! and nothing is decided by them except how a failure is described and whether colours are mapped.
+//! The messages of ffmpeg on stderr.
+//!
+//! They can contain text from the file, so a file can forge them. Their length is limited. They
+//! decide only the container's name, the duration, whether colours are mapped, and how a failure is
+//! described.
 
 use crate::error::{Damage, VideoError};
 use crate::sandbox::REPORT;
@@ -15,6 +18,9 @@ const MAX_MESSAGE: usize = 200;
 /// What ffmpeg says about a file whose end is missing.
 const TRUNCATED: [&str; 4] =
     ["partial file", "moov atom not found", "File ended prematurely", "Truncated packet"];
+
+/// What ffmpeg reports about streams whose codec is not on the list of accepted ones.
+const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
 
 /// What the messages contain.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +38,6 @@ pub(crate) struct Messages {
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
     no_video: bool,
-    codec: bool,
     pub(crate) first_line: Option<String>,
     last_error: Option<String>,
 }
@@ -56,7 +61,8 @@ impl Messages {
     }
 
     fn add(&mut self, line: &str) {
-        if let Some(report) = line.strip_prefix(REPORT) {
+        // Later lines can contain text from the file.
+        if let Some(report) = line.strip_prefix(REPORT).filter(|_| self.first_line.is_none()) {
             match report.trim() {
                 "landlock" => self.landlock = Some(true),
                 "no landlock" => self.landlock = Some(false),
@@ -77,10 +83,12 @@ impl Messages {
     }
 
     fn error(&mut self, text: &str) {
+        // Sound and subtitles are not decoded, so their codecs are not on the list.
+        if OTHER_STREAMS.iter().any(|hint| text.contains(hint)) {
+            return;
+        }
         let contains = |hint| text.contains(hint);
         self.no_video |= contains("matches no streams") || contains("does not contain any stream");
-        self.codec |=
-            contains("Codec (") && contains("not on whitelist") || contains("not found for input stream");
         let truncated = TRUNCATED.iter().any(|hint| text.contains(hint));
         let damage = self.damage.get_or_insert_with(|| Damage { truncated, message: clean(text) });
         damage.truncated |= truncated;
@@ -102,7 +110,6 @@ impl Messages {
     pub(crate) fn failure(&self) -> VideoError {
         let last = self.last_error.clone().unwrap_or_else(|| "the decoder gave no reason".into());
         match () {
-            () if self.codec => VideoError::Codec,
             () if self.no_video => VideoError::NoVideoStream,
             () if self.container.is_none()
                 && !self.damage.as_ref().is_some_and(|damage| damage.truncated) =>

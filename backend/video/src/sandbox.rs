@@ -1,12 +1,12 @@
 //! Restricts the process that decodes: it can read the file it was given, and write its pipes.
 //!
 //! The service starts itself again with [`run_child`], which applies the restrictions and then
-//! replaces itself by ffmpeg. A fault in a codec that runs code of an attacker therefore finds:
+//! replaces itself by ffmpeg. An attacker who runs code through a fault in a codec therefore has:
 //!
 //! - no file that it could open besides system libraries (Landlock), and none to write (seccomp);
-//! - no network, no other process, no new process, no shell (seccomp);
+//! - no network, no other process, and no new process (seccomp);
 //! - an empty environment and no open file besides the video and the pipes;
-//! - limits for memory and processor time, and the end of its parent as its own end.
+//! - limits for memory and processor time; the kernel kills it when its parent ends.
 //!
 //! Seccomp is required. Landlock is used as far as the kernel has it ([`FileAccess`]). Without it,
 //! such code could read files that the user of the service can read, but could send them nowhere

@@ -2,10 +2,10 @@
 //!
 //! Measure: mean absolute difference of hue, saturation and value at 64x36 pixels. A cut is a
 //! difference that is large compared with the differences before it, as in `AdaptiveDetector` of
-//! PySceneDetect with its defaults (ratio 3, minimum 15). Here, only earlier differences count,
-//! because later frames are not known yet. Without earlier ones, the threshold of `ContentDetector`
-//! applies (27): <https://www.scenedetect.com/docs/latest/api/detectors.html>. Hue is 0..180,
-//! saturation and value are 0..255, as in OpenCV.
+//! PySceneDetect with its defaults (ratio 3, minimum 15):
+//! <https://www.scenedetect.com/docs/latest/api/detectors.html>. Here, only earlier differences of
+//! the same shot count, because later frames are not known yet. So the first two frames of a shot
+//! are never separated. Hue is 0..180, saturation and value are 0..255, as in OpenCV.
 //!
 //! Frames that are farther apart than [`MAX_GAP_US`] are not compared: a moving camera then changes
 //! a frame as much as a cut.
@@ -19,8 +19,6 @@ const SIZE: (u32, u32) = (64, 36);
 const TAPS: u32 = 4;
 /// Longest time between two frames that are compared, in microseconds.
 pub const MAX_GAP_US: i64 = 500_000;
-/// Difference from which a frame belongs to another shot, if no earlier difference is known.
-const THRESHOLD: f32 = 27.0;
 /// Smallest difference that can be a cut.
 const MINIMUM: f32 = 15.0;
 /// Minimum ratio of a cut to the mean of the earlier differences.
@@ -50,9 +48,10 @@ impl CutDetector {
             return false;
         };
         let usual = self.earlier.iter().sum::<f32>() / self.earlier.len().max(1) as f32;
-        let least = if self.earlier.is_empty() { THRESHOLD } else { (usual * RATIO).max(MINIMUM) };
-        let cut = change >= least;
-        if !cut {
+        let cut = !self.earlier.is_empty() && change >= (usual * RATIO).max(MINIMUM);
+        if cut {
+            self.earlier.clear();
+        } else {
             self.earlier.truncate(WINDOW - 1);
             self.earlier.push_front(change);
         }
@@ -123,20 +122,24 @@ mod tests {
         assert!(is_cut(&Frame::filled(640, 360, [20, 30, 90]), 200_000));
         // A still picture, then a change that would be small in a shot with much motion.
         assert!(!is_cut(&Frame::filled(640, 360, [20, 31, 90]), 200_000));
+        assert!(!is_cut(&Frame::filled(640, 360, [20, 30, 90]), 200_000));
         assert!(is_cut(&Frame::filled(640, 360, [40, 75, 120]), 200_000));
         // Too far apart.
         assert!(!is_cut(&Frame::filled(640, 360, [255; 3]), 1_000_000));
         // A frame smaller than the reduced one.
+        assert!(!is_cut(&Frame::filled(1, 1, [255; 3]), 200_000));
         assert!(is_cut(&Frame::filled(1, 1, [0; 3]), 200_000));
     }
 
     #[test]
     fn a_fast_camera_is_not_a_cut() {
         let mut cuts = CutDetector::default();
-        for step in 0..20_u8 {
-            let shade = if step % 2 == 0 { 100 } else { 140 };
-            assert!(!cuts.is_cut(i64::from(step) * 40_000, &Frame::filled(64, 36, [shade; 3])), "{step}");
-        }
+        // A still shot, then one with large differences: one cut.
+        let shades = (0..20).map(|_| 10).chain((0..20).map(|step| if step % 2 == 0 { 100 } else { 160 }));
+        let found = shades
+            .enumerate()
+            .filter(|(step, shade)| cuts.is_cut(*step as i64 * 40_000, &Frame::filled(64, 36, [*shade; 3])));
+        assert_eq!(found.map(|(step, _)| step).collect::<Vec<_>>(), [20]);
     }
 
     #[test]

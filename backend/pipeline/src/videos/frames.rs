@@ -97,13 +97,23 @@ struct ReadTask {
 impl ReadTask {
     fn run(self, segments: &[Segment], sender: &async_mpsc::Sender<Read>) -> Result<(), VideoError> {
         let mut cuts = CutDetector::default();
+        let mut any = false;
         for segment in segments {
             let mut frames = self.decoder.frames(&self.file, &self.index, segment)?;
             loop {
                 if let Ok(frame) = self.recycled.try_recv() {
                     frames.recycle(frame);
                 }
-                let Some(next) = frames.next_frame()? else { break };
+                let next = match frames.next_frame() {
+                    // What was read before remains valid.
+                    Err(error) if any => {
+                        let _ = self.damage.set(Damage { truncated: false, message: error.to_string() });
+                        return Ok(());
+                    }
+                    next => next?,
+                };
+                let Some(next) = next else { break };
+                any = true;
                 let cut = cuts.is_cut(next.at_us, &next.frame);
                 let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut };
                 if sender.blocking_send(Ok(read)).is_err() {

@@ -58,6 +58,9 @@ fn every_frame_of_every_format_has_its_time() {
         let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
         assert_eq!(found, all(&shown.truth), "{encoding:?}");
         assert_eq!(index.keyframes_us[0], 0, "{encoding:?}");
+        // 50 frames with a keyframe interval of 50, and a keyframe at each cut.
+        let every = encoding.codec == Codec::Mjpeg;
+        assert_eq!(index.keyframes_us.len() > 4, every, "{encoding:?}: {:?}", index.keyframes_us);
     }
 }
 
@@ -177,4 +180,29 @@ fn other_files_are_errors_that_say_what_they_are() {
     assert!(matches!(of(playlist), VideoError::NotAVideo));
     let concat = b"ffconcat version 1.0\nfile /etc/passwd\n";
     assert!(matches!(of(concat), VideoError::NotAVideo));
+}
+
+#[testing::needs(video)]
+#[test]
+fn sound_is_not_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
+    Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
+    let added = std::process::Command::new(testing::ffmpeg())
+        .args(["-loglevel", "error", "-i"])
+        .arg(&silent)
+        .args(["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"])
+        .arg(&path)
+        .status()
+        .unwrap();
+    assert!(added.success());
+    let (decoder, file) = (decoder(), File::open(&path).unwrap());
+    let index = decoder.index(&file).unwrap();
+    assert_eq!(index.damage, None);
+    let mut frames = decoder.frames(&file, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US)[0]).unwrap();
+    let mut count = 0;
+    while frames.next_frame().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!((count, frames.damage()), (Film::short().length(), None));
 }
