@@ -1,7 +1,7 @@
 //! Analyses face crops that the caller has already aligned. No detector runs here.
 
-use super::faces::{AlignedFace, CHIP};
-use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, DecodedImage, Timings};
+use super::faces::{AlignedFace, CHIP, FoundFaces};
+use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
 use vision::{ARCFACE_TEMPLATE, Detection, Rect};
@@ -24,8 +24,8 @@ impl Analyzer {
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
         let settings = self.settings(options)?;
-        let DecodedImage { frame, format, sha256, hashes, bytes, mut timings, started } =
-            self.decode(bytes, priority).await?;
+        let mut decoded = self.decode(bytes, priority).await?;
+        let frame = decoded.frame.clone();
         let size = (frame.width(), frame.height());
         if size != (CHIP, CHIP) {
             return Err(AnalyzeError::Option(format!(
@@ -44,25 +44,15 @@ impl Analyzer {
             .cpu()
             .run(move || vision::quality::assess(&chip, &detection, size, settings.profile))
             .await?;
-        timings = Timings { quality: assessed.ran, queue: timings.queue + assessed.queued, ..timings };
+        decoded.timings.quality = assessed.ran;
+        decoded.timings.queue += assessed.queued;
         let face = AnalyzedFace { detection, quality: Some(assessed.output), embedding: None, chip: None };
-        let mut faces = vec![AlignedFace { chip: frame.clone(), face }];
+        let mut faces = vec![AlignedFace { chip: frame, face }];
         if self.engine().scorer().is_some() {
-            self.score(&mut faces, priority, &mut timings).await?;
+            self.score(&mut faces, priority, &mut decoded.timings).await?;
         }
-        self.embed(faces.iter_mut(), priority, &mut timings).await?;
-        timings.total = started.elapsed();
-        Ok(Analysis {
-            frame,
-            format,
-            sha256,
-            hashes,
-            bytes,
-            rotation: 0,
-            enhancement_scale: None,
-            views: 0,
-            faces: faces.into_iter().map(|face| face.into_result(options)).collect(),
-            timings,
-        })
+        self.embed(faces.iter_mut(), priority, &mut decoded.timings).await?;
+        let faces = faces.into_iter().map(|face| face.into_result(options)).collect();
+        Ok(decoded.into_analysis(FoundFaces { rotation: 0, enhancement_scale: None, views: 0, faces }))
     }
 }

@@ -26,11 +26,21 @@ const CHIPS_IN_FLIGHT: usize = 32;
 const GROUP: usize = 2 * CHIPS_IN_FLIGHT;
 
 /// The faces of an image, and how they were found; see [`Analysis`].
-struct FoundFaces {
-    rotation: u32,
-    enhancement_scale: Option<f32>,
-    views: usize,
-    faces: Vec<AnalyzedFace>,
+pub(super) struct FoundFaces {
+    pub(super) rotation: u32,
+    pub(super) enhancement_scale: Option<f32>,
+    pub(super) views: usize,
+    pub(super) faces: Vec<AnalyzedFace>,
+}
+
+impl DecodedImage {
+    /// Returns the analysis of the image, which ends now.
+    pub(super) fn into_analysis(self, found: FoundFaces) -> Analysis {
+        let Self { frame, format, sha256, hashes, bytes, timings, started } = self;
+        let FoundFaces { rotation, enhancement_scale, views, faces } = found;
+        let timings = Timings { total: started.elapsed(), ..timings };
+        Analysis { frame, format, sha256, hashes, bytes, rotation, enhancement_scale, views, faces, timings }
+    }
 }
 
 /// A face and its aligned crop, as one model passes it to the next.
@@ -54,7 +64,7 @@ impl Analyzer {
     /// Fails with [`AnalyzeError::Option`], [`AnalyzeError::Run`] or [`AnalyzeError::Panicked`].
     pub async fn find_faces(
         &self,
-        decoded: DecodedImage,
+        mut decoded: DecodedImage,
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
@@ -62,22 +72,11 @@ impl Analyzer {
         if priority == Priority::Interactive {
             self.engine().check_room(priority)?;
         }
-        let DecodedImage { frame, format, sha256, hashes, bytes, mut timings, started } = decoded;
-        let found = self.find_faces_in(&frame, options, &settings, priority, &mut timings).await?;
-        timings.total = started.elapsed();
-        timings.record();
-        Ok(Analysis {
-            frame,
-            format,
-            sha256,
-            hashes,
-            bytes,
-            rotation: found.rotation,
-            enhancement_scale: found.enhancement_scale,
-            views: found.views,
-            faces: found.faces,
-            timings,
-        })
+        let found =
+            self.find_faces_in(&decoded.frame, options, &settings, priority, &mut decoded.timings).await?;
+        let analysis = decoded.into_analysis(found);
+        analysis.timings.record();
+        Ok(analysis)
     }
 
     /// Finds, aligns, assesses and embeds the faces of pixels.
