@@ -77,7 +77,7 @@ fn similarities(engine: &Engine, embeddings: &BTreeMap<u32, Vec<(u32, Embedding)
     let embedder = engine.embedder();
     let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);
     assert!(same[0].0 > certain + 0.05, "{:?}", &same[..5]);
-    // About as similar as a match requires, but not enough to be taken for the same person.
+    // Their similarity is near the match threshold, and below the threshold for one person.
     assert!((threshold - 0.05..certain).contains(&alike[0].0), "{:?}", &alike[..5]);
     assert!(different[0].0 < certain, "{:?}", &different[..5]);
 }

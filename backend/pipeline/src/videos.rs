@@ -12,7 +12,7 @@ mod tracks;
 pub use error::VideoAnalyzeError;
 pub use result::{FrameFaces, TrackFace, VideoAnalysis, VideoTrack};
 
-use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, MIN_SCORE_FLOOR, Passes, Rotate};
+use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
 use frames::{ReadFrame, Reader};
 use futures::StreamExt;
 use inference::Priority;
@@ -21,14 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracks::TrackCollector;
 use video::{Decoder, Index, Sampling, sampling};
-use vision::Frame;
 
 /// Maximum number of frames of one video that are analysed.
 pub const MAX_FRAMES: u64 = 100_000;
 /// Maximum number of faces of one frame; the best ones are kept.
 const MAX_FRAME_FACES: usize = 500;
-/// Longest time between two frames at which a face is followed by its position. Between frames that
-/// are farther apart, faces are recognised by their embeddings.
+/// Longest time between two frames for which faces are tracked by position. Between frames that are
+/// farther apart, faces are recognised by their embeddings.
 const DENSE_GAP_US: i64 = 250_000;
 
 /// The options of one analysis.
@@ -74,19 +73,15 @@ impl VideoOptions {
             max_faces: Some(MAX_FRAME_FACES),
             embeddings: !dense,
             passed_only: true,
-            quality: true,
             chips: dense,
-            rotate: Rotate::Off,
-            enhance: Enhance::Off,
-            det_size: None,
             passes: Some(self.passes),
-            quality_profile: None,
+            ..AnalyzeOptions::default()
         }
     }
 }
 
 /// Returns the minimum score of a face that can continue a track: half of that of a face that can
-/// start one, as in ByteTrack's default thresholds for pedestrians (0.6 and lower).
+/// start one. See [`tracking::Config`] for the difference from ByteTrack.
 fn low_score(high_score: f32) -> f32 {
     (high_score / 2.0).max(MIN_SCORE_FLOOR)
 }
@@ -106,7 +101,8 @@ impl VideoProgress for () {
 }
 
 impl Analyzer {
-    /// Analyses a video. Dropping the future ends the decoder.
+    /// Analyses a video. If the future is dropped, the decoder ends when it has read the next frame
+    /// or, before the first frame, the list of keyframes.
     ///
     /// A few frames per core are in memory at a time. They are counted against the budget for
     /// decoded images by the size that the file reports. A stream whose frames grow later can
@@ -185,6 +181,3 @@ fn check_frames(index: &Index, options: &VideoOptions) -> Result<(), VideoAnalyz
     let seconds = Duration::from_micros(duration.unsigned_abs()).as_secs_f64();
     if seconds * fps > MAX_FRAMES as f64 { Err(VideoAnalyzeError::TooManyFrames) } else { Ok(()) }
 }
-
-/// The pixels of a face crop that is kept until its embedding is computed.
-type Chip = Option<Arc<Frame>>;

@@ -2,7 +2,6 @@
 
 use crate::error::VideoError;
 use crate::messages::Messages;
-use crate::sandbox;
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
@@ -32,7 +31,8 @@ const ENDING_STEPS: u32 = 1_000;
 /// How the service starts ffmpeg.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Through a program that calls [`sandbox::run_child`], with these first arguments.
+    /// Through a program that calls [`run_child`](crate::sandbox::run_child), with these first
+    /// arguments.
     Sandbox {
         /// The program, usually that of the service itself.
         program: PathBuf,
@@ -56,7 +56,8 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `program` with `arguments`, with `video` as its file [`VIDEO_FD`].
     ///
-    /// The calling thread must live as long as the process, because the process ends with it.
+    /// The calling thread must live as long as the process: the kernel kills the process when that
+    /// thread ends.
     pub(crate) fn start(
         launcher: &Launcher,
         program: &std::path::Path,
@@ -117,8 +118,18 @@ impl Process {
 
     /// Ends the process, and returns its messages so far.
     pub(crate) fn stop(mut self) -> Messages {
+        self.kill();
+        self.take_messages()
+    }
+
+    fn kill(&mut self) {
+        // Both fail if the process has ended, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Returns the messages of a process that has ended.
+    fn take_messages(&mut self) -> Messages {
         self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 
@@ -137,7 +148,7 @@ impl Process {
     /// Fails if the kernel ended the process, or if the sandbox failed.
     pub(crate) fn finish(mut self) -> Result<(ExitStatus, Messages), VideoError> {
         let status = self.wait()?;
-        let messages = self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        let messages = self.take_messages();
         if let Some(failure) = &messages.sandbox_failure {
             return Err(VideoError::Unavailable(format!("the sandbox of the decoder failed: {failure}")));
         }
@@ -152,9 +163,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail if the process has ended, which is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -177,9 +186,4 @@ impl<P: AsFd + Read> Read for TimedPipe<P> {
             }
         }
     }
-}
-
-/// Returns whether `status` is that of a child whose sandbox failed.
-pub(crate) fn sandbox_failed(status: ExitStatus) -> bool {
-    status.code() == Some(sandbox::FAILED.into())
 }

@@ -76,13 +76,17 @@ impl Listing {
                 Err(error) => return Err(process.read_error(error)),
             }
             let text = str::from_utf8(&line).map_err(|_| VideoError::Output("a line that is not text"))?;
-            match text.strip_prefix('#') {
-                Some(header) => listing.header(header.trim()),
-                None => listing.packet(text.trim()),
-            }
+            listing.line(text);
             if listing.keyframes_us.len() > MAX_KEYFRAMES {
                 return Err(VideoError::Output("too many keyframes"));
             }
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        match line.strip_prefix('#') {
+            Some(header) => self.header(header.trim()),
+            None => self.packet(line.trim()),
         }
     }
 
@@ -148,12 +152,7 @@ mod tests {
 
     fn listing(text: &str) -> Listing {
         let mut listing = Listing::default();
-        for line in text.lines() {
-            match line.strip_prefix('#') {
-                Some(header) => listing.header(header),
-                None => listing.packet(line),
-            }
-        }
+        text.lines().for_each(|line| listing.line(line));
         listing
     }
 

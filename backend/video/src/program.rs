@@ -1,7 +1,7 @@
 //! Finds ffmpeg, checks its version, and starts it.
 
 use crate::arguments;
-use crate::child::{Launcher, Process, sandbox_failed};
+use crate::child::{Launcher, Process};
 use crate::error::VideoError;
 use crate::sandbox::FileAccess;
 use std::fs::File;
@@ -62,8 +62,8 @@ pub struct Sandboxed {
 
 /// Decodes videos with ffmpeg. Cloning it is cheap.
 ///
-/// Its processes read a file from the start and share the position in it, so one open file must be
-/// used for one call at a time.
+/// Its processes share the read position of the file. Do not use one open file for two calls at a
+/// time.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: Config,
@@ -89,7 +89,7 @@ impl Decoder {
         let read = (&mut process.pixels).take(20_000).read_to_string(&mut text);
         let (status, messages) = process.finish()?;
         read.map_err(|_| wrong("does not print its version"))?;
-        if sandbox_failed(status) || !status.success() {
+        if !status.success() {
             let reason = messages.first_line.unwrap_or_default();
             return Err(wrong(&format!("does not run in the sandbox ({status}): {reason}")));
         }
@@ -119,7 +119,7 @@ impl Decoder {
     }
 
     pub(crate) fn start(&self, arguments: &[String], video: Option<&File>) -> Result<Process, VideoError> {
-        // The processes share the position in the file with each other, one after the other.
+        // The previous process has moved the position, which all processes share.
         if let Some(mut video) = video {
             video.rewind()?;
         }
@@ -134,8 +134,9 @@ fn libavutil(text: &str) -> Option<u32> {
     line.trim().split('.').next()?.parse().ok()
 }
 
-/// Returns `named`, or the first ffmpeg among `bundled` and the folders of `path`, the value of the
-/// variable `PATH`. The result may not exist, or not be ffmpeg: [`Decoder::open`] checks that.
+/// Returns the path of ffmpeg: `named`, if it is set. Otherwise `bundled`, if it exists, or else
+/// the first file `ffmpeg` in the folders of `path`, which is the value of the variable `PATH`.
+/// [`Decoder::open`] checks whether the program works.
 pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
     if let Some(named) = named {
         return std::path::absolute(named).ok();
@@ -148,7 +149,7 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 }
 
 /// Returns whether a file that begins with `head` is a video in an accepted container. 200 bytes
-/// suffice. Other programs may also use these first bytes, so the decoder has the last word.
+/// suffice. Other formats can begin with the same bytes, so the decoder makes the final check.
 ///
 /// Sources: ISO/IEC 14496-12 (`ftyp`), RFC 8794 (EBML), ISO/IEC 13818-1 (a packet of 188 bytes
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.

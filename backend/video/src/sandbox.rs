@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// The argument after which the program is the child of a decoder; see [`run_child`].
 pub const ARGUMENT: &str = "decode-child";
 /// Status of a child that could not restrict itself or start ffmpeg.
-pub(crate) const FAILED: u8 = 126;
+const FAILED: u8 = 126;
 /// First words of the line on stderr that reports the restrictions.
 pub(crate) const REPORT: &str = "facecrawl sandbox:";
 

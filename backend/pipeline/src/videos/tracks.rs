@@ -1,13 +1,13 @@
 //! Joins the faces of frames into tracks, embeds their best shots, and numbers the people.
 
 use super::result::{TrackFace, VideoTrack};
-use super::{Chip, VideoAnalyzeError, VideoOptions, low_score};
+use super::{VideoAnalyzeError, VideoOptions, low_score};
 use crate::analyze::{AnalyzedFace, Analyzer};
 use inference::{Embedding, Priority};
 use std::sync::Arc;
 use tracking::people::{Appearance, MAX_TRACKS, number_people};
 use tracking::{Config, Observation, Shot, Track, Tracker, split};
-use vision::{Detection, QualityReport};
+use vision::{Detection, Frame, QualityReport};
 
 /// What is kept of a face that may become a best shot.
 #[derive(Debug)]
@@ -15,7 +15,8 @@ struct Kept {
     detection: Detection,
     /// `None` for a face that never becomes a best shot.
     quality: Option<QualityReport>,
-    chip: Chip,
+    /// The crop, until its embedding is computed.
+    chip: Option<Arc<Frame>>,
 }
 
 /// Collects the tracks of one video.
@@ -46,8 +47,8 @@ impl<'a> TrackCollector<'a> {
             tracker: Tracker::new(config),
             high_score,
             match_threshold,
-            // A person has several tracks, each of which must not join those of another person; see
-            // `cluster`.
+            // Groups of tracks need a higher threshold: one wrong link joins all tracks of two
+            // people.
             person_threshold: crate::cluster::default_threshold(match_threshold, model.cluster_margin),
             ended: Vec::new(),
         }
@@ -75,7 +76,7 @@ impl<'a> TrackCollector<'a> {
         tracks.sort_by_key(|track| (track.started_us, track.id));
         let appearances: Vec<Appearance> = tracks.iter().map(Appearance::from).collect();
         let threshold = self.person_threshold;
-        // Seconds for many tracks.
+        // This can take seconds, so it runs on the thread pool.
         let numbered = self.analyzer.cpu().run(move || number_people(&appearances, threshold)).await?;
         let people = numbered.output.map_err(|_| VideoAnalyzeError::TooManyTracks)?;
         let count = people.iter().flatten().max().map_or(0, |last| last + 1);

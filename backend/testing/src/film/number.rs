@@ -47,7 +47,7 @@ pub fn read_number(frame: &Frame) -> Option<u32> {
     read_number_and_rotation(frame).map(|(number, _)| number)
 }
 
-/// Returns the same as [`read_number`], and by how many degrees the frame is rotated clockwise.
+/// Returns the number, as [`read_number`] does, and the clockwise rotation of the frame in degrees.
 pub fn read_number_and_rotation(frame: &Frame) -> Option<(u32, u32)> {
     (0..4).find_map(|quarters| Some((read_rotated(frame, quarters)?, 90 * quarters)))
 }

@@ -37,8 +37,9 @@ pub(crate) struct Person {
     pub(crate) path: Path,
     /// The times in seconds between which the face is in the picture.
     pub(crate) shown: (f64, f64),
-    /// Times at which something hides the face, and at which the detector is unsure.
+    /// Periods (start, end) in seconds in which something hides the face.
     pub(crate) hidden: Vec<(f64, f64)>,
+    /// Periods in which the detector reports a low score.
     pub(crate) unsure: Vec<(f64, f64)>,
 }
 
