@@ -19,9 +19,10 @@ ORDER = {
         "completion": {"domain"},
         "maintenance": set(),
         "reapply": {"domain"},
-        "ingest": {"domain", "analyze", "completion"},
+        "video_control": {"domain"},
+        "ingest": {"domain", "analyze", "completion", "videos"},
         "crawl": {"domain", "completion", "ingest"},
-        "worker": {"domain", "analyze", "cluster", "completion", "ingest", "crawl"},
+        "worker": {"domain", "analyze", "cluster", "completion", "videos", "ingest", "crawl"},
     },
 }
 

@@ -8,6 +8,8 @@ text_enum! {
         ScanPage = "scan_page",
         /// Fetches and stores an image.
         ScanImage = "scan_image",
+        /// Reads a video and stores its tracks.
+        ScanVideo = "scan_video",
         /// Starts the next run of a recurring crawl.
         StartCrawl = "start_crawl",
         /// Sends a message to a crawl's webhook when the crawl has ended.
@@ -39,6 +41,9 @@ impl JobKind {
             Self::StartCrawl | Self::EraseCollection => (i16::MAX, 0),
             // With the waits between them, twelve deliveries take about five hours.
             Self::DeliverWebhook => (12, 0),
+            // A file that ends its worker must not do so forever. Between checkpoints, a video
+            // needs few attempts.
+            Self::ScanVideo => (5, 50),
             // Lower priority than crawls and API calls: a run takes long, and no user waits for it.
             Self::ClusterCollection => (5, 100),
         };

@@ -12,5 +12,5 @@ mod text_enum;
 
 pub use jobs::{JobKind, JobSpec};
 pub use reason::Reason;
-pub use states::{ClusteringState, CrawlKind, CrawlState, ImageState, PageState, Unprocessed};
+pub use states::{ClusteringState, CrawlKind, CrawlState, ImageState, PageState, Unprocessed, VideoState};
 pub use text_enum::UnknownCode;

@@ -112,6 +112,34 @@ text_enum! {
     }
 }
 
+text_enum! {
+    /// State of a video.
+    pub enum VideoState: "state of a video" {
+        /// Waits for a worker.
+        Queued = "queued",
+        /// A worker reads it.
+        Running = "running",
+        /// Waits until it is resumed.
+        Paused = "paused",
+        /// It was read to its end, or as far as the file could be read.
+        Completed = "completed",
+        /// A caller ended it before its end.
+        Cancelled = "cancelled",
+        /// It could not be read.
+        Failed = "failed",
+    }
+}
+
+impl VideoState {
+    /// The states of a video that has not ended.
+    pub const LIVE: [Self; 3] = [Self::Queued, Self::Running, Self::Paused];
+
+    /// Returns whether the video has not ended.
+    pub fn is_live(self) -> bool {
+        Self::LIVE.contains(&self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

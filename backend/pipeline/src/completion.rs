@@ -11,7 +11,7 @@
 
 pub(crate) mod notifications;
 
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use domain::{CrawlState, Reason};
 use queue::{Claim, Queue, QueueError};
 use store::ledger::Outcomes;
@@ -29,7 +29,7 @@ pub(crate) async fn check_live(
     tx: &mut Tx,
     crawl: Uuid,
     claim: Claim,
-) -> Result<(), NotificationError> {
+) -> Result<(), ChangeError> {
     match store.crawl_state(tx.conn(), crawl).await? {
         Some(state) if state.is_live() => Ok(()),
         _ => Err(QueueError::Stale(claim.id).into()),
@@ -42,7 +42,7 @@ pub(crate) async fn check_live(
 /// The row is settled in any case. A failure is therefore only logged, and `Crawls::reconcile` ends
 /// the crawl later.
 pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
-    let ended: Result<(), NotificationError> = retried("end_crawl", || async {
+    let ended: Result<(), ChangeError> = retried("end_crawl", || async {
         if store.has_queued_rows(store.pool(), crawl).await? {
             return Ok(());
         }
@@ -71,7 +71,7 @@ pub(crate) async fn finish_if_done(
     queue: &Queue,
     tx: &mut Tx,
     crawl: Uuid,
-) -> Result<bool, NotificationError> {
+) -> Result<bool, ChangeError> {
     // Several workers can find that no row is queued. Only the first one reads the outcomes.
     let live = store.crawl_state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
     if !live || store.has_queued_rows(tx.conn(), crawl).await? {

@@ -13,14 +13,16 @@ mod row;
 mod secret;
 mod traces;
 pub(crate) mod transient;
+mod video;
 
 pub use collection::DEFAULT_COLLECTION;
 pub(crate) use collection::collection_id;
-pub use error::CrawlError;
-pub(crate) use error::NotificationError;
+pub use error::{ChangeError, CrawlError};
+
 pub use interval::Interval;
 pub use match_threshold::{MatchThreshold, ThresholdSource};
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;
 pub use traces::forget_jobs;
+pub use video::VideoRequest;

@@ -17,13 +17,15 @@ pub(crate) mod scan;
 mod sketch;
 pub(crate) mod suppress;
 mod versions;
+pub(crate) mod video;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, unmet_requirements};
 pub use reembed::{NotReembedded, Reembedded};
 pub use scan::Scan;
 pub use sketch::{Sketcher, max_differing_bits};
+pub use video::StoredVideo;
 
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
 use dedupe::Relation;
@@ -79,11 +81,11 @@ pub enum IngestError {
 
 crate::domain::transient::transient!(IngestError);
 
-impl From<NotificationError> for IngestError {
-    fn from(error: NotificationError) -> Self {
+impl From<ChangeError> for IngestError {
+    fn from(error: ChangeError) -> Self {
         match error {
-            NotificationError::Store(error) => error.into(),
-            NotificationError::Queue(error) => error.into(),
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
         }
     }
 }

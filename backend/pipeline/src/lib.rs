@@ -12,6 +12,7 @@ pub(crate) mod domain;
 pub mod ingest;
 pub mod maintenance;
 pub mod reapply;
+pub mod video_control;
 pub mod videos;
 pub mod worker;
 
@@ -23,11 +24,14 @@ pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
 pub use crawl::Crawls;
 pub use domain::{
-    CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, MatchThreshold, Secret, Sitemaps,
-    ThresholdSource, forget_jobs, jobs,
+    ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, MatchThreshold, Secret,
+    Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;
+pub use tracking::boxes::decode as decode_boxes;
+pub use video_control::{Upload, Videos};
 pub use videos::{
-    FrameFaces, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress, VideoTrack,
+    FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoEnd, VideoOptions,
+    VideoPart, VideoParts, VideoProgress, VideoTrack,
 };

@@ -38,6 +38,8 @@ pub struct Expiry {
     pub images: u64,
     /// Number of faces of these images.
     pub faces: u64,
+    /// Number of records of videos.
+    pub videos: u64,
     /// Number of crawl records.
     pub crawls: u64,
 }
@@ -80,6 +82,7 @@ impl Maintenance {
         let swept = self.sweep(GRACE, false, false).await?;
         tracing::info!(
             images = expiry.images,
+            videos = expiry.videos,
             crawls = expiry.crawls,
             orphans = swept.orphans,
             removed = swept.removed,
@@ -101,13 +104,14 @@ impl Maintenance {
                 if expired.is_empty() {
                     break;
                 }
-                if expired.images + expired.crawls > 0 {
+                if expired.images + expired.videos + expired.crawls > 0 {
                     let entry = AuditEntry {
                         action: Action::Expire,
                         collection_id: Some(collection),
                         key_id: None,
                         request_id: None,
-                        detail: json!({"images": expired.images, "faces": expired.faces, "crawls": expired.crawls}),
+                        detail: json!({"images": expired.images, "faces": expired.faces, "videos": expired.videos,
+                                       "crawls": expired.crawls}),
                     };
                     self.store.audit(tx.conn(), &entry).await?;
                 }
@@ -115,6 +119,7 @@ impl Maintenance {
                 self.store.drop_blobs(&self.blobs, &expired.blobs).await?;
                 expiry.images += expired.images;
                 expiry.faces += expired.faces;
+                expiry.videos += expired.videos;
                 expiry.crawls += expired.crawls;
             }
         }

@@ -6,21 +6,27 @@
 
 mod error;
 mod frames;
+mod parts;
+mod pictures;
 mod result;
 mod tracks;
 
 pub use error::VideoAnalyzeError;
-pub use result::{FrameFaces, TrackFace, VideoAnalysis, VideoTrack};
+pub use parts::{Resume, VideoPart};
+pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
 
 use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
 use frames::{ReadFrame, Reader};
 use futures::StreamExt;
 use inference::Priority;
+use pictures::Cut;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracking::people::{Appearance, number_people};
 use tracks::TrackCollector;
 use video::{Decoder, Index, Sampling, sampling};
+use vision::{Frame, Profile, Rect};
 
 /// Maximum number of frames of one video that are analysed.
 pub const MAX_FRAMES: u64 = 100_000;
@@ -43,6 +49,10 @@ pub struct VideoOptions {
     pub min_score: Option<f32>,
     /// Which views of a frame the detector processes.
     pub passes: Passes,
+    /// Whether the best shots have pictures that can be stored.
+    pub pictures: bool,
+    /// The quality profile that faces must meet; `None` means that of the service.
+    pub quality_profile: Option<Profile>,
 }
 
 impl Default for VideoOptions {
@@ -53,6 +63,8 @@ impl Default for VideoOptions {
             match_threshold: None,
             min_score: None,
             passes: Passes::Single,
+            pictures: false,
+            quality_profile: None,
         }
     }
 }
@@ -73,7 +85,8 @@ impl VideoOptions {
             max_faces: Some(MAX_FRAME_FACES),
             embeddings: !dense,
             passed_only: true,
-            chips: dense,
+            chips: dense || self.pictures,
+            quality_profile: self.quality_profile,
             passes: Some(self.passes),
             ..AnalyzeOptions::default()
         }
@@ -100,13 +113,22 @@ impl VideoProgress for () {
     fn frame(&mut self, _: FrameFaces<'_>) {}
 }
 
+/// Receives the parts of an analysis, and can end it with an error of its own.
+#[async_trait::async_trait]
+pub trait VideoParts: Send {
+    /// The errors of the analysis and of the receiver.
+    type Error: From<VideoAnalyzeError> + Send;
+    /// The keyframes are known; analysis begins.
+    async fn opened(&mut self, index: &Index) -> Result<(), Self::Error>;
+    /// A frame was analysed. Frames arrive in order.
+    fn frame(&mut self, frame: FrameFaces<'_>);
+    /// A part is complete. Parts arrive in order, also parts without tracks.
+    async fn part(&mut self, part: VideoPart) -> Result<(), Self::Error>;
+}
+
 impl Analyzer {
     /// Analyses a video. If the future is dropped, the decoder ends when it has read the next frame
     /// or, before the first frame, the list of keyframes.
-    ///
-    /// A few frames per core are in memory at a time. They are counted against the budget for
-    /// decoded images by the size that the file reports. A stream whose frames grow later can
-    /// exceed it, up to the decoder's limit for one frame.
     ///
     /// # Errors
     /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as
@@ -119,59 +141,169 @@ impl Analyzer {
         priority: Priority,
         progress: &mut dyn VideoProgress,
     ) -> Result<VideoAnalysis, VideoAnalyzeError> {
+        let mut all = AllTracks { progress, tracks: Vec::new() };
+        let end = self.analyze_parts(decoder, file, options, priority, None, &mut all).await?;
+        let mut tracks = all.tracks;
+        let appearances = tracks.iter().map(VideoTrack::appearance).collect();
+        let numbers = self.number_people(appearances, options.match_threshold).await?;
+        let people = numbers.iter().flatten().max().copied().unwrap_or(0);
+        for (track, person) in tracks.iter_mut().zip(numbers) {
+            track.person = person;
+        }
+        let VideoEnd { index, frames, damage, indexing, total } = end;
+        Ok(VideoAnalysis { index, frames, tracks, people, damage, indexing, total })
+    }
+
+    /// Analyses a video part by part; see [`VideoPart`]. With `resume`, the analysis continues
+    /// after an earlier part.
+    ///
+    /// A few frames per core are in memory at a time. They are counted against the budget for
+    /// decoded images by the size that the file reports. A stream whose frames grow later can
+    /// exceed it, up to the decoder's limit for one frame.
+    ///
+    /// # Errors
+    /// Fails with the errors of [`Self::analyze_video`] and of `parts`.
+    pub async fn analyze_parts<P: VideoParts>(
+        &self,
+        decoder: &Decoder,
+        file: File,
+        options: &VideoOptions,
+        priority: Priority,
+        resume: Option<Resume>,
+        parts: &mut P,
+    ) -> Result<VideoEnd, P::Error> {
         let started = Instant::now();
         let high_score =
             options.min_score.unwrap_or_else(|| self.engine().detector().min_score.max(MIN_SCORE_FLOOR));
         let frame_options = options.of_frames(high_score);
-        self.settings(&frame_options)?;
-        let (index, file) = frames::index(decoder.clone(), file).await?;
+        self.settings(&frame_options).map_err(VideoAnalyzeError::from)?;
+        let (index, file) = frames::index(decoder.clone(), file).await.map_err(VideoAnalyzeError::from)?;
         check_frames(&index, options)?;
-        progress.opened(&index);
-        let indexed = started.elapsed();
+        parts.opened(&index).await?;
+        let indexing = started.elapsed();
 
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
         let bytes = u64::from(index.width) * u64::from(index.height) * 3;
         let in_memory = (concurrency + frames::QUEUE + 1) as u64;
-        let _memory = self.reserve(bytes * in_memory, priority).await?;
+        let _memory = self.reserve(bytes * in_memory, priority).await.map_err(VideoAnalyzeError::from)?;
 
-        let segments = sampling::plan(&index, options.sampling, options.max_gap_us);
-        let mut reader =
-            Reader::start(decoder.clone(), file, index.clone(), segments).map_err(video::VideoError::Io)?;
+        let mut segments = sampling::plan(&index, options.sampling, options.max_gap_us);
+        if let Some(resume) = resume {
+            segments = parts::remaining(segments, resume.after_us);
+        }
+        let mut reader = Reader::start(decoder.clone(), file, index.clone(), segments)
+            .map_err(|error| VideoAnalyzeError::from(video::VideoError::Io(error)))?;
         let recycle = reader.recycler();
-        let mut tracks = TrackCollector::new(self, options, high_score, priority);
-        let mut count = 0;
+        let numbers = resume.map_or(0, |resume| resume.tracks);
+        let mut tracks = TrackCollector::new(self, options, high_score, priority, numbers);
+        let mut count = resume.map_or(0, |resume| resume.frames);
+        let mut last_us = None;
         {
             let found = reader.frames().map(|read| async {
-                let ReadFrame { at_us, frame, cut } = read?;
+                let ReadFrame { at_us, frame, cut, part } = read?;
+                let size = (frame.width(), frame.height());
                 let frame = Arc::new(frame);
                 let faces = self.find_faces_of_frame(&frame, &frame_options, priority).await?;
+                let faces = self.cut_pictures(&frame, faces, options.pictures, high_score).await?;
                 // Nothing else holds the pixels now, so the decoder can use the memory again.
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
                 }
-                Ok::<_, VideoAnalyzeError>((at_us, faces, cut))
+                Ok::<_, VideoAnalyzeError>((at_us, size, faces, cut, part))
             });
             let mut found = std::pin::pin!(found.buffered(concurrency));
             while let Some(next) = found.next().await {
-                let (at_us, faces, cut): (i64, Vec<AnalyzedFace>, bool) = next?;
+                let (at_us, size, faces, cut, part) = next?;
+                if let (true, Some(until_us)) = (part, last_us) {
+                    let tracks = tracks.end_part().await?;
+                    parts.part(VideoPart { until_us, frames: count, tracks }).await?;
+                }
                 count += 1;
                 if count > MAX_FRAMES {
-                    return Err(VideoAnalyzeError::TooManyFrames);
+                    return Err(VideoAnalyzeError::TooManyFrames.into());
                 }
-                progress.frame(FrameFaces { at_us, faces: &faces });
+                parts.frame(FrameFaces { at_us, size, faces: &faces });
                 tracks.add(at_us, faces, cut).await?;
+                last_us = Some(at_us);
             }
         }
-        let (tracks, people) = tracks.finish().await?;
-        Ok(VideoAnalysis {
-            damage: reader.damage().or(index.damage.clone()),
-            index,
-            frames: count,
-            tracks,
-            people,
-            indexing: indexed,
-            total: started.elapsed(),
-        })
+        if let Some(until_us) = last_us {
+            let tracks = tracks.end_part().await?;
+            parts.part(VideoPart { until_us, frames: count, tracks }).await?;
+        }
+        let damage = reader.damage().or(index.damage.clone());
+        Ok(VideoEnd { index, frames: count, damage, indexing, total: started.elapsed() })
+    }
+
+    /// Cuts the pictures of the faces that may become best shots, if they are to be stored.
+    async fn cut_pictures(
+        &self,
+        frame: &Arc<Frame>,
+        faces: Vec<AnalyzedFace>,
+        wanted: bool,
+        high_score: f32,
+    ) -> Result<Vec<FrameFace>, VideoAnalyzeError> {
+        if !wanted || faces.is_empty() {
+            return Ok(faces.into_iter().map(|face| FrameFace { face, cut: None }).collect());
+        }
+        let frame = frame.clone();
+        let cut = self.cpu().run(move || {
+            let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
+            let of = |(at, face): (usize, AnalyzedFace)| {
+                let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
+                let cut = may_be_best.then(|| Cut::of(&frame, &boxes, at));
+                FrameFace { face, cut }
+            };
+            faces.into_iter().enumerate().map(of).collect()
+        });
+        Ok(cut.await?.output)
+    }
+
+    /// Returns the number of the person of each appearance, from 1; `None` if there is no
+    /// embedding. `match_threshold` is that of the analysis.
+    ///
+    /// # Errors
+    /// Fails with [`VideoAnalyzeError::TooManyTracks`].
+    pub(crate) async fn number_people(
+        &self,
+        appearances: Vec<Appearance>,
+        match_threshold: Option<f32>,
+    ) -> Result<Vec<Option<u32>>, VideoAnalyzeError> {
+        let model = self.engine().embedder();
+        // Groups of tracks need a higher threshold: one wrong link joins all tracks of two people.
+        let threshold = crate::cluster::default_threshold(
+            match_threshold.unwrap_or(model.match_threshold),
+            model.cluster_margin,
+        );
+        // This can take seconds, so it runs on the thread pool.
+        let numbered = self.cpu().run(move || number_people(&appearances, threshold)).await?;
+        let numbers = numbered.output.map_err(|_| VideoAnalyzeError::TooManyTracks)?;
+        Ok(numbers.into_iter().map(|number| number.map(|number| number + 1)).collect())
+    }
+}
+
+/// Collects the tracks of all parts.
+struct AllTracks<'a> {
+    progress: &'a mut dyn VideoProgress,
+    tracks: Vec<VideoTrack>,
+}
+
+#[async_trait::async_trait]
+impl VideoParts for AllTracks<'_> {
+    type Error = VideoAnalyzeError;
+
+    async fn opened(&mut self, index: &Index) -> Result<(), VideoAnalyzeError> {
+        self.progress.opened(index);
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.progress.frame(frame);
+    }
+
+    async fn part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
+        self.tracks.extend(part.tracks);
+        Ok(())
     }
 }
 

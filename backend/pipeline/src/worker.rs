@@ -15,6 +15,7 @@ mod page;
 mod page_outcome;
 mod robots;
 mod sitemap_permits;
+mod video;
 mod webhook;
 mod yields;
 
@@ -28,31 +29,37 @@ use std::sync::Arc;
 use store::Store;
 
 pub use deliveries::DELIVERY_PLACES;
+pub use video::VideoTools;
 
-/// Returns the handlers of a worker by the kind of job.
+/// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos.
 pub fn handlers(
     store: Store,
     queue: Queue,
     crawls: Crawls,
     ingest: Ingest,
     fetcher: Fetcher,
+    videos: Option<VideoTools>,
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = Arc::new(webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone()));
     let blobs = ingest.blobs().clone();
     let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
+    let videos = videos.map(|tools| -> Arc<dyn Handler> {
+        Arc::new(video::ScanVideo::new(store.clone(), queue.clone(), ingest.clone(), tools))
+    });
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
-    let handler = |kind| -> Arc<dyn Handler> {
-        match kind {
+    let handler = |kind| -> Option<Arc<dyn Handler>> {
+        Some(match kind {
             JobKind::ScanPage => Arc::new(page::ScanPage(context.clone())),
             JobKind::ScanImage => Arc::new(image::ScanImage(context.clone())),
             JobKind::StartCrawl => Arc::new(next_run::StartCrawl(crawls.clone())),
             JobKind::DeliverWebhook => webhook.clone(),
             JobKind::EraseCollection => erase.clone(),
             JobKind::ClusterCollection => clustering.clone(),
-        }
+            JobKind::ScanVideo => return videos.clone(),
+        })
     };
-    JobKind::ALL.map(|kind| (kind.into(), handler(kind))).into()
+    JobKind::ALL.into_iter().filter_map(|kind| Some((kind.into(), handler(kind)?))).collect()
 }
 
 /// Returns only the handler of [`JobKind::ClusterCollection`], which needs no models.

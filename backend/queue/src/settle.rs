@@ -39,6 +39,17 @@ impl Queue {
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
+    /// Proves inside the caller's transaction that the claim is held, and keeps it held until the
+    /// transaction ends. For long jobs that store parts of their result.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
+    pub async fn hold(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
+        let held: Option<i32> =
+            sqlx::query_scalar(HOLD_CLAIM).bind(claim.id).bind(claim.fence).fetch_optional(conn).await?;
+        held.map(|_| ()).ok_or(QueueError::Stale(claim.id))
+    }
+
     /// Completes many jobs in a separate transaction. Returns the stale claims.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         let mut batch = self.try_complete_many(claims).await?;
@@ -219,6 +230,14 @@ const COMPLETE: &str = concat!(
     returning *
 ) ",
     finish!("gone", "completed", "last_error")
+);
+
+/// `for key share` would let a rescue change the row; `for share` does not.
+const HOLD_CLAIM: &str = concat!(
+    "with ",
+    group_lock!(),
+    " select 1 from jobs
+where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0 for share"
 );
 
 const COMPLETE_MANY: &str = concat!(

@@ -47,6 +47,8 @@ pub struct Config {
     /// Maximum time from the head of a request to the head of its response. A slower request fails
     /// with 503 `timeout`.
     pub request_timeout: Duration,
+    /// Maximum size of an uploaded video in bytes.
+    pub max_video_bytes: u64,
     /// Interval at which an event stream polls its crawl.
     pub events_interval: Duration,
     /// Maximum number of open event streams per caller. Callers are distinguished
@@ -85,6 +87,7 @@ impl Default for Config {
             batch_concurrency: 8,
             max_analyses: 256,
             request_timeout: Duration::from_secs(60),
+            max_video_bytes: 512 << 20,
             events_interval: Duration::from_millis(500),
             max_streams: 32,
             allow_origins: Vec::new(),

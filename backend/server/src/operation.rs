@@ -31,6 +31,9 @@ pub(crate) struct Spec {
     /// Whether a running request counts towards its caller's limit on database connections
     /// (`middleware::connection_shares`).
     pub(crate) uses_connection: bool,
+    /// Whether the body may be larger than memory. The operation reads it piece by piece, and
+    /// limits its time and size itself.
+    pub(crate) uploads: bool,
     /// Whether a request may name any host. Load balancers send arbitrary host names, and these
     /// operations reveal and change nothing.
     pub(crate) any_host: bool,
@@ -49,7 +52,7 @@ impl Spec {
 
     /// Describes an operation that requires this kind of key.
     pub(crate) const fn with(access: Access) -> Self {
-        Self { access, problems: &[], one_of: &[], uses_connection: true, any_host: false }
+        Self { access, problems: &[], one_of: &[], uses_connection: true, uploads: false, any_host: false }
     }
 
     /// Adds the problems that only this operation's work can cause.
@@ -66,6 +69,11 @@ impl Spec {
     /// on analyses and on event streams apply to it instead of the limit on database connections.
     pub(crate) const fn limited_elsewhere(self) -> Self {
         Self { uses_connection: false, ..self }
+    }
+
+    /// Marks an operation with a body that may be larger than memory.
+    pub(crate) const fn uploads(self) -> Self {
+        Self { uploads: true, ..self.limited_elsewhere() }
     }
 
     /// Allows requests to name any host.

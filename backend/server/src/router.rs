@@ -21,6 +21,7 @@ fn operations() -> Routes {
     Routes::with_openapi(BaseDocument::openapi())
         .merge(routes::faces::router())
         .merge(routes::images::router())
+        .merge(routes::videos::router())
         .merge(routes::crawls::router())
         .merge(routes::collections::router())
         .merge(routes::erasures::router())
@@ -74,8 +75,8 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
 fn surround(router: Router<AppState>, api: Api) -> Router {
     let state = api.state.clone();
     let mut router = router
-        .layer(from_fn_with_state(api, hosts::layer))
-        .layer(from_fn_with_state(state.clone(), timeout::layer))
+        .layer(from_fn_with_state(api.clone(), hosts::layer))
+        .layer(from_fn_with_state(api, timeout::layer))
         .layer(CatchPanicLayer::custom(panic::answer))
         .layer(from_fn(headers::layer));
     if let Some(cors) = cors(&state.config.allow_origins) {

@@ -4,19 +4,26 @@ use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
 use crate::confirmation::{Confirmations, Secret};
 use crate::follow::CrawlFollowers;
+use crate::limit::KeyedLimit;
 use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
-use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold};
+use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold, Videos};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Blobs, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+/// Maximum number of uploads at the same time. Each one takes a file of the maximum size on disk.
+const UPLOADS: usize = 8;
+/// Maximum number of uploads of one caller at the same time.
+const UPLOADS_OF_A_CALLER: usize = 4;
 
 /// Contains the services that the handlers call.
 #[derive(Clone)]
@@ -33,6 +40,10 @@ pub struct Services {
     pub crawls: Crawls,
     /// Stores analyzed images, and holds the registered embedding model.
     pub ingest: Ingest,
+    /// Adds videos and changes their state.
+    pub videos: Videos,
+    /// Where uploaded videos are copied; `None` if this service cannot decode videos.
+    pub video_spool: Option<PathBuf>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }
@@ -68,6 +79,9 @@ pub struct Shared {
     /// Each caller's share of that memory.
     pub(crate) response_shares: Shares,
     pub(crate) crawl_followers: CrawlFollowers,
+    /// Running uploads of each caller, and of all callers.
+    pub(crate) caller_uploads: KeyedLimit<CallerId>,
+    pub(crate) uploads: Arc<Semaphore>,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
     pub(crate) confirmation_secret: Secret,
@@ -94,6 +108,8 @@ impl AppState {
             response_memory: Budget::new("answers", config.answer_budget),
             response_shares: Shares::three_quarters_of(config.answer_budget, KIB),
             crawl_followers: CrawlFollowers::new(&config, shutdown.clone()),
+            caller_uploads: KeyedLimit::new(UPLOADS_OF_A_CALLER),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
             services,
             config,
             metrics,

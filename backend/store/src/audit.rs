@@ -38,6 +38,8 @@ actions! {
     DeleteFace = "face.delete";
     /// An image was deleted, with its faces.
     DeleteImage = "image.delete";
+    /// A video was deleted, with its tracks and faces.
+    DeleteVideo = "video.delete";
     /// A subject was deleted, with the images that were sent to enrol it.
     DeleteSubject = "subject.delete";
     /// Several subjects were merged into one.

@@ -144,7 +144,8 @@ impl Store {
             "select key from (
                  (select chip_key as key from faces where chip_key > $1 order by 1 limit $2)
                  union (select crop_key from faces where crop_key > $1 order by 1 limit $2)
-                 union (select thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)) keys
+                 union (select thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)
+                 union (select source_key from videos where source_key > $1 order by 1 limit $2)) keys
              order by key limit $2",
         )
         .bind(after)
@@ -188,6 +189,7 @@ pub(crate) async fn unreferenced(
          where not exists (select 1 from faces where chip_key = key)
            and not exists (select 1 from faces where crop_key = key)
            and not exists (select 1 from images where thumbnail_key = key)
+           and not exists (select 1 from videos where source_key = key)
          order by key",
     )
     .bind(keys)

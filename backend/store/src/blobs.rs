@@ -3,6 +3,7 @@ use crate::StoreError;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
+use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfig};
@@ -10,6 +11,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 /// Maximum number of concurrent deletions.
@@ -148,6 +150,57 @@ impl Blobs {
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Stores a file of any size under the key that [`Self::put`] would return, and returns the
+    /// key. `sha256` is that of the content. The file is read from its current position.
+    ///
+    /// # Errors
+    /// Fails with `Blob` if the file cannot be read or the store fails. Nothing is stored then.
+    pub async fn put_file(
+        &self,
+        kind: &str,
+        extension: &str,
+        sha256: &[u8; 32],
+        file: &mut (impl AsyncRead + Unpin),
+    ) -> Result<String, StoreError> {
+        let sha256 = hex::encode(sha256);
+        let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
+        let mut writer = BufWriter::new(self.objects.clone(), self.location(&key)?);
+        let written = async {
+            tokio::io::copy(file, &mut writer).await?;
+            writer.shutdown().await
+        };
+        if let Err(error) = written.await {
+            // Without this, an incomplete upload would remain in a bucket.
+            let _ = writer.abort().await;
+            return Err(StoreError::Blob(error.to_string()));
+        }
+        Ok(key)
+    }
+
+    /// Writes a blob to a file. Returns its size in bytes, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Fails with `Blob` if the store fails or the file cannot be written.
+    pub async fn read_into(
+        &self,
+        key: &str,
+        file: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<Option<u64>, StoreError> {
+        let mut chunks = match self.objects.get(&self.location(key)?).await {
+            Ok(found) => found.into_stream(),
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let broken = |error: std::io::Error| StoreError::Blob(error.to_string());
+        let mut bytes = 0;
+        while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
+            file.write_all(&chunk).await.map_err(broken)?;
+            bytes += chunk.len() as u64;
+        }
+        file.flush().await.map_err(broken)?;
+        Ok(Some(bytes))
     }
 
     /// Deletes blobs. Missing blobs are ignored.

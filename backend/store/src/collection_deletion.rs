@@ -7,6 +7,7 @@
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
 use crate::erasure::delete_images;
+use crate::videos::delete_video_rows;
 use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -14,6 +15,8 @@ use uuid::Uuid;
 /// Number of images per call. A transaction can delete these images, with their faces and blobs,
 /// within seconds on any blob store.
 const IMAGES: i64 = 200;
+/// Number of videos per call. Each has at most 20,000 tracks, which are deleted with it.
+const VIDEOS: i64 = 10;
 /// Number of ledger rows per call.
 const ROWS: i64 = 5_000;
 
@@ -113,6 +116,17 @@ impl Store {
             let (rows, keys) = delete_images(conn, &images).await?;
             return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
         }
+        let videos: Vec<Uuid> =
+            sqlx::query_scalar("select id from videos where collection_id = $1 order by id limit $2")
+                .bind(collection)
+                .bind(VIDEOS)
+                .fetch_all(&mut *conn)
+                .await?;
+        if !videos.is_empty() {
+            let keys = delete_video_rows(conn, &videos).await?;
+            let rows = videos.len() as u64;
+            return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
+        }
         for part in PARTS {
             let rows =
                 sqlx::query(part).bind(collection).bind(ROWS).execute(&mut *conn).await?.rows_affected();
@@ -129,7 +143,8 @@ impl Store {
         let gone = sqlx::query(
             "delete from collections where id = $1
                and not exists (select 1 from images where collection_id = $1)
-               and not exists (select 1 from crawls where collection_id = $1)",
+               and not exists (select 1 from crawls where collection_id = $1)
+               and not exists (select 1 from videos where collection_id = $1)",
         )
         .bind(collection)
         .execute(conn)

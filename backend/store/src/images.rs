@@ -40,21 +40,21 @@ pub struct Image {
     pub collection_id: Uuid,
     /// The collection's name.
     pub collection: String,
-    /// SHA-256 of the file.
+    /// SHA-256 of the file; for the frame of a video, of the video's id and the time.
     pub sha256: Vec<u8>,
-    /// Perceptual hash (DCT).
-    pub phash: i64,
+    /// Perceptual hash (DCT); `None` for the frame of a video, like the other hashes.
+    pub phash: Option<i64>,
     /// Perceptual hash (gradients).
-    pub dhash: i64,
+    pub dhash: Option<i64>,
     /// Perceptual hash (mean).
-    pub ahash: i64,
+    pub ahash: Option<i64>,
     /// Width of the upright image in pixels.
     pub width: i32,
     /// Height of the upright image in pixels.
     pub height: i32,
-    /// File format, such as `jpeg`.
+    /// File format, such as `jpeg`; `video_frame` for the frame of a video.
     pub format: String,
-    /// Size of the file in bytes.
+    /// Size of the file in bytes; 0 for the frame of a video.
     pub bytes: i64,
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,

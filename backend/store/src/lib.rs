@@ -47,7 +47,9 @@ pub mod suppressions;
 mod text;
 pub mod tombstones;
 pub mod traces;
+pub mod tracks;
 pub mod transient;
+pub mod videos;
 pub mod webhook_secrets;
 
 pub use blobs::Blobs;

@@ -4,6 +4,7 @@
 //! process at a time runs the task.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
+use crate::videos::delete_video_rows;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct Expired {
     pub images: u64,
     /// Number of faces.
     pub faces: u64,
+    /// Number of videos whose last frame is gone.
+    pub videos: u64,
     /// Number of crawls that had ended.
     pub crawls: u64,
     /// Number of ledger rows of such crawls.
@@ -32,7 +35,7 @@ pub struct Expired {
 impl Expired {
     /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
-        self.images + self.crawls + self.rows == 0
+        self.images + self.videos + self.crawls + self.rows == 0
     }
 }
 
@@ -63,8 +66,9 @@ impl Store {
 
     /// Deletes some expired content. Call it until the result is empty.
     ///
-    /// First it deletes images that were stored and last seen before the retention period. Then it
-    /// deletes the records of crawls that ended before this period. Images with an enrolled face
+    /// First it deletes images that were stored and last seen before the retention period, among
+    /// them frames of videos. Then it deletes the records of videos and crawls that ended before
+    /// this period. Images with an enrolled face
     /// and crawls with a scheduled next run are kept.
     pub async fn expire_some(
         &self,
@@ -90,6 +94,22 @@ impl Store {
             let (deleted, keys) = delete_images(conn, &ids).await?;
             expired.images = deleted;
             expired.faces = images.iter().map(|(_, faces)| u64::from(faces.unsigned_abs())).sum();
+            expired.blobs = enqueue_blob_deletions(conn, keys).await?;
+            return Ok(expired);
+        }
+        let videos: Vec<Uuid> = sqlx::query_scalar(
+            "select v.id from videos v join collections c on c.id = v.collection_id
+             where c.id = $1 and c.deleting_at is null and v.finished_at < now() - make_interval(days => c.retention_days)
+               and not exists (select 1 from video_frames f where f.video_id = v.id)
+             order by v.id limit $2 for update of v skip locked",
+        )
+        .bind(collection)
+        .bind(IMAGES)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !videos.is_empty() {
+            expired.videos = videos.len() as u64;
+            let keys = delete_video_rows(conn, &videos).await?;
             expired.blobs = enqueue_blob_deletions(conn, keys).await?;
             return Ok(expired);
         }

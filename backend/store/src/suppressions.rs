@@ -40,6 +40,15 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
     },
+    /// One face of a video.
+    VideoFace {
+        /// SHA-256 of the video's file.
+        sha256: Vec<u8>,
+        /// Time of the frame in microseconds.
+        at_us: i64,
+        /// The face: x, y, width, height as fractions of the frame.
+        region: [f32; 4],
+    },
     /// Images found at a URL, which may be that of the image or of the page.
     Url(String),
     /// A person.
@@ -164,6 +173,27 @@ impl Store {
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
         Ok(near::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
+    }
+
+    /// Returns the suppressed faces of a video: times in microseconds, and x, y, width, height as
+    /// fractions of the frame.
+    pub async fn suppressed_video_faces(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<Vec<(i64, [f32; 4])>, StoreError> {
+        let rows: Vec<(i64, Vec<f32>)> = sqlx::query_as(
+            "select at_us, region from suppressions
+             where collection_id = $1 and sha256 = $2 and at_us is not null order by at_us",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_all(conn)
+        .await?;
+        let numbers =
+            |region: Vec<f32>| std::array::from_fn(|at| region.get(at).copied().unwrap_or_default());
+        Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
     }
 
     /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`

@@ -22,5 +22,5 @@ mod tracker;
 
 pub use config::Config;
 pub use split::split;
-pub use track::{Observation, Shot, TimedBox, Track};
+pub use track::{Observation, Shot, TimedBox, Track, box_at};
 pub use tracker::Tracker;

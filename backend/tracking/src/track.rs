@@ -69,14 +69,20 @@ impl<P> Track<P> {
     /// Returns where the face was at `at_us`, by linear interpolation between the two nearest
     /// boxes; `None` before the start and after the end.
     pub fn box_at(&self, at_us: i64) -> Option<Rect> {
-        let next = self.boxes.partition_point(|known| known.at_us < at_us);
-        let after = self.boxes.get(next)?;
-        if after.at_us == at_us {
-            return Some(after.bbox);
-        }
-        let before = self.boxes.get(next.checked_sub(1)?)?;
-        Some(interpolate(before, after, at_us))
+        box_at(&self.boxes, at_us)
     }
+}
+
+/// Returns where the face of these boxes, which are ordered by time, was at `at_us`; see
+/// [`Track::box_at`].
+pub fn box_at(boxes: &[TimedBox], at_us: i64) -> Option<Rect> {
+    let next = boxes.partition_point(|known| known.at_us < at_us);
+    let after = boxes.get(next)?;
+    if after.at_us == at_us {
+        return Some(after.bbox);
+    }
+    let before = boxes.get(next.checked_sub(1)?)?;
+    Some(interpolate(before, after, at_us))
 }
 
 /// One observation of a track that was selected for its quality.

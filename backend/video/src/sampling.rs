@@ -25,6 +25,34 @@ pub const MAX_FPS: f64 = 30.0;
 /// Default of the longest time without a look, in microseconds.
 pub const MAX_GAP_US: i64 = 2_000_000;
 
+/// The text is no sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it must be auto, keyframes, or fps=N with N from {MIN_FPS} to {MAX_FPS}, such as fps=5")]
+pub struct UnknownSampling;
+
+impl std::str::FromStr for Sampling {
+    type Err = UnknownSampling;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSampling> {
+        let fps = |text: &str| text.parse().ok().filter(|fps| (MIN_FPS..=MAX_FPS).contains(fps));
+        match text {
+            "auto" => Ok(Self::Auto),
+            "keyframes" => Ok(Self::Keyframes),
+            other => other.strip_prefix("fps=").and_then(fps).map(Self::Fps).ok_or(UnknownSampling),
+        }
+    }
+}
+
+impl std::fmt::Display for Sampling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Keyframes => f.write_str("keyframes"),
+            Self::Fps(fps) => write!(f, "fps={fps}"),
+        }
+    }
+}
+
 /// What the decoder returns in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {

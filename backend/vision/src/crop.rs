@@ -11,6 +11,50 @@ pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     crop_region(frame, expanded_region(frame, bbox, margin))
 }
 
+/// Returns the crop of [`face_crop`] with the boxes `hidden` of other faces covered with grey.
+/// `hidden_margin`, a fraction of the larger side of a hidden box, is also covered, except inside
+/// the face's own box.
+pub fn face_crop_alone(
+    frame: &Frame,
+    bbox: &Rect,
+    margin: f32,
+    hidden: &[Rect],
+    hidden_margin: f32,
+) -> Frame {
+    let region = expanded_region(frame, bbox, margin);
+    let mut crop = crop_region(frame, region);
+    // Pixels are compared by their centres, with one pixel of tolerance for hidden boxes.
+    let contains = |rect: &Rect, border: f32, x: f32, y: f32| {
+        (rect.x - border..=rect.x + rect.width + border).contains(&x)
+            && (rect.y - border..=rect.y + rect.height + border).contains(&y)
+    };
+    let border = |rect: &Rect| 1.0 + hidden_margin.max(0.0) * rect.width.max(rect.height);
+    let (left, top) = (region.x as f32, region.y as f32);
+    let (right, bottom) = (left + region.width as f32, top + region.height as f32);
+    let near: Vec<&Rect> = hidden
+        .iter()
+        .filter(|rect| {
+            let border = border(rect);
+            rect.x - border < right
+                && rect.x + rect.width + border > left
+                && rect.y - border < bottom
+                && rect.y + rect.height + border > top
+        })
+        .collect();
+    if near.is_empty() {
+        return crop;
+    }
+    let width = region.width as usize;
+    for (at, pixel) in crop.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let (x, y) = (left + (at % width) as f32 + 0.5, top + (at / width) as f32 + 0.5);
+        let own = contains(bbox, 0.0, x, y);
+        if near.iter().any(|rect| contains(rect, if own { 1.0 } else { border(rect) }, x, y)) {
+            *pixel = [127; 3];
+        }
+    }
+    crop
+}
+
 /// Covers the area that [`face_crop`] would return with grey.
 pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     let Region { x, y, width, height } = expanded_region(frame, bbox, margin);
@@ -112,6 +156,27 @@ fn rotate_quarter_turn(frame: &Frame, place: impl Fn(usize, usize, usize) -> (us
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_faces_in_a_crop_are_covered() {
+        let frame = Frame::filled(100, 60, [200, 10, 10]);
+        let rect = |x, width| Rect { x, y: 20.0, width, height: 20.0 };
+        let (own, near, far) = (rect(40.0, 20.0), rect(64.0, 20.0), rect(0.0, 8.0));
+        let plain = face_crop(&frame, &own, 0.5);
+        let crop = face_crop_alone(&frame, &own, 0.5, &[near, far], 0.0);
+        assert_eq!((crop.width(), crop.height()), (plain.width(), plain.height()));
+        // The crop begins at x = 30, y = 10.
+        assert_eq!(crop.pixel(36, 20), [127; 3], "the face on the right");
+        assert_eq!(crop.pixel(20, 20), [200, 10, 10], "its own face");
+        assert_eq!(crop.pixel(36, 2), [200, 10, 10], "above the face on the right");
+        // The margin of the other face covers what is beside, but not the own box.
+        let crop = face_crop_alone(&frame, &own, 0.5, &[near], 0.4);
+        assert_eq!(crop.pixel(36, 6), [127; 3]);
+        assert_eq!(crop.pixel(29, 20), [200, 10, 10]);
+        // Overlapping boxes.
+        let crop = face_crop_alone(&frame, &own, 0.5, &[rect(50.0, 20.0)], 0.0);
+        assert_eq!((crop.pixel(25, 20), crop.pixel(12, 20)), ([127; 3], [200, 10, 10]));
+    }
 
     fn numbered(width: u32, height: u32) -> Frame {
         Frame::new(width, height, (0..width * height).flat_map(|i| [i as u8, (i >> 8) as u8, 0]).collect())

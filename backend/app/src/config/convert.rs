@@ -144,6 +144,7 @@ impl Settings {
             write_stall: Duration::from_secs(self.service.write_stall_seconds),
             max_analyses: self.service.max_pending_images,
             request_timeout: Duration::from_secs(self.service.request_timeout_seconds),
+            max_video_bytes: self.video.max_mb << 20,
             match_threshold: self.service.match_threshold,
             allow_origins: self.service.allow_origins.clone(),
             drain: self.drain(),
@@ -151,6 +152,11 @@ impl Settings {
             max_connections: self.service.max_connections,
             ..server::Config::default()
         }
+    }
+
+    /// Returns the folder for copies of videos.
+    pub fn video_spool(&self) -> PathBuf {
+        self.video.spool.clone().unwrap_or_else(std::env::temp_dir)
     }
 
     /// Returns the configuration of the store for the database at `url`.

@@ -281,6 +281,11 @@ settings! {
             threads: Option<u32> = VIDEO_THREADS, "", optional(number(1..=64));
             /// `MAX_VIDEO_MINUTES`: Maximum duration of a video, in minutes.
             max_minutes: u64 = MAX_VIDEO_MINUTES, "360", number(1..=1440);
+            /// `MAX_VIDEO_MB`: Maximum size of an uploaded video, in MiB.
+            max_mb: u64 = MAX_VIDEO_MB, "512", number(1..=8192);
+            /// `VIDEO_SPOOL`: Existing folder for copies of videos that are uploaded or read. They
+            /// have no name and end with the process. Unset: the folder for temporary files.
+            spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }
         /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {

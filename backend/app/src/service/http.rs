@@ -66,6 +66,8 @@ pub async fn serve(
         blobs: foundation.blobs.clone(),
         queue: foundation.queue.clone(),
         crawls: foundation.crawls.clone(),
+        videos: foundation.videos.clone(),
+        video_spool: foundation.video_tools.as_ref().map(|tools| tools.spool.clone()),
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };

@@ -18,9 +18,11 @@ pub use shutdown::{exit_process, listen_for_signals};
 pub use worker::start_runner;
 
 use crate::config::Settings;
+use crate::decoder::open_decoder;
 use anyhow::Context;
 use crawler::Fetcher;
-use pipeline::{Analyzer, Crawls, Ingest};
+use pipeline::worker::VideoTools;
+use pipeline::{Analyzer, Crawls, Ingest, Videos};
 use queue::Queue;
 use store::schema::OlderPrograms;
 use store::{Blobs, Store};
@@ -39,6 +41,10 @@ pub struct Foundation {
     pub ingest: Ingest,
     /// Creates and controls crawls.
     pub crawls: Crawls,
+    /// Adds and controls videos.
+    pub videos: Videos,
+    /// Decodes videos; `None` if this process cannot.
+    pub video_tools: Option<VideoTools>,
     /// Sends guarded requests.
     pub fetcher: Fetcher,
 }
@@ -67,14 +73,27 @@ impl Foundation {
             .await
             .context("cannot register the embedding model")?;
         let ingest = suppression::with_secret(ingest, &store, settings).await?;
-        let crawls = Crawls::new(store, queue.clone()).with_config(settings.crawls());
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
+        let videos = Videos::new(store, queue.clone(), blobs.clone());
+        let video_tools = if sharing == Sharing::Exclusive { video_tools(settings) } else { None };
         let fetcher = Fetcher::new(&settings.crawler());
-        Ok(Self { database, blobs, queue, analyzer, ingest, crawls, fetcher })
+        Ok(Self { database, blobs, queue, analyzer, ingest, crawls, videos, video_tools, fetcher })
     }
 
     /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.database.store
+    }
+}
+
+/// Opens the decoder of videos. A service without one works, but reads no videos.
+fn video_tools(settings: &Settings) -> Option<VideoTools> {
+    match tokio::task::block_in_place(|| open_decoder(settings)) {
+        Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),
+        Err(reason) => {
+            tracing::info!(%reason, "videos are off");
+            None
+        }
     }
 }
 

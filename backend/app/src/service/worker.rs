@@ -4,7 +4,7 @@ use super::memory::{self, ImageSlots};
 use crate::config::Settings;
 use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
-use pipeline::{Crawls, Maintenance};
+use pipeline::{Crawls, Maintenance, Videos};
 use queue::{Runner, RunnerConfig};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,6 +24,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         foundation.crawls.clone(),
         foundation.ingest.clone(),
         foundation.fetcher.clone(),
+        foundation.video_tools.clone(),
     );
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {
@@ -31,13 +32,15 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
             (JobKind::ScanPage.into(), pages),
             (JobKind::ScanImage.into(), images),
             (JobKind::DeliverWebhook.into(), DELIVERY_PLACES),
+            // One video uses all cores.
+            (JobKind::ScanVideo.into(), 1),
         ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         worker: format!("{}-{}", host_name(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
-    tokio::spawn(reconcile(foundation.crawls.clone(), shutdown.clone()));
+    tokio::spawn(reconcile(foundation.crawls.clone(), foundation.videos.clone(), shutdown.clone()));
     let maintenance = Maintenance::new(foundation.store().clone(), foundation.blobs.clone());
     tokio::spawn(run_maintenance(maintenance, shutdown.clone()));
     let runner = Runner::start(foundation.queue.clone(), handlers, config, shutdown.clone());
@@ -50,8 +53,8 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     runner
 }
 
-/// Ends crawls that wait for jobs that will never run, or that have no row left.
-async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
+/// Ends crawls and videos that wait for jobs that will never run, and crawls that have no row left.
+async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
     loop {
         tokio::select! {
@@ -60,6 +63,9 @@ async fn reconcile(crawls: Crawls, shutdown: CancellationToken) {
         }
         if let Err(error) = crawls.reconcile().await {
             tracing::warn!(%error, "failed to reconcile crawls");
+        }
+        if let Err(error) = videos.reconcile().await {
+            tracing::warn!(%error, "failed to reconcile videos");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! they do not exist if the transaction is rolled back.
 
 use crate::domain::jobs::{NextRun, WebhookMessage};
-use crate::domain::{CrawlOptions, NotificationError};
+use crate::domain::{ChangeError, CrawlOptions};
 use domain::CrawlState;
 use queue::Queue;
 use store::crawls::{Crawl, CrawlProgress};
@@ -18,7 +18,7 @@ pub(crate) async fn ended(
     queue: &Queue,
     tx: &mut Tx,
     crawl: &Crawl,
-) -> Result<(), NotificationError> {
+) -> Result<(), ChangeError> {
     metrics::counter!("facecrawl_crawls_total", "event" => crawl.state.as_str()).increment(1);
     // A scan of local files has different options, without webhook and interval.
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };

@@ -28,22 +28,24 @@ impl CrawlError {
     }
 }
 
-/// Why a transaction that settles a ledger row or ends a crawl failed.
+/// Why a transaction that changes rows and their jobs together failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotificationError {
+pub enum ChangeError {
+    /// The store failed or rejected the change.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The queue failed or rejected the change.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-impl From<NotificationError> for CrawlError {
-    fn from(error: NotificationError) -> Self {
+impl From<ChangeError> for CrawlError {
+    fn from(error: ChangeError) -> Self {
         match error {
-            NotificationError::Store(error) => error.into(),
-            NotificationError::Queue(error) => error.into(),
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
         }
     }
 }
 
-transient!(CrawlError, NotificationError);
+transient!(CrawlError, ChangeError);

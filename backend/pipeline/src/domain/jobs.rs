@@ -147,6 +147,24 @@ impl ClusterJob {
     }
 }
 
+/// A video to read.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct VideoJob {
+    pub(crate) video_id: Uuid,
+}
+
+impl VideoJob {
+    /// Creates the job for a video of `collection`.
+    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+        NewJob {
+            unique_key: Some(self.video_id.to_string()),
+            group_id: Some(self.video_id),
+            tenant: collection,
+            ..new_job(JobKind::ScanVideo, self)
+        }
+    }
+}
+
 /// Creates a job with the limits of its kind.
 fn new_job(kind: JobKind, payload: &impl Serialize) -> NewJob {
     let payload = serde_json::to_value(payload).expect("payloads are plain data");

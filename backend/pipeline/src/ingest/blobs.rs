@@ -2,11 +2,11 @@
 //! every face. The rows that refer to them are written in the module `record`.
 
 use super::{Ingest, IngestError};
-use crate::{Analysis, AnalyzedFace, Thumbnails};
+use crate::{Analysis, AnalyzedFace, ShotPictures, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use store::{StoreError, Tx};
-use vision::{crop, encode};
+use vision::{Frame, crop, encode};
 
 /// Longer side of a thumbnail in pixels.
 const THUMBNAIL_SIDE: u32 = 320;
@@ -40,6 +40,16 @@ struct Encoded {
     kind: &'static str,
     extension: &'static str,
     bytes: Bytes,
+}
+
+impl Encoded {
+    fn crop(crop: &Frame) -> Self {
+        Self { kind: "crops", extension: "jpg", bytes: encode::jpeg(crop, CROP_QUALITY).into() }
+    }
+
+    fn chip(chip: &Frame) -> Self {
+        Self { kind: "chips", extension: "png", bytes: encode::png(chip).into() }
+    }
 }
 
 impl Ingest {
@@ -77,25 +87,41 @@ impl Ingest {
                     if rotation != 0 {
                         face = crop::rotate(&face, rotation);
                     }
-                    let face = encode::jpeg(&face, CROP_QUALITY);
-                    all.push(Encoded { kind: "crops", extension: "jpg", bytes: face.into() });
-                    all.push(Encoded { kind: "chips", extension: "png", bytes: encode::png(&chip).into() });
+                    all.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
                 }
                 all
             })
             .await?
             .output;
+        let written = self.write_encoded(encoded).await?;
+        let mut keys = written.iter().map(|(key, _)| key.clone());
+        let thumbnail = if wants_thumbnail { keys.next() } else { None };
+        let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
+        let faces = analysis.faces.iter().map(next).collect();
+        Ok(StoredBlobs { thumbnail, faces, written })
+    }
+
+    /// Encodes and writes crop and chip of best shots of videos. Returns the keys in
+    /// [`StoredBlobs::faces`].
+    pub(super) async fn write_shots(&self, shots: Vec<ShotPictures>) -> Result<StoredBlobs, IngestError> {
+        let encoding = self.inner.analyzer.cpu().run(move || {
+            shots.iter().flat_map(|shot| [Encoded::crop(&shot.crop), Encoded::chip(&shot.chip)]).collect()
+        });
+        let encoded: Vec<Encoded> = encoding.await?.output;
+        let written = self.write_encoded(encoded).await?;
+        let pairs = written.as_chunks::<2>().0.iter();
+        let faces = pairs.map(|[(crop, _), (chip, _)]| Some((crop.clone(), chip.clone()))).collect();
+        Ok(StoredBlobs { thumbnail: None, faces, written })
+    }
+
+    /// Writes the blobs, and returns them with their keys in the same order.
+    async fn write_encoded(&self, encoded: Vec<Encoded>) -> Result<Vec<(String, Encoded)>, IngestError> {
         let keys = futures::stream::iter(encoded.clone())
             .map(|blob| self.inner.blobs.put(blob.kind, blob.extension, blob.bytes))
             .buffered(WRITES_IN_FLIGHT)
             .try_collect::<Vec<String>>()
             .await?;
-        let written = keys.iter().cloned().zip(encoded).collect();
-        let mut keys = keys.into_iter();
-        let thumbnail = if wants_thumbnail { keys.next() } else { None };
-        let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
-        let faces = analysis.faces.iter().map(next).collect();
-        Ok(StoredBlobs { thumbnail, faces, written })
+        Ok(keys.into_iter().zip(encoded).collect())
     }
 
     /// Protects the blobs from deletion, in the transaction that writes their rows. Rewrites blobs

@@ -23,12 +23,15 @@ pub(super) enum Relation {
 
 /// Returns the candidates that are near-duplicates.
 pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
-    let hashes_of = |image: &Image| PerceptualHashes {
-        p: image.phash.cast_unsigned(),
-        d: image.dhash.cast_unsigned(),
-        a: image.ahash.cast_unsigned(),
+    let hashes_of = |image: &Image| {
+        Some(PerceptualHashes {
+            p: image.phash?.cast_unsigned(),
+            d: image.dhash?.cast_unsigned(),
+            a: image.ahash?.cast_unsigned(),
+        })
     };
-    candidates.iter().filter(|image| hashes.is_near(&hashes_of(image))).collect()
+    let is_near = |image: &&Image| hashes_of(image).is_some_and(|stored| hashes.is_near(&stored));
+    candidates.iter().filter(is_near).collect()
 }
 
 /// Returns the relation to the images in `near`. `enrolled` lists those images in `near` that
@@ -65,9 +68,9 @@ mod tests {
             collection_id: Uuid::nil(),
             collection: String::new(),
             sha256: Vec::new(),
-            phash: 0,
-            dhash: 0,
-            ahash: 0,
+            phash: Some(0),
+            dhash: Some(0),
+            ahash: Some(0),
             width,
             height,
             format: String::new(),

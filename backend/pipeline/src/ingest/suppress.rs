@@ -5,9 +5,10 @@
 
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::Analysis;
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use crate::domain::forget_jobs;
 use domain::{ImageState, Reason};
+use inference::Embedding;
 use queue::{Claim, Queue};
 use std::sync::Arc;
 use store::pages::ImageUrlResult;
@@ -108,7 +109,8 @@ impl Ingest {
             suppressed.whole = Some(Reason::SuppressedImage);
             return Ok(suppressed);
         }
-        let known = self.suppressed_people(tx, collection, analysis).await?;
+        let embeddings: Vec<_> = analysis.faces.iter().map(|face| face.embedding.as_ref()).collect();
+        let known = self.suppressed_people(tx, collection, &embeddings).await?;
         let mut person = false;
         for (at, face) in analysis.faces.iter().enumerate() {
             if known[at]
@@ -210,21 +212,20 @@ impl Ingest {
         Ok(pictures)
     }
 
-    async fn suppressed_people(
+    /// Returns, for each face, whether it shows a suppressed person.
+    pub(super) async fn suppressed_people(
         &self,
         tx: &mut Tx,
         collection: Uuid,
-        analysis: &Analysis,
+        faces: &[Option<&Embedding>],
     ) -> Result<Vec<bool>, StoreError> {
-        let mut known = vec![false; analysis.faces.len()];
+        let mut known = vec![false; faces.len()];
         let Some(sketcher) = &self.inner.sketcher else { return Ok(known) };
-        let (indices, sketches): (Vec<usize>, Vec<Sketch>) = analysis
-            .faces
+        let (indices, sketches): (Vec<usize>, Vec<Sketch>) = faces
             .iter()
             .enumerate()
-            .filter_map(|(at, face)| {
-                let embedding = face.embedding.as_ref()?;
-                Some((at, sketcher.sketch(self.inner.model_id, embedding.as_slice())))
+            .filter_map(|(at, embedding)| {
+                Some((at, sketcher.sketch(self.inner.model_id, embedding.as_ref()?.as_slice())))
             })
             .unzip();
         let max_bits = super::max_differing_bits(self.inner.analyzer.engine().embedder());
@@ -244,7 +245,7 @@ pub(crate) async fn forget(
     queue: &Queue,
     tx: &mut Tx,
     (row, claim): (Uuid, Option<Claim>),
-) -> Result<(), NotificationError> {
+) -> Result<(), ChangeError> {
     let jobs = store.erase_suppressed_image(tx.conn(), row).await?;
     forget_jobs(queue, tx, &jobs).await?;
     if let Some(claim) = claim {

@@ -1,5 +1,6 @@
 //! Reads frames on a thread of their own, because the decoder blocks and ends with its thread.
 
+use super::parts::PartClock;
 use futures::Stream;
 use std::fs::File;
 use std::io;
@@ -25,6 +26,8 @@ pub(super) struct ReadFrame {
     pub(super) frame: Frame,
     /// Whether the frame begins a new shot.
     pub(super) cut: bool,
+    /// Whether the frame begins a new part.
+    pub(super) part: bool,
 }
 
 type Read = Result<ReadFrame, VideoError>;
@@ -96,7 +99,7 @@ struct ReadTask {
 
 impl ReadTask {
     fn run(self, segments: &[Segment], sender: &async_mpsc::Sender<Read>) -> Result<(), VideoError> {
-        let mut cuts = CutDetector::default();
+        let (mut cuts, mut parts) = (CutDetector::default(), PartClock::default());
         let mut any = false;
         for segment in segments {
             let mut frames = self.decoder.frames(&self.file, &self.index, segment)?;
@@ -115,7 +118,13 @@ impl ReadTask {
                 let Some(next) = next else { break };
                 any = true;
                 let cut = cuts.is_cut(next.at_us, &next.frame);
-                let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut };
+                let part = parts.begins(next.at_us, cut);
+                if part {
+                    // An analysis that is resumed here does not know the frames before.
+                    cuts = CutDetector::default();
+                    cuts.is_cut(next.at_us, &next.frame);
+                }
+                let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut, part };
                 if sender.blocking_send(Ok(read)).is_err() {
                     return Ok(());
                 }

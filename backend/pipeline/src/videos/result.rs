@@ -1,17 +1,32 @@
 //! The results of an analysis of a video. Times are microseconds from its first frame.
 
+use super::pictures::Cut;
 use crate::analyze::AnalyzedFace;
+use std::sync::Arc;
 use std::time::Duration;
 use tracking::TimedBox;
+use tracking::people::Appearance;
 use video::{Damage, Index};
+use vision::Frame;
 
 /// The faces of one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameFaces<'a> {
     /// Time of the frame.
     pub at_us: i64,
+    /// Width and height of the frame as a player shows it, in pixels.
+    pub size: (u32, u32),
     /// The faces, best score first. Those with a low score can only continue a track.
-    pub faces: &'a [AnalyzedFace],
+    pub faces: &'a [FrameFace],
+}
+
+/// A face of one frame.
+#[derive(Debug)]
+pub struct FrameFace {
+    /// The face, in pixels of the frame as a player shows it.
+    pub face: AnalyzedFace,
+    /// What may be stored of it.
+    pub(super) cut: Option<Cut>,
 }
 
 /// The analysis of one video.
@@ -54,6 +69,18 @@ pub struct VideoTrack {
     pub faces: Vec<TrackFace>,
 }
 
+impl VideoTrack {
+    /// Returns what decides which person the track shows.
+    pub(super) fn appearance(&self) -> Appearance {
+        let embeddings = self.faces.iter().filter_map(|shot| shot.face.embedding.as_ref());
+        Appearance {
+            started_us: self.started_us,
+            ended_us: self.ended_us,
+            embeddings: embeddings.map(|embedding| Arc::from(embedding.as_slice())).collect(),
+        }
+    }
+}
+
 /// A best shot of a track.
 #[derive(Clone, Debug)]
 pub struct TrackFace {
@@ -62,4 +89,31 @@ pub struct TrackFace {
     /// The face, in pixels of the frame as a player shows it. It has a quality report, and an
     /// embedding if it meets the quality profile.
     pub face: AnalyzedFace,
+    /// What is stored of the face, if it was requested.
+    pub pictures: Option<ShotPictures>,
+}
+
+/// The pictures of a best shot. Other faces in them are covered, so that the erasure of one person
+/// does not concern the pictures of another.
+#[derive(Clone, Debug)]
+pub struct ShotPictures {
+    /// The aligned face, 112x112 pixels.
+    pub chip: Arc<Frame>,
+    /// The face with a margin. The longer side has at most 256 pixels.
+    pub crop: Arc<Frame>,
+}
+
+/// How an analysis in parts ended.
+#[derive(Clone, Debug)]
+pub struct VideoEnd {
+    /// What the file reports about itself.
+    pub index: Index,
+    /// Number of frames that were analysed, those before a resumption included.
+    pub frames: u64,
+    /// Why the video ended early or lacks frames.
+    pub damage: Option<Damage>,
+    /// Time until the keyframes were known.
+    pub indexing: Duration,
+    /// Time of the whole analysis.
+    pub total: Duration,
 }

@@ -1,11 +1,12 @@
-//! Joins the faces of frames into tracks, embeds their best shots, and numbers the people.
+//! Joins the faces of frames into tracks, and embeds their best shots.
 
-use super::result::{TrackFace, VideoTrack};
+use super::pictures::Cut;
+use super::result::{FrameFace, TrackFace, VideoTrack};
 use super::{VideoAnalyzeError, VideoOptions, low_score};
 use crate::analyze::{AnalyzedFace, Analyzer};
 use inference::{Embedding, Priority};
 use std::sync::Arc;
-use tracking::people::{Appearance, MAX_TRACKS, number_people};
+use tracking::people::MAX_TRACKS;
 use tracking::{Config, Observation, Shot, Track, Tracker, split};
 use vision::{Detection, Frame, QualityReport};
 
@@ -15,19 +16,22 @@ struct Kept {
     detection: Detection,
     /// `None` for a face that never becomes a best shot.
     quality: Option<QualityReport>,
-    /// The crop, until its embedding is computed.
+    /// The aligned face, if it is needed for the embedding or to be stored.
     chip: Option<Arc<Frame>>,
+    /// What was cut from the frame, if it is to be stored.
+    cut: Option<Cut>,
 }
 
-/// Collects the tracks of one video.
+/// Collects the tracks of one video, part by part.
 pub(super) struct TrackCollector<'a> {
     analyzer: &'a Analyzer,
     priority: Priority,
     tracker: Tracker<Kept>,
     high_score: f32,
     match_threshold: f32,
-    person_threshold: f32,
     ended: Vec<Track<Kept>>,
+    /// Highest number of a track of earlier parts.
+    numbers: u32,
 }
 
 impl<'a> TrackCollector<'a> {
@@ -36,9 +40,9 @@ impl<'a> TrackCollector<'a> {
         options: &VideoOptions,
         high_score: f32,
         priority: Priority,
+        numbers: u32,
     ) -> Self {
-        let model = analyzer.engine().embedder();
-        let match_threshold = options.match_threshold.unwrap_or(model.match_threshold);
+        let match_threshold = options.match_threshold.unwrap_or(analyzer.engine().embedder().match_threshold);
         let config =
             Config { high_score, low_score: low_score(high_score), ..Config::for_threshold(match_threshold) };
         Self {
@@ -47,10 +51,8 @@ impl<'a> TrackCollector<'a> {
             tracker: Tracker::new(config),
             high_score,
             match_threshold,
-            // Groups of tracks need a higher threshold: one wrong link joins all tracks of two
-            // people.
-            person_threshold: crate::cluster::default_threshold(match_threshold, model.cluster_margin),
             ended: Vec::new(),
+            numbers,
         }
     }
 
@@ -58,7 +60,7 @@ impl<'a> TrackCollector<'a> {
     pub(super) async fn add(
         &mut self,
         at_us: i64,
-        faces: Vec<AnalyzedFace>,
+        faces: Vec<FrameFace>,
         cut: bool,
     ) -> Result<(), VideoAnalyzeError> {
         let mut ended = if cut { self.tracker.cut() } else { Vec::new() };
@@ -68,21 +70,17 @@ impl<'a> TrackCollector<'a> {
         self.end(ended).await
     }
 
-    /// Ends all tracks. Returns them in order of their start, and the number of people.
-    pub(super) async fn finish(mut self) -> Result<(Vec<VideoTrack>, u32), VideoAnalyzeError> {
+    /// Ends all tracks. Returns them in order of their start, without the numbers of the people.
+    pub(super) async fn end_part(&mut self) -> Result<Vec<VideoTrack>, VideoAnalyzeError> {
         let ended = self.tracker.cut();
         self.end(ended).await?;
-        let mut tracks = self.ended;
+        let mut tracks = std::mem::take(&mut self.ended);
         tracks.sort_by_key(|track| (track.started_us, track.id));
-        let appearances: Vec<Appearance> = tracks.iter().map(Appearance::from).collect();
-        let threshold = self.person_threshold;
-        // This can take seconds, so it runs on the thread pool.
-        let numbered = self.analyzer.cpu().run(move || number_people(&appearances, threshold)).await?;
-        let people = numbered.output.map_err(|_| VideoAnalyzeError::TooManyTracks)?;
-        let count = people.iter().flatten().max().map_or(0, |last| last + 1);
-        let numbered = tracks.into_iter().zip(people).zip(1..);
-        let result = numbered.map(|((track, person), number)| video_track(track, person, number));
-        Ok((result.collect(), count))
+        let first = self.numbers + 1;
+        self.numbers += u32::try_from(tracks.len()).map_err(|_| VideoAnalyzeError::TooManyTracks)?;
+        // Covering other faces takes time, so it runs on the thread pool.
+        let work = move || (first..).zip(tracks).map(|(number, track)| video_track(track, number)).collect();
+        Ok(self.analyzer.cpu().run(work).await?.output)
     }
 
     /// Embeds the best shots of tracks that ended, and splits those that contain two people.
@@ -90,19 +88,18 @@ impl<'a> TrackCollector<'a> {
         for mut track in ended {
             self.embed(&mut track.best).await?;
             self.ended.extend(split(track, self.match_threshold, || u64::MAX));
-            if self.ended.len() > MAX_TRACKS {
+            if self.numbers as usize + self.ended.len() > MAX_TRACKS {
                 return Err(VideoAnalyzeError::TooManyTracks);
             }
         }
         Ok(())
     }
 
-    /// Embeds the shots that meet the quality profile and have no embedding yet, and drops their
-    /// crops.
+    /// Embeds the shots that meet the quality profile and have no embedding yet.
     async fn embed(&self, shots: &mut [Shot<Kept>]) -> Result<(), VideoAnalyzeError> {
         let mut wanted = Vec::new();
         for shot in shots {
-            let chip = shot.payload.chip.take();
+            let chip = shot.payload.chip.clone();
             let passed = shot.payload.quality.as_ref().is_some_and(|quality| quality.passed);
             if let (true, None, Some(chip)) = (passed, &shot.embedding, chip) {
                 wanted.push((shot, chip));
@@ -117,7 +114,7 @@ impl<'a> TrackCollector<'a> {
     }
 }
 
-fn observation(face: AnalyzedFace, high_score: f32) -> Observation<Kept> {
+fn observation(FrameFace { face, cut }: FrameFace, high_score: f32) -> Observation<Kept> {
     let score = face.detection.det_score;
     let usable = face.quality.filter(|_| score >= high_score);
     Observation {
@@ -128,24 +125,29 @@ fn observation(face: AnalyzedFace, high_score: f32) -> Observation<Kept> {
         payload: Kept {
             detection: face.detection,
             chip: face.chip.filter(|_| usable.is_some()),
+            cut: cut.filter(|_| usable.is_some()),
             quality: usable,
         },
     }
 }
 
-fn video_track(track: Track<Kept>, person: Option<u32>, number: u32) -> VideoTrack {
-    let faces = track.best.into_iter().map(|shot| TrackFace {
-        at_us: shot.at_us,
-        face: AnalyzedFace {
-            detection: shot.payload.detection,
-            quality: shot.payload.quality,
-            embedding: shot.embedding.and_then(|embedding| Embedding::from_raw(embedding.to_vec())),
-            chip: None,
-        },
+fn video_track(track: Track<Kept>, number: u32) -> VideoTrack {
+    let faces = track.best.into_iter().map(|shot| {
+        let Kept { detection, quality, chip, cut } = shot.payload;
+        TrackFace {
+            at_us: shot.at_us,
+            pictures: chip.zip(cut).map(|(chip, cut)| cut.into_pictures(&chip, &detection)),
+            face: AnalyzedFace {
+                detection,
+                quality,
+                embedding: shot.embedding.and_then(|embedding| Embedding::from_raw(embedding.to_vec())),
+                chip: None,
+            },
+        }
     });
     VideoTrack {
         number,
-        person: person.map(|person| person + 1),
+        person: None,
         started_us: track.started_us,
         ended_us: track.ended_us,
         samples: track.samples,

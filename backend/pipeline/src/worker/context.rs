@@ -6,7 +6,7 @@ use super::job_error::JobError;
 use super::robots::RobotsCache;
 use super::sitemap_permits::SitemapPermits;
 use crate::completion;
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use crate::domain::{Row, RowEnd};
 use crate::ingest::outcome::count_outcome;
 use crate::{CrawlOptions, Crawls, Ingest, crawl, profile_of};
@@ -158,7 +158,7 @@ impl Context {
         spent: bool,
     ) -> Result<Outcome, QueueError> {
         let RowEnd { reason, detail, .. } = end;
-        let ended: Result<(), NotificationError> = retried("settle_row", || async {
+        let ended: Result<(), ChangeError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
             if spent {
                 self.queue.fail(tx.conn(), job.claim, &format!("{reason}: {detail}"), true, None).await?;
@@ -175,8 +175,8 @@ impl Context {
                 count_outcome(row.name(), end.state.as_str(), Some(end.reason));
                 Ok(Outcome::Settled)
             }
-            Err(NotificationError::Queue(error)) => Err(error),
-            Err(NotificationError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
+            Err(ChangeError::Queue(error)) => Err(error),
+            Err(ChangeError::Store(error)) => Ok(Outcome::Retry(error.to_string(), None)),
         }
     }
 

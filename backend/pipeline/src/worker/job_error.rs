@@ -2,7 +2,7 @@
 //! `context` applies them.
 
 use crate::AnalyzeError;
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use crate::ingest::IngestError;
 use crawler::FetchError;
 use domain::{Reason, Unprocessed};
@@ -84,11 +84,11 @@ impl From<QueueError> for JobError {
     }
 }
 
-impl From<NotificationError> for JobError {
-    fn from(error: NotificationError) -> Self {
+impl From<ChangeError> for JobError {
+    fn from(error: ChangeError) -> Self {
         match error {
-            NotificationError::Store(error) => error.into(),
-            NotificationError::Queue(error) => error.into(),
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
         }
     }
 }

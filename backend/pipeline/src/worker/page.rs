@@ -7,7 +7,7 @@ use super::job_error::JobError;
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use super::{http_cache, yields};
 use crate::completion;
-use crate::domain::NotificationError;
+use crate::domain::ChangeError;
 use crate::domain::Row;
 use crate::domain::forget_jobs;
 use crate::domain::jobs::{self, ImageJob, PageJob};
@@ -264,7 +264,7 @@ async fn store_once(
     outcome: &PageOutcome,
     claim: Claim,
     reader: &str,
-) -> Result<(usize, usize, PageResult), NotificationError> {
+) -> Result<(usize, usize, PageResult), ChangeError> {
     let Context { store, queue, .. } = context;
     let PageOutcome { sitemaps, nested, images, home, visit_change, mentions, .. } = outcome;
     let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());

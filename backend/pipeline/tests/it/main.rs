@@ -18,6 +18,7 @@ mod quality;
 mod revisits;
 mod scan;
 mod sitemaps;
+mod stored_videos;
 mod support;
 mod validation;
 mod videos;

@@ -14,7 +14,7 @@ const MIN_SIDE: f32 = 40.0;
 /// Minimum IoU at which a found box counts as a true one.
 const MIN_IOU: f32 = 0.5;
 
-fn decoder() -> Decoder {
+pub(crate) fn decoder() -> Decoder {
     // The sandbox is tested in the crate `video` and through the program.
     let limits = Limits::default();
     Decoder::open(Config { ffmpeg: testing::ffmpeg(), launcher: Launcher::Direct, threads: 2, limits })

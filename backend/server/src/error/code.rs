@@ -86,6 +86,10 @@ codes! {
     BadQuery = "bad_query", BAD_REQUEST, "A query parameter is invalid";
     /// An id in the path is not a UUID.
     BadId = "bad_id", BAD_REQUEST, "The id is not a UUID";
+    /// The content is not a video.
+    NotAVideo = "not_a_video", UNSUPPORTED_MEDIA_TYPE, "The content is not a video";
+    /// This service cannot decode videos.
+    VideoUnavailable = "video_unavailable", SERVICE_UNAVAILABLE, "Videos cannot be decoded here";
     /// No face was found in the image.
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
     /// The face index is larger than the number of faces found.

@@ -5,7 +5,7 @@ use crawler::FetchError;
 use inference::RunError;
 use pipeline::cluster::ClusterError;
 use pipeline::ingest::EnrolError;
-use pipeline::{AnalyzeError, CrawlError, Exhausted, IngestError};
+use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError};
 use queue::QueueError;
 use store::StoreError;
 use store::transient::{Cause, Transient};
@@ -110,6 +110,15 @@ impl From<QueueError> for ApiError {
                 Some(cause) => Self::database(cause, &other),
                 None => Self::internal(other),
             },
+        }
+    }
+}
+
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Store(error) => error.into(),
+            ChangeError::Queue(error) => error.into(),
         }
     }
 }

@@ -22,6 +22,8 @@ fn example(code: Code) -> ApiError {
         Code::UnsupportedFormat => {
             DecodeError::Unsupported { format: "tiff", reason: "this program has no decoder for this format".into() }.into()
         }
+        Code::NotAVideo => of("the content is not a video in an accepted container"),
+        Code::VideoUnavailable => of("this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG"),
         Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "the file ends early".into() }.into(),
         Code::ImageTooLarge => {
             let (width, height, max_pixels, max_side) = (60_000, 60_000, 50_000_000, 16_384);

@@ -63,6 +63,23 @@ pub(super) fn limited(body: Body, limit: usize) -> Body {
     }))
 }
 
+/// Returns the body of an upload, which ends with an error after `limit` bytes. `what` names it.
+///
+/// # Errors
+/// Fails with 413 if the announced length is far above the limit.
+pub(crate) fn limited_upload(request: Request, limit: usize, what: &str) -> Result<Body, ApiError> {
+    check_length(request.headers(), limit, what)?;
+    Ok(limited(request.into_body(), limit))
+}
+
+/// Converts an error of a body of [`limited_upload`].
+pub(crate) fn upload_error(error: &(dyn std::error::Error + 'static), limit: usize, what: &str) -> ApiError {
+    if is_too_long(error) {
+        return too_many_bytes(what, limit);
+    }
+    ApiError::new(Code::BadBody, format!("{what} could not be read: {error}"))
+}
+
 /// Reads and discards a body, up to `DISCARD_BYTES` and `DISCARD_TIME`.
 pub(crate) async fn discard_rest(stream: &mut BodyDataStream) {
     let reading = async {

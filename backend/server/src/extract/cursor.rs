@@ -30,6 +30,18 @@ impl CursorKey for i64 {
     }
 }
 
+/// A time in microseconds, and an id among rows of the same time.
+impl CursorKey for (i64, Uuid) {
+    fn to_bytes(&self) -> Vec<u8> {
+        [self.0.to_bytes(), self.1.to_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (time, id) = bytes.split_at_checked(size_of::<i64>())?;
+        Some((i64::from_bytes(time)?, Uuid::from_bytes(id.try_into().ok()?)))
+    }
+}
+
 /// Decodes the key after which the next page begins.
 ///
 /// # Errors

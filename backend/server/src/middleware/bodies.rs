@@ -32,11 +32,14 @@ const UNCOUNTED: u64 = 64 << 10;
 const JSON_COPIES: u64 = 3;
 
 /// Rejects a body without a content type. Counts the memory of every other body until the response
-/// is ready.
+/// is ready, except that of uploads, which are not held in memory.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
     if let Err(error) = check_type(&api.operations, &request) {
         crate::extract::drop_unread(request).await;
         return error.into_response();
+    }
+    if api.operations.of(&request).is_some_and(|operation| operation.spec.uploads) {
+        return next.run(request).await;
     }
     let max_bytes = api.state.config.parts_limit(usize::MAX) as u64;
     let expected_bytes = request.body().size_hint().exact().map_or(max_bytes, |length| length.min(max_bytes));

@@ -1,14 +1,20 @@
 //! Limits the time of every request.
+use super::Api;
 use crate::request::with_deadline;
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, Code};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time of an upload. The operation ends slow uploads earlier.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Limits the time until the head of the response. The body of a stream (events) may take longer.
-pub(crate) async fn layer(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let limit = state.config.request_timeout;
+/// An upload has an hour.
+pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let uploads = api.operations.of(&request).is_some_and(|operation| operation.spec.uploads);
+    let limit = if uploads { UPLOAD_TIMEOUT } else { api.state.config.request_timeout };
     let deadline = Instant::now() + limit;
     let answer = with_deadline(deadline, next.run(request));
     tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| {

@@ -33,6 +33,7 @@ use utoipa::openapi::path::Operation;
     tags(
         (name = "faces", description = "Find, compare and search faces; manage stored faces"),
         (name = "images", description = "Stored images and where they were found; quality reports and enhancement"),
+        (name = "videos", description = "Videos: who appears when"),
         (name = "crawls", description = "Crawls of the web"),
         (name = "collections", description = "Isolated sets of images, faces and people"),
         (name = "erasures", description = "Erase images and faces, and prevent them from being stored again"),

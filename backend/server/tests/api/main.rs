@@ -23,3 +23,4 @@ mod problems;
 mod subjects;
 mod system;
 mod tenants;
+mod videos;

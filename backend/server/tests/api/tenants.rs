@@ -21,6 +21,7 @@ struct Names {
     face: String,
     subject: String,
     erasure: String,
+    video: String,
 }
 
 impl Names {
@@ -35,13 +36,15 @@ impl Names {
             face: id(),
             subject: id(),
             erasure: id(),
+            video: id(),
         }
     }
 
     fn all(&self) -> Vec<&str> {
         let [a, b, c] = &self.crawls;
-        let Self { collection, collection_id, key, image, face, subject, erasure, .. } = self;
-        [collection, collection_id, key, a, b, c, image, face, subject, erasure].map(String::as_str).to_vec()
+        let Self { collection, collection_id, key, image, face, subject, erasure, video, .. } = self;
+        let rest = [collection, collection_id, key, a, b, c, image, face, subject, erasure, video];
+        rest.map(String::as_str).to_vec()
     }
 
     /// Replaces these ids and names with numbers, so that messages about different names can be
@@ -63,7 +66,7 @@ type Try = (String, Option<Value>);
 
 /// Returns every way to name a resource of another collection in a request of an operation.
 fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
-    let Names { collection, collection_id, key, crawls, image, face, subject, erasure } = names;
+    let Names { collection, collection_id, key, crawls, image, face, subject, erasure, video } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
     let picture = json!({"image_base64": STANDARD.encode(pictures::drawn(64, 64))});
@@ -110,6 +113,10 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         }
         "get_image" | "delete_image" | "get_image_thumbnail" | "list_image_sources" => {
             vec![(at(image), None)]
+        }
+        "create_video" | "list_videos" => vec![get(format!("collection={collection}"))],
+        "get_video" | "delete_video" | "list_tracks" | "pause_video" | "resume_video" | "cancel_video" => {
+            vec![(at(video), None)]
         }
         "list_faces" => vec![
             get(format!("collection={collection}")),
@@ -162,6 +169,7 @@ fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)
         "/collections",
         "/crawls",
         "/images",
+        "/videos",
         "/faces",
         "/subjects",
         "/erasures",
@@ -174,6 +182,7 @@ fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)
     let ids = [
         ("/crawls", &names.crawls[2]),
         ("/images", &names.image),
+        ("/videos", &names.video),
         ("/faces", &names.face),
         ("/keys", &names.key),
     ];
@@ -188,7 +197,7 @@ fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)
 /// Returns everything that a tenant can see of its collection.
 async fn inventory(app: &App, key: &str) -> Vec<Value> {
     let mut all = Vec::new();
-    for path in ["/collections", "/crawls", "/images", "/faces", "/subjects", "/erasures"] {
+    for path in ["/collections", "/crawls", "/images", "/videos", "/faces", "/subjects", "/erasures"] {
         all.push(ok(app.ask(key, Method::GET, path, None).await).await);
     }
     all
@@ -216,6 +225,23 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     let paused = begin().await;
     ok(app.ask(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
     [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
+}
+
+/// Adds a video that no worker reads, and returns its id.
+async fn add_video(app: &App, collection: Uuid) -> String {
+    let store = &app.state.services.store;
+    let video = store::videos::NewVideo {
+        collection,
+        sha256: Some([7; 32]),
+        bytes: Some(1),
+        source_url: None,
+        source_key: None,
+        options: json!({}),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let id = store.insert_video(tx.conn(), &video).await.unwrap().unwrap();
+    tx.commit().await.unwrap();
+    id.to_string()
 }
 
 /// Creates a subject with this face and returns its id.
@@ -247,6 +273,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         face: face["id"].as_str().unwrap().to_owned(),
         subject: enrol(&app, &theirs, &face["id"]).await,
         erasure: erased["erasure"]["id"].as_str().unwrap().to_owned(),
+        video: add_video(&app, their_key.collection_id.unwrap()).await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);

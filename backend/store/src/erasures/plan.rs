@@ -72,11 +72,36 @@ impl From<FaceRow> for PlannedFace {
 struct ImageRow {
     id: Uuid,
     sha256: Vec<u8>,
-    phash: i64,
-    dhash: i64,
-    ahash: i64,
+    /// `None` for the frame of a video, like the other hashes.
+    phash: Option<i64>,
+    dhash: Option<i64>,
+    ahash: Option<i64>,
     width: i32,
     height: i32,
+    /// SHA-256 of the video's file, for a frame.
+    video_sha256: Option<Vec<u8>>,
+    /// Time of the frame.
+    at_us: Option<i64>,
+}
+
+impl ImageRow {
+    /// Returns the suppression of one face, or of the whole image if `bbox` is `None`. A frame has
+    /// no file that could be found again; its faces are suppressed one by one.
+    fn suppression(&self, bbox: Option<[f32; 4]>) -> Option<Suppression> {
+        let (width, height) = (self.width.max(1) as f32, self.height.max(1) as f32);
+        let region = bbox.map(|[x, y, w, h]| [x / width, y / height, w / width, h / height]);
+        if let Some(at_us) = self.at_us {
+            let sha256 = self.video_sha256.clone()?;
+            return Some(Suppression::VideoFace { sha256, at_us, region: region? });
+        }
+        Some(Suppression::Picture {
+            sha256: self.sha256.clone(),
+            phash: self.phash?,
+            dhash: self.dhash?,
+            ahash: self.ahash?,
+            region,
+        })
+    }
 }
 
 impl Store {
@@ -140,6 +165,7 @@ impl Store {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
+        let faces = with_tracks(conn, collection, &named, faces).await?;
         let shown = subjects::lock_subjects_of(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
         plan.add_emptied(conn, &shown).await?;
@@ -186,8 +212,9 @@ impl Plan {
         };
         for ids in touched.chunks(IMAGES) {
             let images: Vec<ImageRow> = sqlx::query_as(
-                "select id, sha256, phash, dhash, ahash, width, height from images
-                 where collection_id = $1 and id = any($2) order by id for update",
+                "select i.id, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, v.sha256 as video_sha256, f.at_us
+                 from images i left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+                 where i.collection_id = $1 and i.id = any($2) order by i.id for update of i",
             )
             .bind(collection)
             .bind(ids)
@@ -211,23 +238,15 @@ impl Plan {
             let here = of_image.remove(&image.id).unwrap_or_default();
             let is_named = requested.images.contains(&image.id);
             let whole = is_named || here.iter().all(|face| requested.faces.contains_key(&face.id));
-            let picture = |region| Suppression::Picture {
-                sha256: image.sha256.clone(),
-                phash: image.phash,
-                dhash: image.dhash,
-                ahash: image.ahash,
-                region,
-            };
             if whole {
                 self.images.push(image.id);
-                self.pictures.push(picture(None));
+                self.pictures.extend(image.suppression(None));
             }
             for face in here {
                 let similarity = requested.faces.get(&face.id).copied();
-                if !whole && similarity.is_some() {
-                    let (width, height) = (image.width.max(1) as f32, image.height.max(1) as f32);
-                    let [x, y, w, h] = face.bbox;
-                    self.pictures.push(picture(Some([x / width, y / height, w / width, h / height])));
+                let is_single = !whole && similarity.is_some();
+                if is_single || (whole && image.at_us.is_some()) {
+                    self.pictures.extend(image.suppression(Some(face.bbox)));
                 }
                 if whole || similarity.is_some() {
                     let named = is_named || similarity.is_some();
@@ -236,6 +255,35 @@ impl Plan {
             }
         }
     }
+}
+
+/// Adds the other faces of the tracks to which the faces and the faces of the images belong: a
+/// track shows one person, and a part of it must not remain.
+async fn with_tracks(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    images: &[Uuid],
+    mut faces: Vec<PlannedFace>,
+) -> Result<Vec<PlannedFace>, StoreError> {
+    let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
+    let shown: Vec<Uuid> = sqlx::query_scalar(
+        "select distinct other.face_id from (
+             select track_id from track_faces where face_id = any($1)
+             union select s.track_id from faces f join track_faces s on s.face_id = f.id where f.image_id = any($2)) t
+         join track_faces other on other.collection_id = $3 and other.track_id = t.track_id",
+    )
+    .bind(&ids)
+    .bind(images)
+    .bind(collection)
+    .fetch_all(&mut *conn)
+    .await?;
+    let known: HashSet<Uuid> = ids.into_iter().collect();
+    let new: Vec<Uuid> = shown.into_iter().filter(|id| !known.contains(id)).collect();
+    if !new.is_empty() {
+        faces.extend(faces_where(conn, collection, "f.id = any($2)", &new).await?);
+        faces.sort_unstable_by_key(|face| face.id);
+    }
+    Ok(faces)
 }
 
 /// Contains the requested faces and images, before the other faces of whole images are added.

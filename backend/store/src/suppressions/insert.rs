@@ -37,7 +37,7 @@ impl Store {
 /// Identifies a suppression, to find repetitions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
-    Picture(&'a [u8], Option<[u32; 4]>),
+    Picture(&'a [u8], Option<[u32; 4]>, Option<i64>),
     Url(Uuid),
     Person(&'a str, &'a str, i32),
 }
@@ -46,7 +46,10 @@ impl<'a> Identity<'a> {
     fn of(suppression: &'a Suppression) -> Self {
         match suppression {
             Suppression::Picture { sha256, region, .. } => {
-                Self::Picture(sha256, region.map(|region| region.map(f32::to_bits)))
+                Self::Picture(sha256, region.map(|region| region.map(f32::to_bits)), None)
+            }
+            Suppression::VideoFace { sha256, at_us, region } => {
+                Self::Picture(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
             }
             Suppression::Url(url) => Self::Url(hash_of(url)),
             Suppression::Person(Sketch { bits, key, model_id }) => Self::Person(bits, key, *model_id),
@@ -63,6 +66,7 @@ fn hash_of(url: &str) -> Uuid {
 struct Columns<'a> {
     id: Vec<Uuid>,
     sha256: Vec<Option<&'a [u8]>>,
+    at_us: Vec<Option<i64>>,
     phash: Vec<Option<i64>>,
     dhash: Vec<Option<i64>>,
     ahash: Vec<Option<i64>>,
@@ -79,21 +83,25 @@ impl<'a> Columns<'a> {
     fn of(suppressions: &[&'a Suppression]) -> Self {
         let mut columns = Self::default();
         for suppression in suppressions {
-            let (mut picture, mut address, mut person) = (None, None, None);
+            let (mut file, mut hashes, mut region, mut time) = (None, [None; 3], None, None);
+            let (mut address, mut person) = (None, None);
             match suppression {
-                Suppression::Picture { sha256, phash, dhash, ahash, region } => {
-                    picture = Some((sha256.as_slice(), [*phash, *dhash, *ahash], *region));
+                Suppression::Picture { sha256, phash, dhash, ahash, region: of } => {
+                    (file, region) = (Some(sha256.as_slice()), *of);
+                    hashes = [*phash, *dhash, *ahash].map(Some);
+                }
+                Suppression::VideoFace { sha256, at_us, region: of } => {
+                    (file, region, time) = (Some(sha256.as_slice()), Some(*of), Some(*at_us));
                 }
                 Suppression::Url(url) => address = Some(hash_of(url)),
                 Suppression::Person(sketch) => person = Some(sketch),
             }
             columns.id.push(Uuid::now_v7());
-            columns.sha256.push(picture.map(|(sha256, ..)| sha256));
-            let hash = |at: usize| picture.map(|(_, hashes, _)| hashes[at]);
-            columns.phash.push(hash(0));
-            columns.dhash.push(hash(1));
-            columns.ahash.push(hash(2));
-            let region = picture.and_then(|(.., region)| region);
+            columns.sha256.push(file);
+            columns.at_us.push(time);
+            columns.phash.push(hashes[0]);
+            columns.dhash.push(hashes[1]);
+            columns.ahash.push(hashes[2]);
             for (at, column) in columns.region.iter_mut().enumerate() {
                 column.push(region.map(|region| region[at]));
             }
@@ -114,12 +122,12 @@ impl<'a> Columns<'a> {
         let [x, y, width, height] = self.region;
         sqlx::query(
             "insert into suppressions (collection_id, erasure_id, id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
-                                       model_id)
+                                       model_id, at_us)
              select $1, $2, id, sha256, phash, dhash, ahash, case when x is not null then array[x, y, width, height] end, url_hash,
-                    sketch::bit(256), sketch_key, model_id
+                    sketch::bit(256), sketch_key, model_id, at_us
              from unnest($3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::real[], $9::real[], $10::real[],
-                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[])
-                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id)",
+                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[], $16::bigint[])
+                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id, at_us)",
         )
         .bind(collection)
         .bind(erasure)
@@ -136,6 +144,7 @@ impl<'a> Columns<'a> {
         .bind(self.sketch)
         .bind(self.sketch_key)
         .bind(self.model_id)
+        .bind(self.at_us)
         .execute(conn)
         .await?;
         Ok(())

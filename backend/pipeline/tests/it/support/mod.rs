@@ -6,6 +6,7 @@ pub(crate) use site::{Answer, Site};
 
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
+use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +20,7 @@ use testing::TestDatabase;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use video::Decoder;
 
 static ENGINE: OnceCell<Engine> = OnceCell::const_new();
 
@@ -92,17 +94,33 @@ impl World {
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
+        self.handlers_with(None)
+    }
+
+    fn handlers_with(&self, videos: Option<VideoTools>) -> HashMap<String, Arc<dyn Handler>> {
         worker::handlers(
             self.store.clone(),
             self.queue.clone(),
             self.crawls.clone(),
             self.ingest.clone(),
             self.fetcher.clone(),
+            videos,
         )
     }
 
     /// Starts a worker with its own handlers. [`Worker::stop`] stops it.
     pub(crate) fn worker(&self, name: &str) -> Worker {
+        self.worker_with(name, None)
+    }
+
+    /// Starts a worker that also reads videos.
+    pub(crate) fn video_worker(&self, name: &str, decoder: Decoder) -> Worker {
+        let spool = self.folder.path().join("spool");
+        std::fs::create_dir_all(&spool).unwrap();
+        self.worker_with(name, Some(VideoTools { decoder, spool }))
+    }
+
+    fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
         let stop = CancellationToken::new();
         let config = RunnerConfig {
             concurrency: [
@@ -113,10 +131,11 @@ impl World {
             .map(|(kind, places)| (kind.into(), places))
             .into(),
             poll: Duration::from_millis(50),
-            drain: Duration::from_secs(20),
+            // A video takes longer than a worker may take to stop.
+            drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },
             worker: name.into(),
         };
-        let runner = Runner::start(self.queue.clone(), self.handlers(), config, stop.clone());
+        let runner = Runner::start(self.queue.clone(), self.handlers_with(videos), config, stop.clone());
         Worker { runner, stop }
     }
 

@@ -7,6 +7,7 @@ use crate::extract::image::{BodyFormat, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
 use crate::routes::dto::{Binary, BoundingBox, FirstSources, Quality, Source};
 use crate::routes::faces::{StoredFace, sources_by_image};
+use crate::routes::videos::Appearance;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -17,6 +18,7 @@ use probe::SearchBody;
 use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::HashMap;
 use store::audit::Action;
 use store::search::{Hit, SearchQuery};
 use store::subject_faces::FaceSubject;
@@ -98,6 +100,8 @@ struct Match {
     det_score: f32,
     /// Quality of the face; null if it was not assessed.
     quality: Option<Quality>,
+    /// When the face was visible, if its image is the frame of a video.
+    appearances: Vec<Appearance>,
     /// The first places where its image was found.
     #[schema(value_type = Vec<Source>)]
     sources: FirstSources,
@@ -113,7 +117,12 @@ struct Match {
 }
 
 impl Match {
-    fn new(hit: Hit, shown: Option<FaceSubject>, sources: FirstSources) -> Self {
+    fn new(
+        hit: Hit,
+        shown: Option<FaceSubject>,
+        appearances: Vec<Appearance>,
+        sources: FirstSources,
+    ) -> Self {
         let face = StoredFace::new(hit.face, sources);
         let (subject_id, subject_name) = shown.map(|shown| (shown.subject_id, shown.name)).unzip();
         Self {
@@ -125,6 +134,7 @@ impl Match {
             bbox: face.bbox,
             det_score: face.det_score,
             quality: face.quality,
+            appearances,
             sources: face.sources,
             sources_total: face.sources_total,
             sources_cut: face.sources_cut,
@@ -229,13 +239,18 @@ pub(super) async fn search_faces(
     .await?;
     let images: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
+    let faces: Vec<Uuid> = found.iter().map(|(hit, _)| hit.face.id).collect();
+    let visible = retried("appearances", || store.appearances(&faces)).await?;
+    let mut visible: HashMap<Uuid, Appearance> =
+        visible.into_iter().map(|stored| (stored.face_id, stored.into())).collect();
     let lists = found.len();
     let matches = found
         .into_iter()
         .map(|(hit, shown)| {
             let found =
                 sources.get(&hit.face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
-            Match::new(hit, shown, found)
+            let appearances = visible.remove(&hit.face.id).into_iter().collect();
+            Match::new(hit, shown, appearances, found)
         })
         .collect();
     Ok(Json(SearchAnswer {

@@ -21,18 +21,19 @@ pub(super) struct StoredImage {
     /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     height: i32,
-    /// `jpeg`, `png`, `webp`, `gif`, `bmp`.
+    /// `jpeg`, `png`, `webp`, `gif`, `bmp`, or `video_frame` for the frame of a video.
     #[schema(example = "jpeg")]
     format: String,
-    /// Length of the file in bytes.
+    /// Length of the file in bytes; 0 for a frame.
     #[schema(example = 23886)]
     bytes: i64,
-    /// SHA-256 hash of the file, in hexadecimal.
+    /// SHA-256 hash of the file, in hexadecimal. For a frame, a hash of the video's id and the
+    /// time.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: String,
-    /// Perceptual hash of the image, as 16 hexadecimal digits.
+    /// Perceptual hash of the image, as 16 hexadecimal digits; null for a frame.
     #[schema(example = "6cc143f08e9f929c")]
-    phash: String,
+    phash: Option<String>,
     /// Clockwise rotation in degrees that makes the faces upright.
     #[schema(example = 0)]
     rotation: i32,
@@ -63,7 +64,7 @@ impl StoredImage {
             format: image.format,
             bytes: image.bytes,
             sha256: hex::encode(image.sha256),
-            phash: hash_hex(image.phash.cast_unsigned()),
+            phash: image.phash.map(|hash| hash_hex(hash.cast_unsigned())),
             rotation: image.rotation,
             face_count: image.face_count,
             sources_total: sources.total,

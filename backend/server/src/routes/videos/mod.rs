@@ -1,4 +1,29 @@
-//! Videos: what an analysis returns.
+//! Operations for videos: who appears when.
 mod answer;
+mod control;
+mod create;
+mod delete;
+mod get;
+mod list;
+mod tracks;
+mod upload;
+mod view;
 
 pub(crate) use answer::VideoAnswer;
+pub(crate) use view::Appearance;
+
+use crate::operation::Routes;
+use utoipa_axum::routes;
+
+/// Returns the routes of this resource.
+pub(crate) fn router() -> Routes {
+    Routes::default()
+        .add(create::SPEC, routes!(create::create_video))
+        .add(list::SPEC, routes!(list::list_videos))
+        .add(get::SPEC, routes!(get::get_video))
+        .add(delete::SPEC, routes!(delete::delete_video))
+        .add(tracks::SPEC, routes!(tracks::list_tracks))
+        .add(control::SPEC, routes!(control::pause_video))
+        .add(control::SPEC, routes!(control::resume_video))
+        .add(control::SPEC, routes!(control::cancel_video))
+}

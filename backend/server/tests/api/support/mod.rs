@@ -7,7 +7,8 @@ pub(crate) mod site;
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
-use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, crawl};
+use pipeline::worker::VideoTools;
+use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, Videos, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -85,6 +86,8 @@ pub(crate) struct Options {
     pub(crate) own_gauges: bool,
     /// Whether jobs run.
     pub(crate) worker: bool,
+    /// Whether the service reads videos.
+    pub(crate) videos: bool,
     /// The models that the service uses.
     pub(crate) models: Models,
     /// Secret that signs webhook messages.
@@ -98,6 +101,7 @@ impl Default for Options {
             pipeline: pipeline::Config::default(),
             own_gauges: false,
             worker: true,
+            videos: false,
             models: Models::Default,
             webhook_secret: None,
         }
@@ -157,6 +161,8 @@ impl App {
             ..crawler::Config::default()
         });
         let shutdown = CancellationToken::new();
+        let video_tools = options.videos.then(|| video_tools(blob_folder.path()));
+        let video_spool = video_tools.as_ref().map(|tools| tools.spool.clone());
         let runner = options.worker.then(|| {
             let handlers = pipeline::worker::handlers(
                 store.clone(),
@@ -164,16 +170,23 @@ impl App {
                 crawls.clone(),
                 ingest.clone(),
                 fetcher.clone(),
+                video_tools,
             );
             let config = RunnerConfig {
-                concurrency: HashMap::from([("scan_page".into(), 2), ("scan_image".into(), 2)]),
+                concurrency: HashMap::from([
+                    ("scan_page".into(), 2),
+                    ("scan_image".into(), 2),
+                    ("scan_video".into(), 1),
+                ]),
                 poll: Duration::from_millis(100),
                 drain: Duration::from_secs(5),
                 worker: "test".into(),
             };
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
-        let services = Services { analyzer, store, blobs, queue, crawls, ingest, fetcher };
+        let videos = Videos::new(store.clone(), queue.clone(), blobs.clone());
+        let services =
+            Services { analyzer, store, blobs, queue, crawls, videos, video_spool, ingest, fetcher };
         let config = options.config.clone();
         let shown = own.as_ref().map_or(process, PrometheusRecorder::handle);
         let state =
@@ -265,6 +278,13 @@ impl App {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Returns a decoder without its sandbox, which other tests cover.
+fn video_tools(spool: &std::path::Path) -> VideoTools {
+    let (ffmpeg, limits) = (testing::ffmpeg(), video::Limits::default());
+    let config = video::Config { ffmpeg, launcher: video::Launcher::Direct, threads: 2, limits };
+    VideoTools { decoder: video::Decoder::open(config).unwrap(), spool: spool.to_owned() }
 }
 
 fn client() -> Client {

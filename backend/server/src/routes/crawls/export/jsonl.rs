@@ -11,7 +11,7 @@ use uuid::Uuid;
 struct Line<'a> {
     image_id: Uuid,
     sha256: String,
-    phash: String,
+    phash: Option<String>,
     width: i32,
     height: i32,
     format: &'a str,
@@ -53,7 +53,7 @@ pub(super) fn line(exported: &ExportedImage) -> String {
     let line = Line {
         image_id: image.id,
         sha256: hex::encode(&image.sha256),
-        phash: hash_hex(image.phash.cast_unsigned()),
+        phash: image.phash.map(|hash| hash_hex(hash.cast_unsigned())),
         width: image.width,
         height: image.height,
         format: &image.format,

@@ -1,0 +1,46 @@
+//! The options with which a video is read, as they are stored.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use video::Sampling;
+use video::sampling::MAX_GAP_US;
+
+/// The options of the analysis of a stored video.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VideoRequest {
+    /// Which frames are analysed.
+    #[serde(serialize_with = "write_sampling", deserialize_with = "read_sampling")]
+    pub sampling: Sampling,
+    /// Longest time without a look of [`Sampling::Auto`], in milliseconds.
+    pub max_gap_ms: u32,
+}
+
+impl Default for VideoRequest {
+    fn default() -> Self {
+        Self { sampling: Sampling::Auto, max_gap_ms: (MAX_GAP_US / 1_000) as u32 }
+    }
+}
+
+fn write_sampling<S: Serializer>(sampling: &Sampling, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(sampling)
+}
+
+fn read_sampling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sampling, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_stored_as_they_are_written() {
+        let request = VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000 };
+        let stored = serde_json::to_value(request).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
+        let error = serde_json::from_value::<VideoRequest>(serde_json::json!({"sampling": "fps=99"}));
+        assert!(error.unwrap_err().to_string().contains("from 0.1 to 30"));
+    }
+}

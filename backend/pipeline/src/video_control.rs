@@ -1,0 +1,209 @@
+//! Adds, pauses, resumes, cancels and deletes stored videos. The module `worker` reads them.
+
+use crate::domain::jobs::VideoJob;
+use crate::domain::{ChangeError, VideoRequest};
+use domain::{Reason, VideoState};
+use queue::Queue;
+use store::videos::{NewVideo, Video, VideoEnd};
+use store::{Blobs, Store, StoreError, Tx, retried};
+use uuid::Uuid;
+
+/// Number of videos that one query of [`Videos::reconcile`] reads.
+const CHUNK: i64 = 1_000;
+/// More than the jobs of one video.
+const ALL_JOBS: i64 = 1_000;
+
+/// An uploaded video.
+#[derive(Clone, Debug)]
+pub struct Upload {
+    /// SHA-256 of the file.
+    pub sha256: [u8; 32],
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// The blob with the file.
+    pub key: String,
+}
+
+/// Controls stored videos. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Videos {
+    store: Store,
+    queue: Queue,
+    blobs: Blobs,
+}
+
+impl Videos {
+    /// Creates the control of the videos of a store.
+    pub fn new(store: Store, queue: Queue, blobs: Blobs) -> Self {
+        Self { store, queue, blobs }
+    }
+
+    /// Returns the blob store of uploaded files.
+    pub fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
+    /// Adds an uploaded video and its job. Returns its id. If the collection has a video of the
+    /// same file, returns `Err` with the id of that one.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails. The caller keeps the blob until then.
+    pub async fn add(
+        &self,
+        collection: Uuid,
+        upload: &Upload,
+        request: VideoRequest,
+    ) -> Result<Result<Uuid, Uuid>, ChangeError> {
+        let video = NewVideo {
+            collection,
+            sha256: Some(upload.sha256),
+            bytes: Some(i64::try_from(upload.bytes).unwrap_or(i64::MAX)),
+            source_url: None,
+            source_key: Some(upload.key.clone()),
+            options: serde_json::to_value(request).expect("options are plain data"),
+        };
+        retried("add_video", || async {
+            let mut tx = self.store.begin().await?;
+            let id = match self.store.insert_video(tx.conn(), &video).await? {
+                Ok(id) => id,
+                Err(existing) => return Ok(Err(existing)),
+            };
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            // An upload of the same bytes that ended a moment ago may be deleting the blob.
+            let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
+            if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
+                let conflict = "the same video was deleted at the same time; send it again";
+                return Err(StoreError::Conflict(conflict.into()).into());
+            }
+            tx.commit().await?;
+            Ok(Ok(id))
+        })
+        .await
+    }
+
+    /// Records that an uploaded blob is not needed, unless a video refers to it.
+    pub async fn discard_upload(&self, key: String) {
+        let dropped: Result<(), StoreError> = async {
+            let mut tx = self.store.begin().await?;
+            self.store.record_blob_deletions(tx.conn(), vec![key.clone()]).await?;
+            tx.commit().await?;
+            self.drop_blobs(&[key]).await;
+            Ok(())
+        }
+        .await;
+        if let Err(error) = dropped {
+            tracing::warn!(%error, "failed to record an unused upload");
+        }
+    }
+
+    /// Pauses a video. The worker that reads it stops within a second, and the video continues
+    /// later at its last checkpoint.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it is not queued or running.
+    pub async fn pause(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("pause_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.hold_group(tx.conn(), id).await?;
+            let from = [VideoState::Queued, VideoState::Running];
+            store.set_video_state(tx.conn(), id, &from, VideoState::Paused).await?;
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Resumes a paused video.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it is not paused.
+    pub async fn resume(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("resume_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.release_group(tx.conn(), id).await?;
+            store.set_video_state(tx.conn(), id, &[VideoState::Paused], VideoState::Queued).await?;
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Cancels a video. What is stored of it remains. The worker that reads it stops within a
+    /// second.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.
+    pub async fn cancel(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        let unused = retried("cancel_video", || async {
+            let mut tx = store.begin().await?;
+            self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+            let end = VideoEnd {
+                state: VideoState::Cancelled,
+                people: None,
+                reason: Some(Reason::Cancelled),
+                detail: None,
+            };
+            let unused = store.end_video(tx.conn(), id, end).await?;
+            tx.commit().await?;
+            Ok::<_, ChangeError>(unused)
+        })
+        .await?;
+        self.drop_blobs(&unused).await;
+        Ok(store.video(id).await?)
+    }
+
+    /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
+    /// blobs to delete after the commit. `store` is limited to what the caller may delete.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::NotFound` if it does not exist.
+    pub async fn delete(&self, tx: &mut Tx, store: &Store, id: Uuid) -> Result<Vec<String>, ChangeError> {
+        self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+        Ok(store.delete_video(tx.conn(), id).await?)
+    }
+
+    /// Ends live videos whose job the queue discarded, because its worker ended in every attempt.
+    /// Returns their number. Call it periodically.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails. Earlier repairs are kept.
+    pub async fn reconcile(&self) -> Result<u64, ChangeError> {
+        let (mut ended, mut after) = (0, Uuid::nil());
+        loop {
+            let live = self.store.live_videos(after, CHUNK).await?;
+            let Some(last) = live.last() else { return Ok(ended) };
+            after = *last;
+            for id in live {
+                ended += u64::from(self.end_without_job(id).await?);
+            }
+        }
+    }
+
+    async fn end_without_job(&self, id: Uuid) -> Result<bool, ChangeError> {
+        let mut tx = self.store.begin().await?;
+        // The job and the state change in one transaction, under the lock that this call takes.
+        self.queue.group_is_held(tx.conn(), id).await?;
+        if self.queue.group_is_live(tx.conn(), id).await? {
+            return Ok(false);
+        }
+        let end = VideoEnd {
+            state: VideoState::Failed,
+            people: None,
+            reason: Some(Reason::JobDiscarded),
+            detail: Some("in every attempt, the worker ended or the handler panicked"),
+        };
+        match self.store.end_video(tx.conn(), id, end).await {
+            // It ended or was deleted in the meantime.
+            Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
+            ended => self.store.record_blob_deletions(tx.conn(), ended?).await?,
+        };
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    async fn drop_blobs(&self, keys: &[String]) {
+        if let Err(error) = self.store.drop_blobs(&self.blobs, keys).await {
+            tracing::warn!(%error, blobs = keys.len(), "failed to delete unused blobs; a sweep deletes them");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Cuts the pictures that are stored of a face out of its frame.
+
+use super::result::ShotPictures;
+use std::sync::Arc;
+use vision::crop::{face_crop_alone, thumbnail};
+use vision::{Detection, Frame, Rect, cover_in_chip};
+
+/// Margin of a crop around a face, as a fraction of the larger box side.
+const CROP_MARGIN: f32 = 0.25;
+/// Longer side of a crop in pixels. It bounds the memory for the candidates of open tracks.
+const CROP_SIDE: u32 = 256;
+/// Margin around other faces that is covered, as a fraction of the larger side of their box.
+const COVER_MARGIN: f32 = 0.3;
+
+/// What was cut out of a frame for a face that may become a best shot.
+#[derive(Debug)]
+pub(super) struct Cut {
+    crop: Arc<Frame>,
+    /// The boxes of the other faces of the frame.
+    others: Vec<Rect>,
+}
+
+impl Cut {
+    /// Cuts the face `at` out of a frame with these faces.
+    pub(super) fn of(frame: &Frame, faces: &[Rect], at: usize) -> Self {
+        let others: Vec<Rect> =
+            faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
+        let crop = face_crop_alone(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
+        Self { crop: Arc::new(thumbnail(&crop, CROP_SIDE)), others }
+    }
+
+    /// Returns the pictures to store. `chip` is the aligned face.
+    pub(super) fn into_pictures(self, chip: &Frame, face: &Detection) -> ShotPictures {
+        let mut chip = chip.clone();
+        cover_in_chip(&mut chip, &face.landmarks, &face.bbox, &self.others, COVER_MARGIN);
+        ShotPictures { chip: Arc::new(chip), crop: self.crop }
+    }
+}

@@ -1,0 +1,277 @@
+//! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
+//! part. If the worker ends, the next one continues after the last part.
+
+use crate::domain::VideoRequest;
+use crate::domain::jobs::{self, VideoJob};
+use crate::ingest::StoredVideo;
+use crate::{
+    AnalyzeError, FrameFaces, Ingest, IngestError, Resume, VideoAnalyzeError, VideoOptions, VideoPart,
+    VideoParts, profile_of,
+};
+use domain::{Reason, VideoState};
+use inference::Priority;
+use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+use store::videos::{Video, VideoEnd, VideoFacts};
+use store::{Store, StoreError, retried};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use video::{Decoder, Index, VideoError};
+
+/// Time between two reads of the state. A pause or a cancellation reaches the worker at most this
+/// much later.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What a worker needs to read videos.
+#[derive(Clone, Debug)]
+pub struct VideoTools {
+    /// The decoder.
+    pub decoder: Decoder,
+    /// The folder for copies of files that are being read. They have no name, so nothing remains
+    /// of them when the process ends.
+    pub spool: PathBuf,
+}
+
+/// The handler of `scan_video`.
+pub(super) struct ScanVideo {
+    store: Store,
+    queue: Queue,
+    ingest: Ingest,
+    tools: VideoTools,
+}
+
+/// Why a video was not read to its end.
+#[derive(Debug, thiserror::Error)]
+enum ScanError {
+    #[error(transparent)]
+    Analyze(#[from] VideoAnalyzeError),
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    #[error("the collection contains the same file as the video {0}")]
+    Duplicate(Uuid),
+    #[error("the uploaded file is gone")]
+    Gone,
+    #[error("the file could not be copied: {0}")]
+    Spool(#[from] std::io::Error),
+    #[error("the options cannot be read: {0}")]
+    Options(#[from] serde_json::Error),
+}
+
+impl From<StoreError> for ScanError {
+    fn from(error: StoreError) -> Self {
+        Self::Ingest(error.into())
+    }
+}
+
+#[async_trait::async_trait]
+impl Handler for ScanVideo {
+    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+        let id = match jobs::read::<VideoJob>(&job.payload) {
+            Ok(job) => job.video_id,
+            Err(error) => return Outcome::Discard(error),
+        };
+        let error = tokio::select! {
+            done = self.read(&job, id) => match done {
+                Ok(outcome) => return outcome,
+                Err(error) => error,
+            },
+            outcome = self.until_stopped(id) => return outcome,
+            // The claim is lost or will be released. Snoozing a lost claim is a no-op.
+            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
+        };
+        self.handle_error(&job, id, error).await
+    }
+}
+
+impl ScanVideo {
+    pub(super) fn new(store: Store, queue: Queue, ingest: Ingest, tools: VideoTools) -> Self {
+        Self { store, queue, ingest, tools }
+    }
+
+    async fn read(&self, job: &ClaimedJob, id: Uuid) -> Result<Outcome, ScanError> {
+        let video = match retried("video", || self.store.video(id)).await {
+            Err(StoreError::NotFound { .. }) => return Ok(Outcome::Done),
+            video => video?,
+        };
+        if !video.state.is_live() {
+            return Ok(Outcome::Done);
+        }
+        let collection = retried("collection", || self.store.collection_by_id(video.collection_id)).await?;
+        let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
+        let options = VideoOptions {
+            sampling: request.sampling,
+            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
+            match_threshold: collection.match_threshold,
+            quality_profile: profile_of(&collection),
+            pictures: true,
+            ..VideoOptions::default()
+        };
+        self.begin(id).await?;
+        let (file, sha256, bytes) = self.copy(&video).await?;
+        let resume = video.checkpoint_us.map(|after_us| Resume {
+            after_us,
+            frames: video.frames.unsigned_abs(),
+            tracks: video.last_track.unsigned_abs(),
+        });
+        let mut storing = Storing {
+            ingest: &self.ingest,
+            video: StoredVideo {
+                id,
+                collection: video.collection_id,
+                sha256,
+                size: (0, 0),
+                claim: Some(job.claim),
+                last_track: video.last_track.unsigned_abs(),
+                unidentified: video.unidentified.unsigned_abs(),
+            },
+            bytes,
+        };
+        let analyzer = self.ingest.analyzer();
+        let decoder = &self.tools.decoder;
+        let end = analyzer
+            .analyze_parts(decoder, file, &options, Priority::Background, resume, &mut storing)
+            .await?;
+        let damage = end.damage.map(|damage| damage.message);
+        self.ingest.finish_video(&storing.video, options.match_threshold, damage.as_deref()).await?;
+        tracing::info!(video = %id, frames = end.frames, seconds = end.total.as_secs(), "video read");
+        Ok(Outcome::Settled)
+    }
+
+    async fn begin(&self, id: Uuid) -> Result<(), StoreError> {
+        retried("begin_video", || async {
+            let mut tx = self.store.begin().await?;
+            let from = [VideoState::Queued, VideoState::Running];
+            self.store.set_video_state(tx.conn(), id, &from, VideoState::Running).await?;
+            tx.commit().await
+        })
+        .await
+    }
+
+    /// Copies the file of a video to a file without a name. Returns its SHA-256 and size.
+    async fn copy(&self, video: &Video) -> Result<(File, [u8; 32], u64), ScanError> {
+        let sha256 = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
+        let (Some(key), Some(sha256)) = (&video.source_key, sha256) else { return Err(ScanError::Gone) };
+        let spool = self.tools.spool.clone();
+        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(spool)).await;
+        let mut file = tokio::fs::File::from_std(created.map_err(std::io::Error::other)??);
+        let bytes = self.ingest.blobs().read_into(key, &mut file).await?.ok_or(ScanError::Gone)?;
+        Ok((file.into_std().await, sha256, bytes))
+    }
+
+    /// Waits until the video was paused, cancelled or deleted. Ignores failures of the database.
+    async fn until_stopped(&self, id: Uuid) -> Outcome {
+        loop {
+            tokio::time::sleep(STATE_INTERVAL).await;
+            match self.store.video_state(id).await {
+                // The group is held, so the job runs again after the video is resumed.
+                Ok(Some(VideoState::Paused)) => return Outcome::Snooze(Duration::ZERO),
+                Ok(Some(state)) if state.is_live() => {}
+                Ok(_) => return Outcome::Stale,
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
+        let detail = error.to_string();
+        tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
+        let (reason, is_transient) = match error {
+            ScanError::Ingest(IngestError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
+            // It was paused, cancelled or deleted in the meantime.
+            ScanError::Ingest(IngestError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
+            ScanError::Ingest(IngestError::Store(StoreError::Conflict(_))) => {
+                return Outcome::Retry(detail, None);
+            }
+            ScanError::Ingest(IngestError::Store(_)) => (Reason::StoreFailure, true),
+            ScanError::Ingest(IngestError::Queue(_)) => (Reason::QueueFailure, true),
+            ScanError::Ingest(IngestError::Analyze(error)) => (error.reason(), true),
+            ScanError::Analyze(error) => (error.reason(), is_transient(&error)),
+            ScanError::Duplicate(_) => (Reason::ExactDuplicate, false),
+            ScanError::Gone => (Reason::Unreadable, false),
+            ScanError::Spool(_) => (Reason::VideoUnavailable, true),
+            ScanError::Options(_) => (Reason::BadOptions, false),
+        };
+        if is_transient && job.attempt < job.max_attempts {
+            return Outcome::Retry(detail, None);
+        }
+        match self.fail(job, id, reason, &detail, is_transient).await {
+            Ok(()) => Outcome::Settled,
+            Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+
+    /// Ends the video as failed, and its job. What is stored of it remains. If `spent` is `true`,
+    /// the job has no attempts left. It is kept as discarded, so that it can be inspected.
+    async fn fail(
+        &self,
+        job: &ClaimedJob,
+        id: Uuid,
+        reason: Reason,
+        detail: &str,
+        spent: bool,
+    ) -> Result<(), IngestError> {
+        let end =
+            VideoEnd { state: VideoState::Failed, people: None, reason: Some(reason), detail: Some(detail) };
+        let unused = retried("fail_video", || async {
+            let mut tx = self.store.begin().await?;
+            if spent {
+                self.queue.fail(tx.conn(), job.claim, detail, true, None).await?;
+            } else {
+                self.queue.complete(tx.conn(), job.claim).await?;
+            }
+            let unused = self.store.end_video(tx.conn(), id, end.clone()).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(unused)
+        })
+        .await?;
+        if let Err(error) = self.store.drop_blobs(self.ingest.blobs(), &unused).await {
+            tracing::warn!(%error, "failed to delete the file of a video; a sweep deletes it");
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether another attempt can succeed.
+fn is_transient(error: &VideoAnalyzeError) -> bool {
+    match error {
+        VideoAnalyzeError::Video(error) => matches!(error, VideoError::Io(_) | VideoError::Unavailable(_)),
+        VideoAnalyzeError::Analyze(error) => !matches!(error, AnalyzeError::Option { .. }),
+        VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => false,
+    }
+}
+
+/// Stores the parts of one video.
+struct Storing<'a> {
+    ingest: &'a Ingest,
+    video: StoredVideo,
+    bytes: u64,
+}
+
+#[async_trait::async_trait]
+impl VideoParts for Storing<'_> {
+    type Error = ScanError;
+
+    async fn opened(&mut self, index: &Index) -> Result<(), ScanError> {
+        let facts = VideoFacts {
+            sha256: self.video.sha256,
+            bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
+            codec: index.codec.clone(),
+            duration_us: index.duration_us,
+        };
+        match self.ingest.describe_video(&self.video, &facts).await? {
+            Some(other) => Err(ScanError::Duplicate(other)),
+            None => Ok(()),
+        }
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.video.size = frame.size;
+    }
+
+    async fn part(&mut self, part: VideoPart) -> Result<(), ScanError> {
+        Ok(self.ingest.store_part(&mut self.video, part).await?)
+    }
+}

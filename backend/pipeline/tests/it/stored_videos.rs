@@ -1,0 +1,279 @@
+//! Videos that are stored: their tracks, interruptions, erasures and deletions.
+
+use crate::support::{World, wait_for};
+use crate::videos::decoder;
+use domain::{Reason, VideoState};
+use inference::Priority;
+use pipeline::{Upload, VideoOptions, VideoRequest, Videos};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use store::erasures::Target;
+use store::tracks::{Track, TrackFilter};
+use store::videos::Video;
+use testing::film::{Codec, Container, Encoding, Film, repeat};
+use uuid::Uuid;
+use video::Sampling;
+
+const REQUEST: VideoRequest = VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000 };
+
+/// Writes the standard film several times in a row: each time takes 25 s.
+fn film(folder: &Path, times: u32) -> PathBuf {
+    let (once, path) = (folder.join("once.mkv"), folder.join(format!("film{times}.mkv")));
+    let encoding = Encoding::new(Codec::H264, Container::Mkv);
+    Film::standard().encode(&encoding, &once).unwrap();
+    repeat(&once, times, &encoding, &path).unwrap();
+    path
+}
+
+async fn collection(world: &World) -> Uuid {
+    world.store.collection("default").await.unwrap().id
+}
+
+fn videos(world: &World) -> Videos {
+    Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone())
+}
+
+async fn upload(world: &World, path: &Path) -> Upload {
+    let bytes = std::fs::read(path).unwrap();
+    let sha256 = Sha256::digest(&bytes).into();
+    let key = world.blobs.put_file("videos", "bin", &sha256, &mut &bytes[..]).await.unwrap();
+    Upload { sha256, bytes: bytes.len() as u64, key }
+}
+
+async fn add(world: &World, path: &Path) -> Uuid {
+    let upload = upload(world, path).await;
+    videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap().unwrap()
+}
+
+async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
+    let found = wait_for(async || Some(world.store.video(id).await.unwrap()).filter(&holds)).await;
+    match found {
+        Some(video) => video,
+        None => panic!("{:?}", world.store.video(id).await),
+    }
+}
+
+async fn ended(world: &World, id: Uuid) -> Video {
+    when(world, id, |video| !video.state.is_live()).await
+}
+
+async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
+    world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap()
+}
+
+/// What must not depend on interruptions.
+type Summary = (i32, Option<i32>, i64, i64, i32, Vec<u8>, Vec<(i64, Option<f32>)>);
+
+fn summaries(tracks: &[Track]) -> Vec<Summary> {
+    let of = |track: &Track| {
+        let shots = track.faces.iter().map(|shot| (shot.at_us, shot.quality)).collect();
+        let (started, ended) = (track.started_us, track.ended_us);
+        (track.number, track.person, started, ended, track.samples, track.boxes.clone(), shots)
+    };
+    tracks.iter().map(of).collect()
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_is_stored_as_it_is_analysed() {
+    let world = World::new().await;
+    let path = film(world.folder(), 3);
+    let id = add(&world, &path).await;
+    let worker = world.video_worker("one", decoder());
+    let video = ended(&world, id).await;
+    worker.stop().await;
+    assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
+
+    let options = VideoOptions { sampling: REQUEST.sampling, ..VideoOptions::default() };
+    let file = File::open(&path).unwrap();
+    let analyzer = world.ingest.analyzer();
+    let analysis =
+        analyzer.analyze_video(&decoder(), file, &options, Priority::Background, &mut ()).await.unwrap();
+    let stored = tracks(&world, id).await;
+    let known: Vec<_> = analysis.tracks.iter().filter(|track| track.person.is_some()).collect();
+    assert_eq!(stored.len(), known.len());
+    for (stored, known) in stored.iter().zip(&known) {
+        assert_eq!((stored.started_us, stored.ended_us), (known.started_us, known.ended_us));
+        assert_eq!(tracking::boxes::encode(&known.boxes), stored.boxes);
+        assert_eq!(stored.person, known.person.map(u32::cast_signed));
+        assert!((1..=3).contains(&stored.faces.len()));
+    }
+    assert_eq!(video.people, Some(analysis.people.cast_signed()));
+    assert_eq!(video.frames, analysis.frames.cast_signed());
+    assert_eq!(video.unidentified as usize, analysis.tracks.len() - known.len());
+    assert_eq!((video.width, video.height), (Some(640), Some(360)));
+    assert_eq!(video.codec.as_deref(), Some("h264"));
+    // The file is gone; crops and chips of the best shots remain.
+    let faces: usize = stored.iter().map(|track| track.faces.len()).sum();
+    assert_eq!(world.faces().await.len(), faces);
+    assert_eq!(video.source_key, None);
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
+    for face in world.faces().await {
+        assert!(world.blobs.get(face.crop_key.as_ref().unwrap()).await.unwrap().is_some());
+        assert!(world.blobs.get(face.chip_key.as_ref().unwrap()).await.unwrap().is_some());
+    }
+    for image in world.images().await {
+        assert_eq!((image.format.as_str(), image.phash, &image.thumbnail_key), ("video_frame", None, &None));
+        assert!(image.face_count > 0);
+    }
+    // The same file again is the same video.
+    let again = upload(&world, &path).await;
+    assert_eq!(videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(), Err(id));
+    videos(&world).discard_upload(again.key.clone()).await;
+    assert!(world.blobs.get(&again.key).await.unwrap().is_none());
+}
+
+fn upload_key(path: &Path) -> String {
+    let digest = Sha256::digest(std::fs::read(path).unwrap());
+    let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("videos/{}/{sha256}.bin", &sha256[..2])
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn interruptions_do_not_change_the_tracks() {
+    let world = World::new().await;
+    let path = film(world.folder(), 6);
+    let id = add(&world, &path).await;
+    let control = videos(&world);
+    // Before anything was read.
+    control.pause(&world.store, id).await.unwrap();
+    assert!(control.pause(&world.store, id).await.is_err());
+    control.resume(&world.store, id).await.unwrap();
+    let first = world.video_worker("one", decoder());
+    // In the middle of the second part: the worker drops what it has not stored.
+    let paused_at = when(&world, id, |video| video.checkpoint_us.is_some()).await.checkpoint_us;
+    let paused = control.pause(&world.store, id).await.unwrap();
+    assert_eq!(paused.state, VideoState::Paused);
+    wait_for(async || {
+        let mut tx = world.store.begin().await.unwrap();
+        let running = world.queue.group_is_live(tx.conn(), id).await.unwrap();
+        running.then_some(())
+    })
+    .await
+    .unwrap();
+    control.resume(&world.store, id).await.unwrap();
+    // The worker stops and another one continues.
+    when(&world, id, |video| video.checkpoint_us > paused_at).await;
+    first.stop().await;
+    let stopped = world.store.video(id).await.unwrap();
+    assert_eq!(stopped.people, None, "it was not read to its end");
+    let second = world.video_worker("two", decoder());
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    let interrupted = summaries(&tracks(&world, id).await);
+    assert!(interrupted.len() > 20);
+
+    let undisturbed = World::new().await;
+    let other = add(&undisturbed, &path).await;
+    let worker = undisturbed.video_worker("three", decoder());
+    let expected = ended(&undisturbed, other).await;
+    assert_eq!(interrupted, summaries(&tracks(&undisturbed, other).await));
+    assert_eq!((video.people, video.frames), (expected.people, expected.frames));
+    assert_eq!(video.unidentified, expected.unidentified);
+    worker.stop().await;
+    second.stop().await;
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
+    let world = World::new().await;
+    let path = film(world.folder(), 6);
+    let id = add(&world, &path).await;
+    let control = videos(&world);
+    let worker = world.video_worker("one", decoder());
+    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    let video = control.cancel(&world.store, id).await.unwrap();
+    assert_eq!((video.state, video.reason), (VideoState::Cancelled, Some(Reason::Cancelled)));
+    assert!(control.cancel(&world.store, id).await.is_err(), "it has ended");
+    let stored = tracks(&world, id).await;
+    assert!(!stored.is_empty() && stored.iter().all(|track| track.person.is_none()));
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none(), "the file is deleted");
+    // A cancelled video does not prevent another attempt.
+    let again = add(&world, &path).await;
+    let video = ended(&world, again).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    worker.stop().await;
+    for id in [id, again] {
+        let mut tx = world.store.begin().await.unwrap();
+        let unused = world.store.delete_video(tx.conn(), id).await.unwrap();
+        tx.commit().await.unwrap();
+        world.store.drop_blobs(&world.blobs, &unused).await.unwrap();
+    }
+    assert!(world.faces().await.is_empty() && world.images().await.is_empty());
+    let blobs = testing::files_below(world.folder());
+    assert!(blobs.iter().all(|file| file.extension().is_some_and(|end| end == "mkv")), "{blobs:?}");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_person_leaves_the_video_and_does_not_return() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    let worker = world.video_worker("one", decoder());
+    ended(&world, id).await;
+    let collection = collection(&world).await;
+    let before = tracks(&world, id).await;
+    let track = before.iter().find(|track| track.faces.len() > 1).unwrap().clone();
+    // One face of the track: the whole track goes.
+    let mut tx = world.store.begin().await.unwrap();
+    let target = Target::Face(track.faces[1].face_id);
+    let plan = world.store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+    assert_eq!(plan.faces.len(), track.faces.len());
+    let erasure = erasure(collection);
+    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
+    let done = world.store.carry_out(tx.conn(), &plan).await.unwrap();
+    let suppressed = world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
+    assert_eq!(suppressed as usize, track.faces.len());
+    tx.commit().await.unwrap();
+    world.store.drop_blobs(&world.blobs, &done.blobs).await.unwrap();
+    let left = tracks(&world, id).await;
+    assert_eq!(left.len(), before.len() - 1);
+    assert!(left.iter().all(|other| other.id != track.id));
+    // The same file is read again: the track does not return, the others do.
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.delete_video(tx.conn(), id).await.unwrap();
+    tx.commit().await.unwrap();
+    let again = add(&world, &path).await;
+    assert_eq!(ended(&world, again).await.state, VideoState::Completed);
+    let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
+        tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
+    };
+    let returned = tracks(&world, again).await;
+    assert_eq!(times(&returned), times(&left));
+    worker.stop().await;
+}
+
+fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
+    store::erasures::ErasureRecord {
+        id: Uuid::now_v7(),
+        collection_id: collection,
+        kind: "face".into(),
+        suppress: true,
+        suppress_person: false,
+        threshold: None,
+        faces: 0,
+        images: 0,
+        suppressions: 0,
+        created_at: time::OffsetDateTime::UNIX_EPOCH,
+        lifted_at: None,
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_file_that_is_no_video_fails_with_the_reason() {
+    let world = World::new().await;
+    let path = world.folder().join("film.mkv");
+    std::fs::write(&path, b"not a video").unwrap();
+    let id = add(&world, &path).await;
+    let worker = world.video_worker("one", decoder());
+    let video = ended(&world, id).await;
+    worker.stop().await;
+    assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
+    assert!(video.detail.is_some());
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
+}

@@ -1,0 +1,53 @@
+//! `POST /videos/{id}/pause`, `/resume` and `/cancel`
+use super::view::VideoView;
+use crate::auth::Caller;
+use crate::extract::Id;
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::State;
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
+
+/// Pause a video. It stops within a second and continues later after its last stored part, so at
+/// most a minute of it is read twice.
+#[utoipa::path(
+    post, path = "/videos/{id}/pause", operation_id = "pause_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses((status = 200, description = "The video in its new state", body = VideoView)),
+)]
+pub(super) async fn pause_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<VideoView>, ApiError> {
+    Ok(Json(state.services.videos.pause(caller.store(), id).await?.into()))
+}
+
+/// Resume a paused video.
+#[utoipa::path(
+    post, path = "/videos/{id}/resume", operation_id = "resume_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses((status = 200, description = "The video in its new state", body = VideoView)),
+)]
+pub(super) async fn resume_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<VideoView>, ApiError> {
+    Ok(Json(state.services.videos.resume(caller.store(), id).await?.into()))
+}
+
+/// Cancel a video. It stops within a second. What is stored of it remains, without the numbers of
+/// the people.
+#[utoipa::path(
+    post, path = "/videos/{id}/cancel", operation_id = "cancel_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses((status = 200, description = "The cancelled video", body = VideoView)),
+)]
+pub(super) async fn cancel_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<VideoView>, ApiError> {
+    Ok(Json(state.services.videos.cancel(caller.store(), id).await?.into()))
+}

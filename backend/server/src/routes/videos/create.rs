@@ -1,0 +1,117 @@
+//! `POST /videos`
+use super::upload::{place, refuse, spool};
+use super::view::VideoView;
+use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::values::Bounded;
+use crate::routes::dto::Binary;
+use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use pipeline::{Upload, VideoRequest};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use video::Sampling;
+
+/// Options of a new video.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CreateParams {
+    /// The collection of its faces; the default is the collection of the key, else `default`.
+    collection: Option<String>,
+    /// Which frames are analysed. `auto`: keyframes, and frames between them where they are more
+    /// than `max_gap_ms` apart. `keyframes`: only keyframes. `fps=N`: N frames per second, from 0.1
+    /// to 30.
+    #[param(pattern = r"^(auto|keyframes|fps=[0-9.]+)$", default = "auto", example = "fps=5")]
+    sampling: Option<String>,
+    /// Longest time without an analysed frame with `auto`, in milliseconds.
+    #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
+    max_gap_ms: Option<Bounded<200, 60_000>>,
+}
+
+impl CreateParams {
+    fn request(&self) -> Result<VideoRequest, ApiError> {
+        let defaults = VideoRequest::default();
+        let sampling = match &self.sampling {
+            None => defaults.sampling,
+            Some(text) => text.parse::<Sampling>().map_err(|error| {
+                ApiError::new(Code::BadQuery, format!("sampling: {error}"))
+                    .field("sampling")
+                    .value(text)
+                    .allowed(["auto", "keyframes", "fps=N with N from 0.1 to 30"])
+            })?,
+        };
+        let max_gap_ms = self.max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
+        Ok(VideoRequest { sampling, max_gap_ms: max_gap_ms.unwrap_or(defaults.max_gap_ms) })
+    }
+}
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
+    .problems(&[&[Code::NotAVideo, Code::VideoUnavailable, Code::Conflict, Code::NotReady]])
+    .uploads();
+
+/// Add a video: find who appears when, and store the faces.
+///
+/// The body is the file. It is analysed in the background; `GET /videos/{id}` reports the progress.
+/// The file is deleted when the video has ended. If the collection has a video of the same file,
+/// that one is returned.
+#[utoipa::path(
+    post, path = "/videos", operation_id = "create_video", tag = "videos",
+    params(CreateParams),
+    request_body(content((Binary = "video/*"), (Binary = "application/octet-stream"))),
+    responses(
+        (status = 202, description = "The video was added; its URL is in `Location`", body = VideoView, headers(("location"))),
+        (status = 200, description = "The collection has a video of the same file", body = VideoView),
+    ),
+)]
+pub(super) async fn create_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Query(params): Query<CreateParams>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let typed = check_type(request.headers());
+    let prepared = async {
+        let collection = caller.collection(params.collection.as_deref()).await?;
+        typed?;
+        let options = params.request()?;
+        let folder = state.services.video_spool.clone().ok_or_else(unavailable)?;
+        Ok((options, collection, folder, place(&state)?))
+    };
+    let (options, collection, folder, _place) = match prepared.await {
+        Ok(prepared) => prepared,
+        Err(error) => return refuse(request, error).await,
+    };
+    let mut spooled = spool(request, &folder, state.config.max_video_bytes).await?;
+    let videos = &state.services.videos;
+    let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
+    let upload = Upload { sha256: spooled.sha256, bytes: spooled.bytes, key };
+    let added = videos.add(collection.id, &upload, options).await;
+    if !matches!(added, Ok(Ok(_))) {
+        videos.discard_upload(upload.key).await;
+    }
+    let (status, id) = match added? {
+        Ok(id) => (StatusCode::ACCEPTED, id),
+        Err(existing) => (StatusCode::OK, existing),
+    };
+    let location = HeaderValue::from_str(&format!("/videos/{id}")).map_err(ApiError::internal)?;
+    let view = VideoView::from(caller.store().video(id).await?);
+    Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
+}
+
+fn unavailable() -> ApiError {
+    let sentence = "this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG";
+    ApiError::new(Code::VideoUnavailable, sentence)
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media = media.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if media.starts_with("video/") || media == "application/octet-stream" {
+        return Ok(());
+    }
+    Err(crate::extract::unsupported(headers, &["video/*", "application/octet-stream"]))
+}

@@ -1,0 +1,131 @@
+//! Defines the types of videos in the API.
+use domain::{Reason, VideoState};
+use serde::Serialize;
+use store::tracks::StoredAppearance;
+use store::videos::Video;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// A video.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct VideoView {
+    /// Its id.
+    id: Uuid,
+    /// Its state.
+    state: VideoState,
+    /// The collection of its faces.
+    #[schema(example = "default")]
+    collection: String,
+    /// The options of the analysis.
+    #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000}))]
+    options: serde_json::Value,
+    /// SHA-256 hash of the file, in hexadecimal; null until the file is known.
+    #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
+    sha256: Option<String>,
+    /// Length of the file in bytes; null until the file is known.
+    #[schema(example = 12_345_678)]
+    bytes: Option<i64>,
+    /// The codec, such as `h264`; null until the file was opened.
+    #[schema(example = "h264")]
+    codec: Option<String>,
+    /// Width of a frame as a player shows it, in pixels; null until a part was read.
+    #[schema(example = 1920)]
+    width: Option<i32>,
+    /// Height of a frame as a player shows it, in pixels; null until a part was read.
+    #[schema(example = 1080)]
+    height: Option<i32>,
+    /// Duration in milliseconds, if the file reports it.
+    #[schema(example = 125_000)]
+    duration_ms: Option<i64>,
+    /// Everything up to this time, in milliseconds, was read and is stored.
+    #[schema(example = 125_000)]
+    read_ms: Option<i64>,
+    /// Number of analysed frames.
+    #[schema(example = 63)]
+    frames: i64,
+    /// Number of people; null until the whole video was read.
+    #[schema(example = 7)]
+    people: Option<i32>,
+    /// Number of tracks that are not stored, because no face of them can be recognised.
+    #[schema(example = 0)]
+    unidentified_tracks: i64,
+    /// Why the video could not be read, or not to its end; null if there is nothing to report.
+    #[schema(value_type = Option<String>, example = json!(null))]
+    reason: Option<Reason>,
+    /// Details of `reason`.
+    #[schema(example = json!(null))]
+    detail: Option<String>,
+    /// Time at which it was added.
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Time of its end; null while it has not ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    finished_at: Option<OffsetDateTime>,
+}
+
+impl From<Video> for VideoView {
+    fn from(video: Video) -> Self {
+        Self {
+            id: video.id,
+            state: video.state,
+            collection: video.collection,
+            options: video.options,
+            sha256: video.sha256.map(hex::encode),
+            bytes: video.bytes,
+            codec: video.codec,
+            width: video.width,
+            height: video.height,
+            duration_ms: video.duration_us.map(to_ms),
+            read_ms: video.checkpoint_us.map(to_ms),
+            frames: video.frames,
+            people: video.people,
+            unidentified_tracks: video.unidentified,
+            reason: video.reason,
+            detail: video.detail,
+            created_at: video.created_at,
+            finished_at: video.finished_at,
+        }
+    }
+}
+
+/// When a face was visible in a video.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Appearance {
+    /// The video.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
+    video_id: Uuid,
+    /// The track of the face.
+    #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b08")]
+    track_id: Uuid,
+    /// Number of the person in this video, from 1; null until the whole video was read.
+    #[schema(example = 2)]
+    person: Option<i32>,
+    /// Time of the first frame of the track, in milliseconds.
+    #[schema(example = 61_200)]
+    start_ms: i64,
+    /// Time of the last frame of the track, in milliseconds.
+    #[schema(example = 65_000)]
+    end_ms: i64,
+    /// Time of the frame with this face, in milliseconds.
+    #[schema(example = 63_400)]
+    at_ms: i64,
+}
+
+impl From<StoredAppearance> for Appearance {
+    fn from(stored: StoredAppearance) -> Self {
+        Self {
+            video_id: stored.video_id,
+            track_id: stored.track_id,
+            person: stored.person,
+            start_ms: to_ms(stored.started_us),
+            end_ms: to_ms(stored.ended_us),
+            at_ms: to_ms(stored.at_us),
+        }
+    }
+}
+
+/// Converts microseconds to milliseconds, rounded down.
+pub(super) fn to_ms(us: i64) -> i64 {
+    us.div_euclid(1000)
+}

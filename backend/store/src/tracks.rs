@@ -1,0 +1,305 @@
+//! Tracks of videos: when and where a face was visible, and its best shots. The best shots are
+//! ordinary faces of images without a file, so that search, people, erasure, retention and export
+//! treat them like other faces. The database deletes a track with its last face.
+use crate::faces::NewFace;
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use sha2::{Digest, Sha256};
+use sqlx::{FromRow, PgConnection};
+use std::collections::HashMap;
+use uuid::Uuid;
+
+/// Value of [`crate::images::Image::format`] for the frame of a video.
+pub const FRAME_FORMAT: &str = "video_frame";
+
+/// A track to store.
+#[derive(Clone, Debug)]
+pub struct NewTrack {
+    /// Its number in the video, from 1.
+    pub number: i32,
+    /// Time of the first frame in microseconds.
+    pub started_us: i64,
+    /// Time of the last frame in microseconds.
+    pub ended_us: i64,
+    /// Number of frames with the face.
+    pub samples: i32,
+    /// The boxes as `tracking::boxes` encodes them.
+    pub boxes: Vec<u8>,
+    /// The best shots, best first.
+    pub faces: Vec<ShotFace>,
+}
+
+/// The face of a best shot.
+#[derive(Clone, Debug)]
+pub struct ShotFace {
+    /// Time of the frame in microseconds.
+    pub at_us: i64,
+    /// The face, in pixels of the frame.
+    pub face: NewFace,
+}
+
+/// A stored track.
+#[derive(Clone, Debug, FromRow)]
+pub struct Track {
+    /// Its id.
+    pub id: Uuid,
+    /// Its number in the video, from 1.
+    pub number: i32,
+    /// Number of the person in this video, from 1; `None` until the whole video was read.
+    pub person: Option<i32>,
+    /// Time of the first frame in microseconds.
+    pub started_us: i64,
+    /// Time of the last frame in microseconds.
+    pub ended_us: i64,
+    /// Number of frames with the face.
+    pub samples: i32,
+    /// The boxes as `tracking::boxes` encodes them.
+    pub boxes: Vec<u8>,
+    /// The best shots, best first.
+    #[sqlx(skip)]
+    pub faces: Vec<TrackFace>,
+}
+
+/// A best shot of a stored track.
+#[derive(Clone, Debug, FromRow)]
+pub struct TrackFace {
+    /// The track.
+    pub track_id: Uuid,
+    /// The face.
+    pub face_id: Uuid,
+    /// Time of the frame in microseconds.
+    pub at_us: i64,
+    /// Overall quality, 0 to 1.
+    pub quality: Option<f32>,
+}
+
+/// When a face was visible in a video: the track of the face.
+#[derive(Clone, Debug, FromRow)]
+pub struct StoredAppearance {
+    /// The face.
+    pub face_id: Uuid,
+    /// The video.
+    pub video_id: Uuid,
+    /// The track.
+    pub track_id: Uuid,
+    /// Number of the person in this video.
+    pub person: Option<i32>,
+    /// Time of the first frame of the track in microseconds.
+    pub started_us: i64,
+    /// Time of the last frame of the track in microseconds.
+    pub ended_us: i64,
+    /// Time of the frame with this face in microseconds.
+    pub at_us: i64,
+}
+
+/// Filters of the tracks of a video.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TrackFilter {
+    /// Only tracks that end at this time or later, in microseconds.
+    pub from_us: Option<i64>,
+    /// Only tracks that start before this time, in microseconds.
+    pub to_us: Option<i64>,
+    /// Only tracks of this person.
+    pub person: Option<i32>,
+}
+
+/// A track with the embeddings of its best shots.
+#[derive(Clone, Debug)]
+pub struct TrackEmbeddings {
+    /// The track.
+    pub id: Uuid,
+    /// Time of the first frame in microseconds.
+    pub started_us: i64,
+    /// Time of the last frame in microseconds.
+    pub ended_us: i64,
+    /// The embeddings, L2-normalised before they were rounded to half precision.
+    pub embeddings: Vec<Vec<f32>>,
+}
+
+impl Store {
+    /// Inserts tracks. The images of their frames and their faces must be stored before.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database.
+    pub async fn insert_tracks(
+        &self,
+        conn: &mut PgConnection,
+        (collection, video): (Uuid, Uuid),
+        tracks: &[NewTrack],
+    ) -> Result<(), StoreError> {
+        for track in tracks {
+            let id = Uuid::now_v7();
+            sqlx::query(
+                "insert into tracks (id, collection_id, video_id, number, started_us, ended_us, samples, boxes)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8)",
+            )
+            .bind(id)
+            .bind(collection)
+            .bind(video)
+            .bind(track.number)
+            .bind(track.started_us)
+            .bind(track.ended_us)
+            .bind(track.samples)
+            .bind(&track.boxes)
+            .execute(&mut *conn)
+            .await?;
+            sqlx::query(
+                "insert into track_faces (collection_id, track_id, face_id, at_us, rank)
+                 select $1, $2, shots.face_id, shots.at_us, shots.n - 1
+                 from unnest($3::uuid[], $4::bigint[]) with ordinality as shots (face_id, at_us, n)",
+            )
+            .bind(collection)
+            .bind(id)
+            .bind(track.faces.iter().map(|shot| shot.face.id).collect::<Vec<Uuid>>())
+            .bind(track.faces.iter().map(|shot| shot.at_us).collect::<Vec<i64>>())
+            .execute(&mut *conn)
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Inserts the image of a frame with best shots, and returns its id. `(width, height)` are in
+    /// pixels. The image has no file, no hashes and no thumbnail.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database, for example if the frame is stored already.
+    pub async fn insert_video_frame(
+        &self,
+        conn: &mut PgConnection,
+        (collection, video): (Uuid, Uuid),
+        at_us: i64,
+        (width, height): (i32, i32),
+    ) -> Result<Uuid, StoreError> {
+        let id = Uuid::now_v7();
+        let sha256 =
+            Sha256::new().chain_update(video.as_bytes()).chain_update(at_us.to_be_bytes()).finalize();
+        sqlx::query(
+            "insert into images (id, collection_id, sha256, width, height, format, bytes, rotation)
+             values ($1, $2, $3, $4, $5, $6, 0, 0)",
+        )
+        .bind(id)
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .bind(width)
+        .bind(height)
+        .bind(FRAME_FORMAT)
+        .execute(&mut *conn)
+        .await?;
+        sqlx::query("insert into video_frames (image_id, video_id, at_us) values ($1, $2, $3)")
+            .bind(id)
+            .bind(video)
+            .bind(at_us)
+            .execute(conn)
+            .await?;
+        Ok(id)
+    }
+
+    /// Returns the tracks of a video in the order of their start, after the track `after` (start
+    /// and id).
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the video does not exist or is outside the store's scope.
+    pub async fn tracks(
+        &self,
+        video: Uuid,
+        filter: &TrackFilter,
+        after: Option<(i64, Uuid)>,
+        limit: i64,
+    ) -> Result<Vec<Track>, StoreError> {
+        self.video(video).await?;
+        let (after_us, after_id) = after.unzip();
+        let mut tracks: Vec<Track> = sqlx::query_as(
+            "select id, number, person, started_us, ended_us, samples, boxes from tracks
+             where video_id = $1 and ($2::bigint is null or ended_us >= $2) and ($3::bigint is null or started_us < $3)
+               and ($4::integer is null or person = $4)
+               and ($5::bigint is null or (started_us, id) > ($5, $6::uuid))
+             order by started_us, id limit $7",
+        )
+        .bind(video)
+        .bind(filter.from_us)
+        .bind(filter.to_us)
+        .bind(filter.person)
+        .bind(after_us)
+        .bind(after_id)
+        .bind(limit.max(0))
+        .fetch_all(&self.pool)
+        .await?;
+        let shots: Vec<TrackFace> = sqlx::query_as(
+            "select t.track_id, t.face_id, t.at_us, f.quality_overall as quality
+             from track_faces t join faces f on f.id = t.face_id
+             where t.track_id = any($1) order by t.track_id, t.rank",
+        )
+        .bind(tracks.iter().map(|track| track.id).collect::<Vec<Uuid>>())
+        .fetch_all(&self.pool)
+        .await?;
+        let mut of: HashMap<Uuid, Vec<TrackFace>> = HashMap::new();
+        for shot in shots {
+            of.entry(shot.track_id).or_default().push(shot);
+        }
+        for track in &mut tracks {
+            track.faces = of.remove(&track.id).unwrap_or_default();
+        }
+        // A track can lose its last face between the two reads.
+        tracks.retain(|track| !track.faces.is_empty());
+        Ok(tracks)
+    }
+
+    /// Returns when the faces were visible in videos. Faces of pictures are omitted.
+    pub async fn appearances(&self, faces: &[Uuid]) -> Result<Vec<StoredAppearance>, StoreError> {
+        Ok(sqlx::query_as(
+            "select s.face_id, t.video_id, t.id as track_id, t.person, t.started_us, t.ended_us, s.at_us
+             from track_faces s join tracks t on t.id = s.track_id
+             where s.face_id = any($1) and ($2::uuid is null or s.collection_id = $2)",
+        )
+        .bind(faces)
+        .bind(self.collection_scope)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Returns all tracks of a video in the order of their start, with the embeddings of one model.
+    pub async fn track_embeddings(
+        &self,
+        video: Uuid,
+        model: i32,
+    ) -> Result<Vec<TrackEmbeddings>, StoreError> {
+        let rows: Vec<(Uuid, i64, i64, HalfVector)> = sqlx::query_as(
+            "select t.id, t.started_us, t.ended_us, f.embedding
+             from tracks t join track_faces s on s.track_id = t.id join faces f on f.id = s.face_id
+             where t.video_id = $1 and f.model_id = $2 order by t.started_us, t.number, s.rank",
+        )
+        .bind(video)
+        .bind(model)
+        .fetch_all(&self.pool)
+        .await?;
+        let mut tracks: Vec<TrackEmbeddings> = Vec::new();
+        for (id, started_us, ended_us, embedding) in rows {
+            let embedding = embedding.as_slice().iter().map(|value| value.to_f32()).collect();
+            match tracks.last_mut() {
+                Some(last) if last.id == id => last.embeddings.push(embedding),
+                _ => tracks.push(TrackEmbeddings { id, started_us, ended_us, embeddings: vec![embedding] }),
+            }
+        }
+        Ok(tracks)
+    }
+
+    /// Records which person each track shows.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database.
+    pub async fn number_people(
+        &self,
+        conn: &mut PgConnection,
+        numbers: &[(Uuid, Option<i32>)],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "update tracks t set person = n.person from unnest($1::uuid[], $2::integer[]) as n (id, person)
+             where t.id = n.id",
+        )
+        .bind(numbers.iter().map(|(id, _)| *id).collect::<Vec<Uuid>>())
+        .bind(numbers.iter().map(|(_, person)| *person).collect::<Vec<Option<i32>>>())
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+}
