@@ -62,7 +62,7 @@ impl Process {
         launcher: &Launcher,
         program: &std::path::Path,
         arguments: &[String],
-        video: Option<&File>,
+        video: Option<File>,
         (cpu_limit, patience): (Duration, Duration),
     ) -> Result<Self, VideoError> {
         let mut command = match launcher {
@@ -77,7 +77,7 @@ impl Process {
         let (times, times_end) = io::pipe()?;
         let mut files = vec![FdMapping { parent_fd: times_end.into(), child_fd: TIMES_FD }];
         if let Some(video) = video {
-            files.push(FdMapping { parent_fd: OwnedFd::from(video.try_clone()?), child_fd: VIDEO_FD });
+            files.push(FdMapping { parent_fd: OwnedFd::from(video), child_fd: VIDEO_FD });
         }
         command.fd_mappings(files).map_err(|_| VideoError::Output("two pipes with one number"))?;
         command.args(arguments).env_clear().current_dir("/");

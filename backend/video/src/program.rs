@@ -5,7 +5,9 @@ use crate::child::{Launcher, Process};
 use crate::error::VideoError;
 use crate::sandbox::FileAccess;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::Read;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,8 +64,8 @@ pub struct Sandboxed {
 
 /// Decodes videos with ffmpeg. Cloning it is cheap.
 ///
-/// Its processes share the read position of the file. Do not use one open file for two calls at a
-/// time.
+/// Each process gets the file opened again, only for reading. It shares no read position with other
+/// processes or with the caller.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: Config,
@@ -119,13 +121,24 @@ impl Decoder {
     }
 
     pub(crate) fn start(&self, arguments: &[String], video: Option<&File>) -> Result<Process, VideoError> {
-        // The previous process has moved the position, which all processes share.
-        if let Some(mut video) = video {
-            video.rewind()?;
-        }
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
+        let video = video.map(reopen).transpose()?;
         Process::start(launcher, ffmpeg, arguments, video, (limits.max_cpu, limits.patience))
     }
+}
+
+/// Opens a file again, only for reading. It works for files without a name too.
+#[cfg(target_os = "linux")]
+fn reopen(file: &File) -> std::io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Rewinds a file, because other systems have no common way to open it again.
+#[cfg(not(target_os = "linux"))]
+fn reopen(file: &File) -> std::io::Result<File> {
+    let mut copy = file.try_clone()?;
+    std::io::Seek::rewind(&mut copy)?;
+    Ok(copy)
 }
 
 /// Reads the first number of the line `libavutil      61.  1.102 / 61.  1.102`.

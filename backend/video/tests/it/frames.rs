@@ -206,3 +206,24 @@ fn sound_is_not_damage() {
     }
     assert_eq!((count, frames.damage()), (Film::short().length(), None));
 }
+
+/// A program that uploads or downloads a video has it open for writing too, at its own position.
+#[testing::needs(video)]
+#[test]
+fn a_process_gets_the_file_for_itself_and_only_to_read() {
+    let decoder = decoder();
+    let shown = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, &testing_read(&shown.file)).unwrap();
+    let end = std::io::Seek::stream_position(&mut file).unwrap();
+    let index = decoder.index(&file).unwrap();
+    let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
+    let mut readers = [(); 2].map(|()| decoder.frames(&file, &index, &every[0]).unwrap());
+    for expected in all(&shown.truth) {
+        for reader in &mut readers {
+            let frame = reader.next_frame().unwrap().unwrap();
+            assert_eq!((frame.at_us, read_number(&frame.frame)), (expected.0, Some(expected.1)));
+        }
+    }
+    assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), end);
+}
