@@ -1,13 +1,16 @@
 //! Starts ffmpeg and reads its pipes, with a time limit.
 
+use crate::cancel::Cancelled;
+use crate::cpu::{CpuBudget, CpuClock};
 use crate::error::VideoError;
 use crate::messages::Messages;
+use crate::pipes::{CANCELLED, Watch, WatchedPipe};
 use command_fds::{CommandFdExt, FdMapping};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, PipeReader, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, BufReader, PipeReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -43,14 +46,26 @@ pub enum Launcher {
     Direct,
 }
 
+/// When a process has to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// The processor time that it shares with the other processes of the video.
+    pub(crate) budget: CpuBudget,
+    /// Longest time in which it neither writes nor works.
+    pub(crate) patience: Duration,
+    pub(crate) cancelled: Option<Cancelled>,
+}
+
 /// A running ffmpeg. Dropping it kills the process and waits for its end.
 pub(crate) struct Process {
     child: Child,
-    pub(crate) pixels: BufReader<TimedPipe<ChildStdout>>,
-    pub(crate) times: BufReader<TimedPipe<PipeReader>>,
+    pub(crate) pixels: BufReader<WatchedPipe<ChildStdout>>,
+    pub(crate) times: BufReader<WatchedPipe<PipeReader>>,
     messages: Option<JoinHandle<Messages>>,
+    clock: Option<CpuClock>,
+    /// Limit of processor time of this process.
     cpu_limit: Duration,
-    patience: Duration,
+    bounds: Bounds,
 }
 
 impl Process {
@@ -63,14 +78,15 @@ impl Process {
         program: &std::path::Path,
         arguments: &[String],
         video: Option<File>,
-        (cpu_limit, patience): (Duration, Duration),
+        bounds: Bounds,
     ) -> Result<Self, VideoError> {
+        let cpu_seconds = bounds.budget.seconds_left()?;
         let mut command = match launcher {
             Launcher::Direct => Command::new(program),
             Launcher::Sandbox { program: own, arguments: first } => {
                 let mut command = Command::new(own);
                 command.args(first).arg(std::process::id().to_string());
-                command.arg(cpu_limit.as_secs().max(1).to_string()).arg(program);
+                command.arg(cpu_seconds.to_string()).arg(program);
                 command
             }
         };
@@ -93,27 +109,55 @@ impl Process {
         #[cfg(target_os = "linux")]
         let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
         let messages = std::thread::spawn(move || Messages::read(stderr));
+        let clock = CpuClock::of(child.id());
+        let watch = Watch { patience: bounds.patience, clock, cancelled: bounds.cancelled.clone() };
         Ok(Self {
             child,
-            pixels: BufReader::with_capacity(BUFFER, TimedPipe { pipe: stdout, patience }),
-            times: BufReader::new(TimedPipe { pipe: times, patience }),
+            pixels: BufReader::with_capacity(BUFFER, WatchedPipe { pipe: stdout, watch: watch.clone() }),
+            times: BufReader::new(WatchedPipe { pipe: times, watch }),
             messages: Some(messages),
-            cpu_limit,
-            patience,
+            clock,
+            cpu_limit: Duration::from_secs(cpu_seconds.into()),
+            bounds,
         })
     }
 
-    /// Waits for the end of the process. A process that has closed its output has nothing left to
-    /// do, so it is killed after a while.
-    fn wait(&mut self) -> io::Result<ExitStatus> {
-        for _ in 0..ENDING_STEPS {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+    /// Waits for the end of the process, and returns its status and its processor time. A process
+    /// that has closed its output has nothing left to do, so it is killed after a while.
+    fn wait(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
+        let killed = !(0..ENDING_STEPS).any(|_| {
+            let ended = self.has_ended();
+            if !ended {
+                std::thread::sleep(ENDING_STEP);
             }
-            std::thread::sleep(ENDING_STEP);
+            ended
+        });
+        if killed {
+            self.child.kill()?;
         }
-        self.child.kill()?;
-        self.child.wait()
+        self.reap()
+    }
+
+    /// Returns whether the process has ended. It remains known to the system.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
+    }
+
+    /// Waits for the end of the process, and counts its processor time, which nothing can measure
+    /// afterwards.
+    fn reap(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
+        let clock = self.clock.take();
+        if let (Some(_), Some(pid)) = (clock, self.pid()) {
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        }
+        let used = clock.and_then(CpuClock::read);
+        self.bounds.budget.spend(used.unwrap_or_default());
+        Ok((self.child.wait()?, used))
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
     /// Ends the process, and returns its messages so far.
@@ -125,7 +169,7 @@ impl Process {
     fn kill(&mut self) {
         // Both fail if the process has ended, which is fine.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.reap();
     }
 
     /// Returns the messages of a process that has ended.
@@ -136,7 +180,8 @@ impl Process {
     /// Describes a failure to read from a pipe.
     pub(crate) fn read_error(&self, error: io::Error) -> VideoError {
         match error.kind() {
-            io::ErrorKind::TimedOut => VideoError::Stalled(self.patience),
+            io::ErrorKind::TimedOut => VideoError::Stalled(self.bounds.patience),
+            CANCELLED => VideoError::Cancelled,
             io::ErrorKind::InvalidData => VideoError::Output("not an image"),
             _ => VideoError::Io(error),
         }
@@ -145,17 +190,20 @@ impl Process {
     /// Waits for the end of a process whose output was read to the end, and returns its messages.
     ///
     /// # Errors
-    /// Fails if the kernel ended the process, or if the sandbox failed.
+    /// Fails if the processor time was used up, if something killed the process, or if the sandbox
+    /// failed.
     pub(crate) fn finish(mut self) -> Result<(ExitStatus, Messages), VideoError> {
-        let status = self.wait()?;
+        let (status, used) = self.wait()?;
         let messages = self.take_messages();
         if let Some(failure) = &messages.sandbox_failure {
             return Err(VideoError::Unavailable(format!("the sandbox of the decoder failed: {failure}")));
         }
-        const SIGXCPU: i32 = 24;
-        match status.signal() {
-            // At the hard limit, which equals the soft one, the kernel may send SIGKILL instead.
-            Some(SIGXCPU | 9) => Err(VideoError::CpuLimit(self.cpu_limit)),
+        // ffmpeg ends with an ordinary status after SIGXCPU, so the measured time decides too.
+        let used_up = used.is_some_and(|used| used >= self.cpu_limit);
+        match status.signal().and_then(Signal::from_named_raw) {
+            Some(Signal::XCPU) => Err(self.bounds.budget.exceeded()),
+            _ if used_up && !status.success() => Err(self.bounds.budget.exceeded()),
+            Some(Signal::KILL) => Err(VideoError::Killed),
             _ => Ok((status, messages)),
         }
     }
@@ -164,26 +212,5 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// A pipe whose reads fail with `TimedOut` when nothing arrives for `patience`.
-pub(crate) struct TimedPipe<P> {
-    pipe: P,
-    patience: Duration,
-}
-
-impl<P: AsFd + Read> Read for TimedPipe<P> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let time = Timespec::try_from(self.patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        loop {
-            let mut waiting = [PollFd::new(&self.pipe, PollFlags::IN)];
-            match poll(&mut waiting, Some(&time)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => return self.pipe.read(buffer),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }

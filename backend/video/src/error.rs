@@ -40,12 +40,21 @@ pub enum VideoError {
     /// No frame could be decoded.
     #[error("no frame of the video can be decoded: {0}")]
     Undecodable(String),
-    /// The process did not return a frame in time. It was killed.
-    #[error("the decoder returned no frame for {0:?}")]
+    /// The process neither wrote nor worked. It was killed.
+    #[error("the decoder did nothing for {0:?}")]
     Stalled(Duration),
-    /// The process used more processor time than allowed. The kernel ended it.
+    /// The processes of the video used more processor time than allowed.
     #[error("decoding needs more processor time than the limit of {0:?}")]
     CpuLimit(Duration),
+    /// Something killed the process, but not for its processor time.
+    #[error(
+        "the decoder was killed from outside (SIGKILL), which the system does when memory runs out; \
+         add memory, or process fewer videos at a time"
+    )]
+    Killed,
+    /// The caller cancelled.
+    #[error("the analysis of the video was cancelled")]
+    Cancelled,
     /// The process broke the format of its output, which only a fault or an attack does.
     #[error("the output of the decoder is invalid: {0}")]
     Output(&'static str),
@@ -65,4 +74,11 @@ pub struct Damage {
     /// The first message of the decoder about the damage, at most 200 characters, without control
     /// characters. It can contain text from the file.
     pub message: String,
+}
+
+impl Damage {
+    /// Describes the end of a decoder that gave no reason.
+    pub(crate) fn of_status(status: std::process::ExitStatus) -> Self {
+        Self { truncated: false, message: format!("the decoder ended with {status}") }
+    }
 }

@@ -41,12 +41,14 @@ impl Decoder {
     /// The calling thread must live as long as the reader.
     ///
     /// # Errors
-    /// Fails with [`VideoError::Io`] if the process cannot be started.
+    /// Fails with [`VideoError::Io`] if the process cannot be started, and with
+    /// [`VideoError::CpuLimit`] if earlier segments have used up the processor time.
     pub fn frames(&self, video: &File, index: &Index, segment: &Segment) -> Result<FrameReader, VideoError> {
         let start_us = index.keyframe_before(segment.from_us);
         let source = Source { origin_us: index.origin_us, hdr: index.hdr, start_us };
         let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
-        let process = self.start(&arguments::frames(threads, max_pixels, &source, segment), Some(video))?;
+        let arguments = arguments::frames(threads, max_pixels, &source, segment);
+        let process = self.start(&arguments, Some(video), &index.budget)?;
         Ok(FrameReader {
             process: Some(process),
             source,
@@ -109,7 +111,7 @@ impl FrameReader {
         if self.read == 0 && !status.success() {
             return Err(messages.failure());
         }
-        let unexplained = || Damage { truncated: false, message: format!("the decoder ended with {status}") };
+        let unexplained = || Damage::of_status(status);
         self.damage = messages.damage.or_else(|| (!status.success()).then(unexplained));
         Ok(())
     }

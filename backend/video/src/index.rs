@@ -1,9 +1,10 @@
 //! What is known about a video before any frame is decoded, and the conversion of its times.
 
+use crate::cpu::CpuBudget;
 use crate::error::Damage;
 
 /// What is known about a video before any frame is decoded.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Index {
     /// Names of the container's format in ffmpeg, such as `matroska,webm`.
     pub container: String,
@@ -23,6 +24,8 @@ pub struct Index {
     pub origin_us: i64,
     /// Whether the video has high dynamic range.
     pub(crate) hdr: bool,
+    /// The processor time for this video. What was used to list its frames counts.
+    pub(crate) budget: CpuBudget,
 }
 
 impl Index {

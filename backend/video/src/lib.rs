@@ -9,18 +9,22 @@
 //! variable frame rate.
 
 mod arguments;
+mod cancel;
 mod child;
+mod cpu;
 mod error;
 mod frames;
 mod index;
 mod listing;
 mod messages;
+mod pipes;
 mod ppm;
 mod program;
 pub mod sampling;
 pub mod sandbox;
 pub mod shots;
 
+pub use cancel::CancelOnDrop;
 pub use child::Launcher;
 pub use error::{Damage, VideoError};
 pub use frames::{FrameReader, TimedFrame};

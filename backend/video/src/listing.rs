@@ -5,7 +5,7 @@
 //! keyframe and nothing else: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
 
 use crate::child::Process;
-use crate::error::VideoError;
+use crate::error::{Damage, VideoError};
 use crate::index::{Index, microseconds, parse_ratio};
 use crate::messages::Messages;
 use crate::{Decoder, arguments};
@@ -30,10 +30,15 @@ impl Decoder {
     /// # Errors
     /// Fails with [`VideoError`] if the file is not a video, or exceeds the limits.
     pub fn index(&self, video: &File) -> Result<Index, VideoError> {
-        let mut process = self.start(&arguments::index(1), Some(video))?;
+        let budget = self.budget(video.metadata()?.len());
+        let mut process = self.start(&arguments::index(1), Some(video), &budget)?;
         let listing = Listing::read(&mut process)?;
-        let (_, messages) = process.finish()?;
-        let index = listing.into_index(messages)?;
+        let (status, messages) = process.finish()?;
+        let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
+        let mut index = Index { budget, ..listing.into_index(messages)? };
+        if !status.success() && index.damage.is_none() {
+            index.damage = Some(Damage::of_status(status));
+        }
         self.check(&index)?;
         Ok(index)
     }
@@ -60,6 +65,8 @@ struct Listing {
     codec: String,
     size: (u32, u32),
     keyframes_us: Vec<i64>,
+    /// Number of frames.
+    frames: u64,
     /// Time of the first frame that is shown.
     origin_us: Option<i64>,
 }
@@ -113,6 +120,7 @@ impl Listing {
         let flags = fields.find_map(|field| field.strip_prefix("F=0x"));
         let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
         let Some(at) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
+        self.frames += 1;
         self.origin_us = Some(self.origin_us.map_or(at, |first| first.min(at)));
         if flags & KEY != 0 && flags & CORRUPT == 0 {
             self.keyframes_us.push(at);
@@ -140,6 +148,7 @@ impl Listing {
             damage: messages.damage,
             origin_us,
             hdr: messages.hdr,
+            ..Index::default()
         })
     }
 }

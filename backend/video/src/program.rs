@@ -1,7 +1,9 @@
 //! Finds ffmpeg, checks its version, and starts it.
 
 use crate::arguments;
-use crate::child::{Launcher, Process};
+use crate::cancel::{self, CancelOnDrop, Cancelled};
+use crate::child::{Bounds, Launcher, Process};
+use crate::cpu::CpuBudget;
 use crate::error::VideoError;
 use crate::sandbox::FileAccess;
 use std::fs::File;
@@ -36,9 +38,10 @@ pub struct Limits {
     pub max_duration: Duration,
     /// Maximum number of pixels of a frame.
     pub max_pixels: u64,
-    /// Longest time without a frame, after which the process is killed.
+    /// Longest time in which a process neither writes nor works, after which it is killed.
     pub patience: Duration,
-    /// Maximum processor time of one process.
+    /// Maximum processor time of all processes of one video. Files of a few megabytes and videos of
+    /// a few frames have a lower limit.
     pub max_cpu: Duration,
 }
 
@@ -70,6 +73,7 @@ pub struct Sandboxed {
 pub struct Decoder {
     config: Config,
     sandboxed: Sandboxed,
+    cancelled: Option<Cancelled>,
 }
 
 impl Decoder {
@@ -81,12 +85,13 @@ impl Decoder {
     pub fn open(config: Config) -> Result<Self, VideoError> {
         let shown = config.ffmpeg.display().to_string();
         let unknown = Sandboxed { version: String::new(), files: FileAccess::Unrestricted };
-        let mut decoder = Self { config, sandboxed: unknown };
+        let mut decoder = Self { config, sandboxed: unknown, cancelled: None };
         let wrong = |what: &str| VideoError::Unavailable(format!("{shown} {what}"));
-        let mut process = decoder.start(&arguments::version(), None).map_err(|error| match error {
-            VideoError::Io(error) => wrong(&format!("cannot be started: {error}")),
-            other => other,
-        })?;
+        let mut process =
+            decoder.start(&arguments::version(), None, &decoder.budget(0)).map_err(|error| match error {
+                VideoError::Io(error) => wrong(&format!("cannot be started: {error}")),
+                other => other,
+            })?;
         let mut text = String::new();
         let read = (&mut process.pixels).take(20_000).read_to_string(&mut text);
         let (status, messages) = process.finish()?;
@@ -120,10 +125,32 @@ impl Decoder {
         &self.sandboxed
     }
 
-    pub(crate) fn start(&self, arguments: &[String], video: Option<&File>) -> Result<Process, VideoError> {
+    /// Returns a decoder whose processes end when the guard is dropped. Its calls then fail with
+    /// [`VideoError::Cancelled`].
+    ///
+    /// # Errors
+    /// Fails if too many files are open.
+    pub fn cancellable(&self) -> std::io::Result<(Self, CancelOnDrop)> {
+        let (guard, cancelled) = cancel::pair()?;
+        Ok((Self { cancelled: Some(cancelled), ..self.clone() }, guard))
+    }
+
+    /// Returns the processor time for listing the packets of a file.
+    pub(crate) fn budget(&self, bytes: u64) -> CpuBudget {
+        CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
+    }
+
+    pub(crate) fn start(
+        &self,
+        arguments: &[String],
+        video: Option<&File>,
+        budget: &CpuBudget,
+    ) -> Result<Process, VideoError> {
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
         let video = video.map(reopen).transpose()?;
-        Process::start(launcher, ffmpeg, arguments, video, (limits.max_cpu, limits.patience))
+        let (budget, cancelled) = (budget.clone(), self.cancelled.clone());
+        let bounds = Bounds { budget, patience: limits.patience, cancelled };
+        Process::start(launcher, ffmpeg, arguments, video, bounds)
     }
 }
 

@@ -44,7 +44,10 @@ impl VideoAnalyzeError {
                 VideoError::Undecodable(_) | VideoError::Stalled(_) | VideoError::Output(_) => {
                     Reason::CorruptVideo
                 }
-                VideoError::Unavailable(_) | VideoError::Io(_) => Reason::VideoUnavailable,
+                VideoError::Unavailable(_)
+                | VideoError::Io(_)
+                | VideoError::Killed
+                | VideoError::Cancelled => Reason::VideoUnavailable,
             },
         }
     }

@@ -10,6 +10,8 @@ use std::path::Path;
 const ADDRESS_SPACE: u64 = 4 << 30;
 /// Maximum number of open files. Eight are in use.
 const OPEN_FILES: u64 = 32;
+/// Seconds of processor time between the signal of the limit and the end by force.
+const CPU_GRACE: u64 = 5;
 /// The highest file descriptor that the child is given: stdin, stdout, stderr, the video, and the
 /// pipe for timestamps.
 const LAST_FD: RawFd = 4;
@@ -56,15 +58,17 @@ fn close_other_files() -> Result<(), String> {
 
 fn limit(cpu_seconds: u32) -> Result<(), String> {
     let limits = [
-        (Resource::Core, 0),
+        (Resource::Core, 0, 0),
         // Writing to any regular file ends the process. Pipes have no size.
-        (Resource::Fsize, 0),
-        (Resource::Nofile, OPEN_FILES),
-        (Resource::Cpu, u64::from(cpu_seconds)),
-        (Resource::As, ADDRESS_SPACE),
+        (Resource::Fsize, 0, 0),
+        (Resource::Nofile, OPEN_FILES, OPEN_FILES),
+        // At the first limit, the process gets SIGXCPU, so that its end has a reason. At the second
+        // one, the kernel kills it.
+        (Resource::Cpu, u64::from(cpu_seconds), u64::from(cpu_seconds) + CPU_GRACE),
+        (Resource::As, ADDRESS_SPACE, ADDRESS_SPACE),
     ];
-    for (resource, value) in limits {
-        let both = Rlimit { current: Some(value), maximum: Some(value) };
+    for (resource, current, maximum) in limits {
+        let both = Rlimit { current: Some(current), maximum: Some(maximum) };
         rustix::process::setrlimit(resource, both)
             .map_err(|error| format!("cannot limit {resource:?}: {error}"))?;
     }

@@ -1,6 +1,7 @@
 //! Tests of the decoder through its public interface, with a real ffmpeg.
 #![allow(clippy::unwrap_used)]
 
+mod endings;
 mod frames;
 mod sandbox;
 
