@@ -127,8 +127,7 @@ pub trait VideoParts: Send {
 }
 
 impl Analyzer {
-    /// Analyses a video. If the future is dropped, the decoder ends when it has read the next frame
-    /// or, before the first frame, the list of keyframes.
+    /// Analyses a video. If the future is dropped, the decoder ends at once.
     ///
     /// # Errors
     /// Fails with [`VideoAnalyzeError`]. A video that is damaged or cut off is analysed as far as

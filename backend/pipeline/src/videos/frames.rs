@@ -1,23 +1,28 @@
 //! Reads frames on a thread of their own, because the decoder blocks and ends with its thread.
 
 use super::parts::PartClock;
-use futures::Stream;
+use futures::{Stream, ready};
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use tokio::sync::mpsc as async_mpsc;
 use video::shots::CutDetector;
-use video::{Damage, Decoder, Index, Segment, VideoError};
+use video::{CancelOnDrop, Damage, Decoder, Index, Segment, VideoError};
 use vision::Frame;
 
 /// Number of frames that wait for their analysis.
 pub(super) const QUEUE: usize = 2;
 
-/// Reads the index, and returns the file again.
+/// What a panic of the thread that reads is reported as.
+const READER_FAILED: VideoError = VideoError::Output("the reader failed");
+
+/// Reads the index, and returns the file again. The decoder ends when the future is dropped.
 pub(super) async fn index(decoder: Decoder, file: File) -> Result<(Index, File), VideoError> {
+    let (decoder, _cancel) = decoder.cancellable()?;
     let read = move || decoder.index(&file).map(|index| (index, file));
-    tokio::task::spawn_blocking(read).await.unwrap_or(Err(VideoError::Output("the reader failed")))
+    tokio::task::spawn_blocking(read).await.unwrap_or(Err(READER_FAILED))
 }
 
 /// A frame as it was read.
@@ -47,31 +52,49 @@ impl Recycler {
 pub(super) struct Reader {
     frames: async_mpsc::Receiver<Read>,
     recycler: Recycler,
-    damage: Arc<OnceLock<Damage>>,
+    /// What the decoder said about damage; empty until the last frame was read.
+    outcome: Outcome,
+    failed: bool,
+    _cancel: Option<CancelOnDrop>,
 }
+
+type Outcome = Arc<OnceLock<Option<Damage>>>;
 
 impl Reader {
     /// Starts to read.
     ///
     /// # Errors
-    /// Fails if no thread can be started.
+    /// Fails if no thread or pipe can be created.
     pub(super) fn start(
         decoder: Decoder,
         file: File,
         index: Index,
         segments: Vec<Segment>,
     ) -> io::Result<Self> {
-        let (sender, frames) = async_mpsc::channel(QUEUE);
+        let (decoder, cancel) = decoder.cancellable()?;
         let (recycler, recycled) = mpsc::sync_channel(QUEUE);
-        let damage = Arc::new(OnceLock::new());
-        let task = ReadTask { decoder, file, index, recycled, damage: damage.clone() };
+        let task = ReadTask { decoder, file, index, recycled };
+        Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(&segments, sender))
+    }
+
+    /// Calls `read` on a thread of its own.
+    fn spawn(
+        recycler: Recycler,
+        cancel: Option<CancelOnDrop>,
+        read: impl FnOnce(&async_mpsc::Sender<Read>) -> Result<Option<Damage>, VideoError> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (sender, frames) = async_mpsc::channel(QUEUE);
+        let outcome = Outcome::default();
+        let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
-            if let Err(error) = task.run(&segments, &sender) {
+            let damage = read(&sender).unwrap_or_else(|error| {
                 // The receiver may have gone.
                 let _ = sender.blocking_send(Err(error));
-            }
+                None
+            });
+            let _ = result.set(damage);
         })?;
-        Ok(Self { frames, recycler: Recycler(recycler), damage })
+        Ok(Self { frames, recycler, outcome, failed: false, _cancel: cancel })
     }
 
     pub(super) fn recycler(&self) -> Recycler {
@@ -80,12 +103,18 @@ impl Reader {
 
     /// Returns the frames in order.
     pub(super) fn frames(&mut self) -> impl Stream<Item = Read> {
-        futures::stream::poll_fn(|context| self.frames.poll_recv(context))
+        futures::stream::poll_fn(|context| {
+            let next = ready!(self.frames.poll_recv(context));
+            // After a panic, the channel ends without an outcome.
+            let failed = next.is_none() && self.outcome.get().is_none() && !self.failed;
+            self.failed |= failed;
+            Poll::Ready(if failed { Some(Err(READER_FAILED)) } else { next })
+        })
     }
 
     /// Returns what the decoder said about damage. It is complete after the last frame.
     pub(super) fn damage(&self) -> Option<Damage> {
-        self.damage.get().cloned()
+        self.outcome.get().cloned().flatten()
     }
 }
 
@@ -94,25 +123,29 @@ struct ReadTask {
     file: File,
     index: Index,
     recycled: Receiver<Frame>,
-    damage: Arc<OnceLock<Damage>>,
 }
 
 impl ReadTask {
-    fn run(self, segments: &[Segment], sender: &async_mpsc::Sender<Read>) -> Result<(), VideoError> {
+    /// Sends the frames of all segments, and returns what the decoder said about damage.
+    fn run(
+        self,
+        segments: &[Segment],
+        sender: &async_mpsc::Sender<Read>,
+    ) -> Result<Option<Damage>, VideoError> {
         let (mut cuts, mut parts) = (CutDetector::default(), PartClock::default());
-        let mut any = false;
+        let (mut any, mut damage) = (false, None);
         for segment in segments {
-            let mut frames = self.decoder.frames(&self.file, &self.index, segment)?;
+            let mut frames = match self.decoder.frames(&self.file, &self.index, segment) {
+                Err(error) if any => return Ok(damage.or(Some(ended_by(&error)))),
+                frames => frames?,
+            };
             loop {
                 if let Ok(frame) = self.recycled.try_recv() {
                     frames.recycle(frame);
                 }
                 let next = match frames.next_frame() {
                     // What was read before remains valid.
-                    Err(error) if any => {
-                        let _ = self.damage.set(Damage { truncated: false, message: error.to_string() });
-                        return Ok(());
-                    }
+                    Err(error) if any => return Ok(damage.or(Some(ended_by(&error)))),
                     next => next?,
                 };
                 let Some(next) = next else { break };
@@ -126,13 +159,37 @@ impl ReadTask {
                 }
                 let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut, part };
                 if sender.blocking_send(Ok(read)).is_err() {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
-            if let Some(damage) = frames.damage() {
-                let _ = self.damage.set(damage.clone());
-            }
+            damage = damage.or_else(|| frames.damage().cloned());
         }
-        Ok(())
+        Ok(damage)
+    }
+}
+
+/// Describes an error after which no more frames are read.
+fn ended_by(error: &VideoError) -> Damage {
+    Damage { truncated: false, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use futures::StreamExt;
+
+    #[tokio::test]
+    async fn a_panic_of_the_thread_is_an_error_and_not_the_end() {
+        let reader = |panics: bool| {
+            let (recycler, _) = mpsc::sync_channel(1);
+            let read = move |_: &_| if panics { panic!("for the test") } else { Ok(None) };
+            Reader::spawn(Recycler(recycler), None, read).unwrap()
+        };
+        assert!(reader(false).frames().next().await.is_none());
+        let mut failing = reader(true);
+        let mut frames = std::pin::pin!(failing.frames());
+        assert!(matches!(frames.next().await, Some(Err(VideoError::Output(_)))));
+        assert!(frames.next().await.is_none());
     }
 }

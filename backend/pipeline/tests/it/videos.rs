@@ -190,3 +190,45 @@ async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
     assert!(matches!(error, VideoAnalyzeError::Video(VideoError::NotAVideo)), "{error}");
     assert_eq!(error.reason(), domain::Reason::NotAVideo);
 }
+
+/// The future can be dropped at any time, also while the decoder lists the packets of a large file.
+#[tokio::test]
+async fn dropping_the_analysis_ends_the_decoder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, fifo) = (folder.path().join("ffmpeg"), folder.path().join("fifo"));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // The program holds the pipe until it ends.
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" != -version ] || {{ echo ffmpeg version 7; echo libavutil 60.; exit; }}\n\
+         exec 3> {}; echo started >&3; kill -STOP $$\n",
+        fifo.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&program, executable).unwrap();
+    let limits = Limits { patience: std::time::Duration::from_secs(3_600), ..Limits::default() };
+    let config = Config { ffmpeg: program, launcher: Launcher::Direct, threads: 1, limits };
+    let decoder = loop {
+        match Decoder::open(config.clone()) {
+            // A process that another test starts has inherited the file that was just written.
+            Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
+            opened => break opened.unwrap(),
+        }
+    };
+    let analyzer = analyzer().await;
+    let analysis = tokio::spawn(async move {
+        let (file, options) = (tempfile::tempfile().unwrap(), options(Sampling::Auto));
+        analyzer.analyze_video(&decoder, file, &options, Priority::Background, &mut ()).await
+    });
+    let read_line = move || {
+        let mut pipe = std::io::BufReader::new(File::open(fifo).unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut pipe, &mut line).unwrap();
+        (line, pipe)
+    };
+    let (line, mut pipe) = tokio::task::spawn_blocking(read_line).await.unwrap();
+    assert_eq!(line, "started\n");
+    analysis.abort();
+    let ended = move || std::io::Read::read(&mut pipe, &mut [0]).unwrap();
+    assert_eq!(tokio::task::spawn_blocking(ended).await.unwrap(), 0, "the process has ended");
+}
