@@ -1,7 +1,8 @@
 //! Opens the decoder of videos.
 use crate::config::Settings;
 use std::ffi::OsString;
-use video::{Decoder, Launcher, VideoError, sandbox};
+use video::sandbox::{self, FileAccess};
+use video::{Decoder, Launcher, VideoError};
 
 /// What to do if there is no ffmpeg.
 const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
@@ -18,6 +19,14 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<Decoder, VideoError> {
     let config = settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))?;
     let decoder = Decoder::open(config)?;
     let sandboxed = decoder.sandboxed();
+    match sandboxed.files {
+        FileAccess::LibrariesOnly => {}
+        FileAccess::ReadOnly => tracing::warn!(
+            "the kernel has no Landlock: a video that exploits ffmpeg could read files of this user; \
+             use Linux 5.13 or newer with Landlock"
+        ),
+        FileAccess::Unrestricted => tracing::warn!("ffmpeg runs without a sandbox (VIDEO_SANDBOX=false)"),
+    }
     tracing::debug!(version = sandboxed.version, files = ?sandboxed.files, "ffmpeg is ready");
     Ok(decoder)
 }

@@ -5,7 +5,7 @@ use crate::cancel::{self, CancelOnDrop, Cancelled};
 use crate::child::{Bounds, Launcher, Process};
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
-use crate::sandbox::FileAccess;
+use crate::sandbox::{self, FileAccess};
 use std::fs::File;
 use std::io::Read;
 #[cfg(target_os = "linux")]
@@ -79,6 +79,9 @@ pub struct Decoder {
 impl Decoder {
     /// Starts ffmpeg in its sandbox once, to check that both work here.
     ///
+    /// If the kernel has no Landlock, this process can no longer be debugged by its user and writes
+    /// no core dumps: only so can its environment not be read by its children.
+    ///
     /// # Errors
     /// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
     /// sandbox.
@@ -111,6 +114,9 @@ impl Decoder {
             (Launcher::Sandbox { .. }, Some(true)) => FileAccess::LibrariesOnly,
             (Launcher::Sandbox { .. }, _) => FileAccess::ReadOnly,
         };
+        if files == FileAccess::ReadOnly {
+            sandbox::hide_from_user()?;
+        }
         decoder.sandboxed = Sandboxed { version, files };
         Ok(decoder)
     }

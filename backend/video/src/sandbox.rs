@@ -6,11 +6,17 @@
 //! - no file that it could open besides system libraries (Landlock), and none to write (seccomp);
 //! - no network, no other process, and no new process (seccomp);
 //! - an empty environment and no open file besides the video and the pipes;
-//! - limits for memory and processor time; the kernel kills it when its parent ends.
+//! - limits for memory and processor time; the kernel kills it when its parent ends;
+//! - no rights of root, if the service runs as root.
 //!
 //! Seccomp is required. Landlock is used as far as the kernel has it ([`FileAccess`]). Without it,
 //! such code could read files that the user of the service can read, but could send them nowhere
-//! except into its own frames.
+//! except into its own frames. The service's process then hides its environment, its memory and its
+//! open files. Other processes of the same user remain visible.
+//!
+//! The number of threads has no limit of its own: the kernel counts the threads of all processes of
+//! a user together, and those of root not at all. The limits of memory and processor time hold for
+//! all threads together, and none can start a process.
 
 #[cfg(target_os = "linux")]
 mod files;
@@ -64,6 +70,16 @@ fn become_program(mut arguments: impl Iterator<Item = OsString>) -> String {
     }
     let error = std::process::Command::new(&program).args(arguments).env_clear().exec();
     format!("cannot start {}: {error}", program.display())
+}
+
+/// Hides this process from children that can open any file of its user.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(crate) fn hide_from_user() -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    linux::hide_from_user()?;
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -17,10 +17,13 @@ fn main() {
     let [port, parent, folder] = arguments.as_slice() else { panic!("three arguments are needed") };
     let folder = Path::new(folder);
     let own = std::env::current_exe().unwrap_or_default();
-    let attempts: [(&str, io::Result<()>); 12] = [
+    let of_service = |name: &str| Path::new("/proc").join(parent).join(name);
+    let attempts: [(&str, io::Result<()>); 14] = [
         ("read a file", fs::read("/etc/passwd").map(drop)),
         ("read its memory map", fs::read("/proc/self/maps").map(drop)),
-        ("read the service's environment", fs::read("/proc/1/environ").map(drop)),
+        ("read the service's environment", fs::read(of_service("environ")).map(drop)),
+        ("open the service's memory", File::open(of_service("mem")).map(drop)),
+        ("open a file of the service", File::open(of_service("fd/0")).map(drop)),
         ("list a folder", fs::read_dir("/").map(drop)),
         ("create a file", File::create(folder.join("created")).map(drop)),
         ("change its program", OpenOptions::new().write(true).open(&own).map(drop)),

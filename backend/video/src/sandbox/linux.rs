@@ -1,7 +1,8 @@
 //! Applies the restrictions on Linux, in the order in which each is still permitted.
 
 use super::{FileAccess, REPORT, files, syscalls};
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::os::fd::RawFd;
 use std::path::Path;
 
@@ -30,7 +31,25 @@ pub(super) fn restrict(parent: u32, cpu_seconds: u32, program: &Path) -> Result<
         FileAccess::ReadOnly | FileAccess::Unrestricted => "no landlock",
     };
     eprintln!("{REPORT} {report}");
+    drop_capabilities()?;
     syscalls::restrict()
+}
+
+/// Takes the rights of root, such as reading the memory of every process, from a child of root. It
+/// does not regain them with the program, because Landlock and seccomp forbid new rights.
+fn drop_capabilities() -> Result<(), String> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, sets).map_err(|error| format!("cannot drop capabilities: {error}"))
+}
+
+/// Prevents processes of the same user from opening the environment, the memory and the files of
+/// this process in `/proc`. Debuggers of the same user and core dumps stop working too.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(crate) fn hide_from_user() -> std::io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Ends this process with its parent. The signal is sent when the *thread* that started the child

@@ -7,8 +7,17 @@ use std::process::Command;
 use video::sandbox::FileAccess;
 use video::{Decoder, Launcher, VideoError};
 
-/// Runs the attacks and returns the result of each. With `sandboxed`, they run in the sandbox.
-fn attack(sandboxed: bool) -> BTreeMap<String, String> {
+/// How the attacks are run.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Free,
+    Sandbox,
+    /// The sandbox as on a kernel without Landlock.
+    OldKernel,
+}
+
+/// Runs the attacks and returns the result of each.
+fn attack(place: Place) -> BTreeMap<String, String> {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -19,8 +28,9 @@ fn attack(sandboxed: bool) -> BTreeMap<String, String> {
     let leaked =
         rustix::fs::open("/etc/hostname", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
     let attacks = env!("CARGO_BIN_EXE_sandbox-attacks");
-    let mut command = if sandboxed {
+    let mut command = if place != Place::Free {
         let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
+        command.args((place == Place::OldKernel).then_some("--without-landlock"));
         command.args([own.as_str(), "10", attacks]);
         command
     } else {
@@ -29,7 +39,7 @@ fn attack(sandboxed: bool) -> BTreeMap<String, String> {
     let output =
         command.args([&port, &own]).arg(folder.path()).env("SECRET", "of the service").output().unwrap();
     drop(leaked);
-    if sandboxed {
+    if place != Place::Free {
         assert_eq!(std::fs::read_to_string(victim).unwrap(), "kept");
     }
     let text = String::from_utf8(output.stdout).unwrap();
@@ -43,7 +53,7 @@ fn attack(sandboxed: bool) -> BTreeMap<String, String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn every_attack_from_inside_the_decoder_is_refused() {
-    let free = attack(false);
+    let free = attack(Place::Free);
     for name in
         ["read a file", "list a folder", "create a file", "connect", "start a shell", "kill the service"]
     {
@@ -52,7 +62,7 @@ fn every_attack_from_inside_the_decoder_is_refused() {
     assert!(free["variables"].contains("SECRET"));
     assert_ne!(free["further open files"], "[]");
 
-    let found = attack(true);
+    let found = attack(Place::Sandbox);
     assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
     assert_eq!(found["read a file"], "PermissionDenied");
     assert_eq!(found["start a shell"], "PermissionDenied");
@@ -61,6 +71,24 @@ fn every_attack_from_inside_the_decoder_is_refused() {
     assert_eq!(found["variables"], "[]");
     assert_eq!(found["further open files"], "[]");
     assert_eq!(found["a thread"], "Some(7)", "decoders use threads");
+}
+
+/// Without Landlock, files can be read, but nothing of the service's process.
+#[cfg(target_os = "linux")]
+#[testing::needs(video)]
+#[test]
+fn the_service_hides_from_decoders_where_the_kernel_has_no_landlock() {
+    let mut config = config(&testing::ffmpeg());
+    if let Launcher::Sandbox { arguments, .. } = &mut config.launcher {
+        arguments.push("--without-landlock".into());
+    }
+    assert_eq!(Decoder::open(config).unwrap().sandboxed().files, FileAccess::ReadOnly);
+    let mut found = attack(Place::OldKernel);
+    for name in ["read a file", "read its memory map", "list a folder"] {
+        assert_eq!(found.remove(name).unwrap(), "allowed", "{name}");
+    }
+    assert_eq!(found["read the service's environment"], "PermissionDenied");
+    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
 }
 
 #[testing::needs(video)]
