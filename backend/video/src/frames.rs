@@ -4,6 +4,7 @@ use crate::arguments::{self, Source};
 use crate::child::Process;
 use crate::error::{Damage, VideoError};
 use crate::index::{microseconds, parse_ratio};
+use crate::selection::{Selection, TimedFrame};
 use crate::{Decoder, Index, Segment, ppm};
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -11,15 +12,6 @@ use vision::Frame;
 
 /// Maximum length of a line with a timestamp in bytes.
 const MAX_LINE: u64 = 100;
-
-/// A frame of a video.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimedFrame {
-    /// Time in microseconds from the first frame of the video.
-    pub at_us: i64,
-    /// The pixels, as a player shows the frame (rotation applied).
-    pub frame: Frame,
-}
 
 /// Decodes the frames of one segment in order. Dropping it ends the process.
 pub struct FrameReader {
@@ -30,6 +22,7 @@ pub struct FrameReader {
     max_pixels: u64,
     read: u64,
     last_us: Option<i64>,
+    selection: Selection,
     damage: Option<Damage>,
     /// A buffer for the pixels of the next frame.
     spare: Vec<u8>,
@@ -56,6 +49,7 @@ impl Decoder {
             max_pixels,
             read: 0,
             last_us: None,
+            selection: Selection::new(segment),
             damage: None,
             spare: Vec::new(),
         })
@@ -68,6 +62,19 @@ impl FrameReader {
     /// # Errors
     /// Fails with [`VideoError`]; no further frame follows.
     pub fn next_frame(&mut self) -> Result<Option<TimedFrame>, VideoError> {
+        loop {
+            if let Some(frame) = self.selection.take() {
+                return Ok(Some(frame));
+            }
+            match self.decoded()? {
+                Some(frame) => self.spare = self.selection.add(frame).unwrap_or_default(),
+                None => return Ok(self.selection.finish()),
+            }
+        }
+    }
+
+    /// Returns the next frame of the decoder.
+    fn decoded(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         loop {
             let Some(process) = &mut self.process else { return Ok(None) };
             match Self::read(process, &self.source, self.read, self.max_pixels, &mut self.spare) {

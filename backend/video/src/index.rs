@@ -22,6 +22,10 @@ pub struct Index {
     pub damage: Option<Damage>,
     /// Time of the first frame in the time of the container, in microseconds.
     pub origin_us: i64,
+    /// End of the last frame in microseconds, according to the times of the frames.
+    pub(crate) end_us: i64,
+    /// Mean time from one frame to the next in microseconds; 0 if there is only one.
+    pub(crate) frame_us: i64,
     /// Whether the video has high dynamic range.
     pub(crate) hdr: bool,
     /// The processor time for this video. What was used to list its frames counts.

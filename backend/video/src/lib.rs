@@ -22,12 +22,14 @@ mod ppm;
 mod program;
 pub mod sampling;
 pub mod sandbox;
+mod selection;
 pub mod shots;
 
 pub use cancel::CancelOnDrop;
 pub use child::Launcher;
 pub use error::{Damage, VideoError};
-pub use frames::{FrameReader, TimedFrame};
+pub use frames::FrameReader;
 pub use index::Index;
 pub use program::{Config, Decoder, Limits, MINIMUM_VERSION, Sandboxed, find, is_video};
 pub use sampling::{Looks, Sampling, Segment};
+pub use selection::TimedFrame;

@@ -69,6 +69,8 @@ struct Listing {
     frames: u64,
     /// Time of the first frame that is shown.
     origin_us: Option<i64>,
+    /// Time of the last frame that is shown.
+    last_us: i64,
 }
 
 impl Listing {
@@ -121,6 +123,7 @@ impl Listing {
         let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
         let Some(at) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
         self.frames += 1;
+        self.last_us = self.origin_us.map_or(at, |_| self.last_us.max(at));
         self.origin_us = Some(self.origin_us.map_or(at, |first| first.min(at)));
         if flags & KEY != 0 && flags & CORRUPT == 0 {
             self.keyframes_us.push(at);
@@ -138,6 +141,8 @@ impl Listing {
         }
         let duration =
             messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
+        let last_us = self.last_us.saturating_sub(origin_us);
+        let frame_us = last_us / i64::try_from(self.frames).unwrap_or(i64::MAX).saturating_sub(1).max(1);
         Ok(Index {
             container: messages.container.unwrap_or_default(),
             codec: self.codec,
@@ -147,6 +152,8 @@ impl Listing {
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
             damage: messages.damage,
             origin_us,
+            end_us: last_us.saturating_add(frame_us),
+            frame_us,
             hdr: messages.hdr,
             ..Index::default()
         })

@@ -25,6 +25,14 @@ pub const MAX_FPS: f64 = 30.0;
 /// Default of the longest time without a look, in microseconds.
 pub const MAX_GAP_US: i64 = 2_000_000;
 
+/// Maximum number of segments of one video. Each one needs a process, which finds its start in the
+/// file again.
+const MAX_SEGMENTS: usize = 100;
+/// Time for starting a process and finding its place in a file of 1920x1080, in microseconds.
+const START_US: i64 = 120_000;
+/// Time for decoding a pixel in nanoseconds: 9 ms for a frame of 1920x1080.
+const NANOSECONDS_PER_PIXEL: i64 = 4;
+
 /// The text is no sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it must be auto, keyframes, or fps=N with N from {MIN_FPS} to {MAX_FPS}, such as fps=5")]
@@ -71,15 +79,28 @@ pub struct Segment {
     pub to_us: i64,
     /// Which frames are decoded.
     pub looks: Looks,
-    /// Length of a cell in microseconds. Of each cell, the first of these frames is returned. Cells
-    /// start at time 0.
+    /// Length of a cell in microseconds. Of each cell, the first of these frames is decoded for the
+    /// reader. Cells start at time 0.
     pub cell_us: i64,
+    /// With keyframes: those that are closer than half of this time, in microseconds, are left out,
+    /// but only where the time between two others stays at most this long. 0 returns all of them.
+    pub max_gap_us: i64,
+    /// Time of the last frame that was returned before, in microseconds, if this is the rest of a
+    /// longer segment.
+    pub last_us: Option<i64>,
 }
 
 /// Returns the segments of a video in order. They do not overlap and cover the whole video.
 /// `max_gap_us` is the longest time without a look of [`Sampling::Auto`].
 pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> {
-    let whole = |looks, cell_us| Segment { from_us: 0, to_us: i64::MAX, looks, cell_us };
+    let whole = |looks, cell_us| Segment {
+        from_us: 0,
+        to_us: i64::MAX,
+        looks,
+        cell_us,
+        max_gap_us: 0,
+        last_us: None,
+    };
     let max_gap_us = max_gap_us.max(1);
     match sampling {
         Sampling::Keyframes => vec![whole(Looks::Keyframes, 1)],
@@ -90,26 +111,89 @@ pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> 
     }
 }
 
+/// Groups of pictures in succession that are decoded in one way.
+struct Run {
+    segment: Segment,
+    keyframes: i64,
+}
+
+/// Decodes keyframes where they are close enough, and otherwise all frames.
+///
+/// With all frames, the first one of each cell is looked at, and cells are `max_gap_us` long. So
+/// whatever shows for this time is in the first frame of a cell.
 fn automatic(index: &Index, max_gap_us: i64) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     let starts = &index.keyframes_us;
     for (at, &start) in starts.iter().enumerate() {
         let end = starts.get(at + 1).copied();
-        // The end of the last group is the end of the video, if it is known.
-        let length = end.or(index.duration_us).map(|end| end.saturating_sub(start));
-        let dense = length.is_some_and(|length| length <= max_gap_us);
-        // Keyframes that are closer than half of the gap are thinned out: two of them in
-        // neighbouring cells are less than two cells apart.
-        let (looks, cell_us) =
-            if dense { (Looks::Keyframes, (max_gap_us / 2).max(1)) } else { (Looks::All, max_gap_us) };
+        let length = end.unwrap_or(index.end_us).saturating_sub(start);
+        let looks = if length <= max_gap_us { Looks::Keyframes } else { Looks::All };
         let from_us = if at == 0 { 0 } else { start };
         let to_us = end.unwrap_or(i64::MAX);
-        match segments.last_mut() {
-            Some(last) if last.looks == looks => last.to_us = to_us,
-            _ => segments.push(Segment { from_us, to_us, looks, cell_us }),
+        match runs.last_mut() {
+            Some(last) if last.segment.looks == looks => {
+                last.segment.to_us = to_us;
+                last.keyframes += 1;
+            }
+            _ => {
+                let segment =
+                    Segment { from_us, to_us, looks, cell_us: max_gap_us, max_gap_us, last_us: None };
+                runs.push(Run { segment, keyframes: 1 });
+            }
         }
     }
+    join(&mut runs, index);
+    let mut segments: Vec<Segment> = Vec::new();
+    for Run { segment, .. } in runs {
+        match segments.last_mut() {
+            Some(last) if last.looks == segment.looks => last.to_us = segment.to_us,
+            _ => segments.push(segment),
+        }
+    }
+    for segment in segments.iter_mut().filter(|segment| segment.looks == Looks::Keyframes) {
+        segment.cell_us = cell_of_keyframes(index, segment);
+    }
     segments
+}
+
+/// Decodes all frames of those runs of keyframes that do not save the start of another process, and
+/// of the shortest ones if there are too many.
+fn join(runs: &mut [Run], index: &Index) {
+    if runs.len() < 2 {
+        return;
+    }
+    let pixels = i64::from(index.width) * i64::from(index.height);
+    let frame_us = index.frame_us.max(1);
+    let saved_us = |run: &Run| {
+        let end = run.segment.to_us.min(index.end_us);
+        let frames = end.saturating_sub(run.segment.from_us) / frame_us;
+        (frames - run.keyframes).saturating_mul(pixels * NANOSECONDS_PER_PIXEL / 1_000)
+    };
+    let mut saved: Vec<i64> =
+        runs.iter().filter(|run| run.segment.looks == Looks::Keyframes).map(saved_us).collect();
+    saved.sort_unstable_by(|a, b| b.cmp(a));
+    // Each run needs a process, and so does what follows it.
+    let least = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * START_US);
+    let mut kept = 0;
+    for run in runs.iter_mut().filter(|run| run.segment.looks == Looks::Keyframes) {
+        if saved_us(run) >= least && kept < MAX_SEGMENTS / 2 {
+            kept += 1;
+        } else {
+            run.segment.looks = Looks::All;
+        }
+    }
+}
+
+/// Returns the length of the cells of which the decoder returns one keyframe each. If keyframes are
+/// much closer than the gap, as where every frame is one, most of them need not be converted. The
+/// reader selects from those that are returned.
+fn cell_of_keyframes(index: &Index, segment: &Segment) -> i64 {
+    let cell = segment.max_gap_us / 8;
+    let times = index.keyframes_us.iter().chain([&index.end_us]);
+    let mut times = times.copied().filter(|at| (segment.from_us..=segment.to_us).contains(at));
+    let first = times.next().unwrap_or(0);
+    let longest = times.scan(first, |last, at| Some(at - std::mem::replace(last, at))).max();
+    if longest.is_some_and(|longest| longest <= cell) { cell.max(1) } else { 1 }
 }
 
 #[cfg(test)]
@@ -117,37 +201,60 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn index(keyframes_us: Vec<i64>, duration_us: Option<i64>) -> Index {
-        Index { keyframes_us, duration_us, ..Index::default() }
+    const SECOND: i64 = 1_000_000;
+
+    fn index(keyframes_us: Vec<i64>, end_us: i64) -> Index {
+        Index { keyframes_us, end_us, frame_us: 40_000, width: 1920, height: 1080, ..Index::default() }
+    }
+
+    fn of(from: i64, to: i64, looks: Looks, cell_us: i64) -> Segment {
+        Segment { from_us: from, to_us: to, looks, cell_us, max_gap_us: 2 * SECOND, last_us: None }
     }
 
     #[test]
     fn dense_keyframes_suffice_and_long_groups_are_decoded() {
-        let second = 1_000_000;
-        let index = index(vec![0, 2 * second, 4 * second, 14 * second, 15 * second], Some(16 * second));
-        let segments = plan(&index, Sampling::Auto, 2 * second);
-        let of = |from, to, looks, cell_us| Segment { from_us: from, to_us: to, looks, cell_us };
+        let index = index([0, 2, 4, 14, 15].map(|at| at * SECOND).into(), 16 * SECOND);
         assert_eq!(
-            segments,
+            plan(&index, Sampling::Auto, 2 * SECOND),
             [
-                of(0, 4 * second, Looks::Keyframes, second),
-                of(4 * second, 14 * second, Looks::All, 2 * second),
-                of(14 * second, i64::MAX, Looks::Keyframes, second)
+                of(0, 4 * SECOND, Looks::Keyframes, 1),
+                of(4 * SECOND, 14 * SECOND, Looks::All, 2 * SECOND),
+                of(14 * SECOND, i64::MAX, Looks::Keyframes, 1)
             ]
         );
+    }
+
+    #[test]
+    fn keyframes_that_are_very_close_are_thinned_out_early() {
+        let index = index((0..100).map(|at| at * 40_000).collect(), 4 * SECOND);
+        assert_eq!(plan(&index, Sampling::Auto, 2 * SECOND), [of(0, i64::MAX, Looks::Keyframes, SECOND / 4)]);
+    }
+
+    #[test]
+    fn a_process_starts_only_where_it_saves_work() {
+        // Long groups, two seconds with close keyframes, and two keyframes at a cut.
+        let mut keyframes: Vec<i64> = (0..10).map(|at| at * 10 * SECOND).collect();
+        keyframes.extend([41 * SECOND, 42 * SECOND, 50_200_000, 50_400_000]);
+        keyframes.sort_unstable();
+        let planned = plan(&index(keyframes, 100 * SECOND), Sampling::Auto, 2 * SECOND);
+        assert_eq!(planned.iter().filter(|segment| segment.looks == Looks::Keyframes).count(), 1);
+        // A minute of each, in turns, for six hours.
+        let keyframes = (0..21_600).filter(|at| at / 60 % 2 == 0 || at % 10 == 0).map(|at| at * SECOND);
+        let planned = plan(&index(keyframes.collect(), 21_600 * SECOND), Sampling::Auto, 2 * SECOND);
+        assert!((MAX_SEGMENTS - 2..=MAX_SEGMENTS + 1).contains(&planned.len()), "{}", planned.len());
     }
 
     proptest! {
         #[test]
         fn segments_cover_the_video_in_order(
             mut keyframes in proptest::collection::vec(0..100_000_000_i64, 1..50),
-            duration in proptest::option::of(0..100_000_000_i64),
+            end in 0..100_000_000_i64,
             gap in 0..10_000_000_i64,
         ) {
             keyframes.push(0);
             keyframes.sort_unstable();
             keyframes.dedup();
-            let segments = plan(&index(keyframes, duration), Sampling::Auto, gap);
+            let segments = plan(&index(keyframes, end), Sampling::Auto, gap);
             prop_assert_eq!(segments[0].from_us, 0);
             prop_assert_eq!(segments[segments.len() - 1].to_us, i64::MAX);
             for pair in segments.windows(2) {

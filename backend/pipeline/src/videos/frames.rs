@@ -133,7 +133,9 @@ impl ReadTask {
         sender: &async_mpsc::Sender<Read>,
     ) -> Result<Option<Damage>, VideoError> {
         let (mut cuts, mut parts) = (CutDetector::default(), PartClock::default());
-        let (mut any, mut damage) = (false, None);
+        // If the analysis is resumed, what was stored before remains valid.
+        let mut any = segments.first().is_some_and(|segment| segment.last_us.is_some());
+        let mut damage = None;
         for segment in segments {
             let mut frames = match self.decoder.frames(&self.file, &self.index, segment) {
                 Err(error) if any => return Ok(damage.or(Some(ended_by(&error)))),

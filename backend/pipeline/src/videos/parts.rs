@@ -64,7 +64,8 @@ pub(super) fn remaining(segments: Vec<Segment>, after_us: i64) -> Vec<Segment> {
         let next_cell = after_us.saturating_add(1_000).div_euclid(cell).saturating_add(1);
         let from_us = next_cell.saturating_mul(cell).saturating_sub(1_000).max(after_us.saturating_add(1));
         let from_us = segment.from_us.max(from_us);
-        (from_us < segment.to_us).then_some(Segment { from_us, ..segment })
+        let last_us = (segment.from_us <= after_us).then_some(after_us);
+        (from_us < segment.to_us).then_some(Segment { from_us, last_us, ..segment })
     });
     rest.collect()
 }
@@ -86,17 +87,28 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_video_continues_with_the_next_frame() {
-        let segment = |from_us, to_us, cell_us| Segment { from_us, to_us, looks: Looks::All, cell_us };
+        let segment = |from_us, to_us, cell_us| Segment {
+            from_us,
+            to_us,
+            looks: Looks::All,
+            cell_us,
+            max_gap_us: 0,
+            last_us: None,
+        };
+        let rest = |from_us, to_us, cell_us, last_us| Segment {
+            last_us: Some(last_us),
+            ..segment(from_us, to_us, cell_us)
+        };
         let all = vec![segment(0, 4_000_000, 200_000), segment(4_000_000, i64::MAX, 2_000_000)];
         // The frame at 1.04 s is the first one of the cell from 1.0 s.
         assert_eq!(
             remaining(all.clone(), 1_040_000),
-            [segment(1_199_000, 4_000_000, 200_000), all[1].clone()]
+            [rest(1_199_000, 4_000_000, 200_000, 1_040_000), all[1].clone()]
         );
         // A frame at 0.9995 s counts to the cell from 1 s.
         assert_eq!(remaining(all.clone(), 999_500)[0].from_us, 1_199_000);
         assert_eq!(remaining(all.clone(), 3_900_000), [all[1].clone()]);
-        assert_eq!(remaining(all, 5_000_000), [segment(5_999_000, i64::MAX, 2_000_000)]);
-        assert_eq!(remaining(vec![segment(0, i64::MAX, 1)], 77), [segment(78, i64::MAX, 1)]);
+        assert_eq!(remaining(all, 5_000_000), [rest(5_999_000, i64::MAX, 2_000_000, 5_000_000)]);
+        assert_eq!(remaining(vec![segment(0, i64::MAX, 1)], 77), [rest(78, i64::MAX, 1, 77)]);
     }
 }
