@@ -1,6 +1,7 @@
 //! The arguments of ffmpeg. Nothing in them comes from the file or from a caller except numbers.
 
 use crate::child::VIDEO_FD;
+use crate::index::Timeline;
 use crate::sampling::{Looks, Segment};
 
 /// Accepted containers. Playlists are not among them, because they name other files.
@@ -22,6 +23,7 @@ pub(crate) struct Source {
     pub(crate) hdr: bool,
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
+    pub(crate) timeline: Timeline,
 }
 
 /// Prints the version.
@@ -33,8 +35,8 @@ pub(crate) fn version() -> Vec<String> {
 ///
 /// With `-discard nokey`, ffmpeg would read only keyframes. But its reader of MP4 then applies the
 /// time offsets of other frames, so the times of keyframes are wrong in files with B-frames.
-pub(crate) fn index(threads: u32) -> Vec<String> {
-    let mut arguments = input(threads, i32::MAX.unsigned_abs().into());
+pub(crate) fn index(threads: u32, timeline: Timeline) -> Vec<String> {
+    let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), timeline);
     arguments.extend(video());
     arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));
     arguments
@@ -45,7 +47,7 @@ pub(crate) fn index(threads: u32) -> Vec<String> {
 /// The first frame at or after the end of the segment is written too. It tells the reader that the
 /// segment is complete.
 pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &Segment) -> Vec<String> {
-    let mut arguments = input(threads, max_pixels);
+    let mut arguments = input(threads, max_pixels, source.timeline);
     if segment.looks == Looks::Keyframes {
         arguments.extend(strings(["-skip_frame", "nokey"]));
     }
@@ -79,9 +81,12 @@ fn selection(source: &Source, segment: &Segment) -> String {
     format!("gte(t,{from})*({next})")
 }
 
-fn input(threads: u32, max_pixels: u64) -> Vec<String> {
-    let fixed = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info", "-copyts"];
+fn input(threads: u32, max_pixels: u64, timeline: Timeline) -> Vec<String> {
+    let fixed = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"];
     let mut arguments = strings(fixed);
+    if timeline == Timeline::Stored {
+        arguments.extend(strings(["-copyts"]));
+    }
     arguments.extend(strings(["-max_alloc", &MAX_ALLOCATION.to_string(), "-filter_threads", "1"]));
     arguments.extend(strings(["-protocol_whitelist", "fd,pipe", "-format_whitelist", CONTAINERS]));
     arguments.extend(strings(["-codec_whitelist", CODECS, "-max_pixels", &max_pixels.to_string()]));

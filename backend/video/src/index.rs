@@ -3,6 +3,17 @@
 use crate::cpu::CpuBudget;
 use crate::error::Damage;
 
+/// Where the times of frames come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Timeline {
+    /// The timestamps of the file.
+    #[default]
+    Stored,
+    /// ffmpeg continues the timestamps where they jump, as in recordings that were joined. Decoding
+    /// must start at the beginning of the file.
+    Continued,
+}
+
 /// What is known about a video before any frame is decoded.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -26,6 +37,7 @@ pub struct Index {
     pub(crate) end_us: i64,
     /// Mean time from one frame to the next in microseconds; 0 if there is only one.
     pub(crate) frame_us: i64,
+    pub(crate) timeline: Timeline,
     /// Whether the video has high dynamic range.
     pub(crate) hdr: bool,
     /// The processor time for this video. What was used to list its frames counts.
@@ -33,8 +45,11 @@ pub struct Index {
 }
 
 impl Index {
-    /// Returns the time of the last keyframe at or before `at_us`.
+    /// Returns the time of the last keyframe at or before `at_us` at which decoding can start.
     pub(crate) fn keyframe_before(&self, at_us: i64) -> i64 {
+        if self.timeline == Timeline::Continued {
+            return 0;
+        }
         let after = self.keyframes_us.partition_point(|keyframe| *keyframe <= at_us);
         after.checked_sub(1).and_then(|last| self.keyframes_us.get(last)).copied().unwrap_or(0)
     }

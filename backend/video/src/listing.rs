@@ -5,8 +5,9 @@
 //! keyframe and nothing else: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
 
 use crate::child::Process;
+use crate::cpu::CpuBudget;
 use crate::error::{Damage, VideoError};
-use crate::index::{Index, microseconds, parse_ratio};
+use crate::index::{Index, Timeline, microseconds, parse_ratio};
 use crate::messages::Messages;
 use crate::{Decoder, arguments};
 use std::fs::File;
@@ -19,6 +20,10 @@ const KEY: u32 = 1;
 const CORRUPT: u32 = 2;
 /// The packet is decoded but not shown, for example before the start of an edit list.
 const DISCARD: u32 = 4;
+/// Half of the time after which the clock of a transport stream overflows: 2^33 / 90 kHz.
+const WRAP_US: u64 = 47_721_858_844;
+/// Containers whose timestamps ffmpeg can continue after a jump.
+const CONTINUED: [&str; 2] = ["mpegts", "mpeg"];
 /// The accepted codecs, as ffmpeg names them.
 const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
 /// Maximum length of a line in bytes.
@@ -31,16 +36,32 @@ impl Decoder {
     /// Fails with [`VideoError`] if the file is not a video, or exceeds the limits.
     pub fn index(&self, video: &File) -> Result<Index, VideoError> {
         let budget = self.budget(video.metadata()?.len());
-        let mut process = self.start(&arguments::index(1), Some(video), &budget)?;
-        let listing = Listing::read(&mut process)?;
-        let (status, messages) = process.finish()?;
-        let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
-        let mut index = Index { budget, ..listing.into_index(messages)? };
-        if !status.success() && index.damage.is_none() {
-            index.damage = Some(Damage::of_status(status));
+        let mut index = self.list(video, Timeline::Stored, &budget)?;
+        if index.goes_back && CONTINUED.contains(&index.index.container.as_str()) {
+            index = self.list(video, Timeline::Continued, &budget)?;
+        }
+        let Listed { mut index, goes_back } = index;
+        if goes_back {
+            index.damage.get_or_insert_with(Damage::of_times);
         }
         self.check(&index)?;
         Ok(index)
+    }
+
+    fn list(&self, video: &File, timeline: Timeline, budget: &CpuBudget) -> Result<Listed, VideoError> {
+        let mut process = self.start(&arguments::index(1, timeline), Some(video), budget)?;
+        let listing = Listing::read(&mut process)?;
+        let (status, messages) = process.finish()?;
+        let goes_back = messages.goes_back || listing.wraps;
+        let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
+        let mut index = Index { budget, timeline, ..listing.into_index(messages)? };
+        if timeline == Timeline::Continued {
+            index.duration_us = Some(index.end_us);
+        }
+        if !status.success() && index.damage.is_none() {
+            index.damage = Some(Damage::of_status(status));
+        }
+        Ok(Listed { index, goes_back })
     }
 
     fn check(&self, index: &Index) -> Result<(), VideoError> {
@@ -58,6 +79,12 @@ impl Decoder {
     }
 }
 
+struct Listed {
+    index: Index,
+    /// Whether timestamps go back, so that frames would be missed.
+    goes_back: bool,
+}
+
 /// The output of ffmpeg.
 #[derive(Default)]
 struct Listing {
@@ -71,6 +98,11 @@ struct Listing {
     origin_us: Option<i64>,
     /// Time of the last frame that is shown.
     last_us: i64,
+    /// Time of the last packet.
+    before_us: Option<i64>,
+    /// Whether times jump by more than [`WRAP_US`]. ffmpeg takes a jump back in a transport stream
+    /// for an overflow of the clock.
+    wraps: bool,
 }
 
 impl Listing {
@@ -123,6 +155,8 @@ impl Listing {
         let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
         let Some(at) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
         self.frames += 1;
+        self.wraps |= self.before_us.is_some_and(|before| at.abs_diff(before) > WRAP_US);
+        self.before_us = Some(at);
         self.last_us = self.origin_us.map_or(at, |_| self.last_us.max(at));
         self.origin_us = Some(self.origin_us.map_or(at, |first| first.min(at)));
         if flags & KEY != 0 && flags & CORRUPT == 0 {
@@ -141,16 +175,23 @@ impl Listing {
         }
         let duration =
             messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
+        // In a recording, a second stream is usually what follows after a change of the channel.
+        let container = messages.container.unwrap_or_default();
+        let is_recording = CONTINUED.contains(&container.as_str());
+        let other_streams = (is_recording && messages.videos > 1).then(|| Damage {
+            truncated: false,
+            message: format!("there are {} streams of video; only the first was read", messages.videos),
+        });
         let last_us = self.last_us.saturating_sub(origin_us);
         let frame_us = last_us / i64::try_from(self.frames).unwrap_or(i64::MAX).saturating_sub(1).max(1);
         Ok(Index {
-            container: messages.container.unwrap_or_default(),
+            container,
             codec: self.codec,
             width: self.size.0,
             height: self.size.1,
             duration_us: duration,
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
-            damage: messages.damage,
+            damage: messages.damage.or(other_streams),
             origin_us,
             end_us: last_us.saturating_add(frame_us),
             frame_us,

@@ -37,6 +37,12 @@ pub(crate) struct Messages {
     pub(crate) hdr: bool,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
+    /// Whether timestamps go back.
+    pub(crate) goes_back: bool,
+    /// Number of streams of video.
+    pub(crate) videos: usize,
+    /// Whether the description of the input is complete.
+    described: bool,
     no_video: bool,
     pub(crate) first_line: Option<String>,
     last_error: Option<String>,
@@ -76,6 +82,9 @@ impl Messages {
         let (level, text) = split_level(line);
         match level {
             Some("error" | "fatal" | "panic") => self.error(text),
+            // Older versions write "Non-monotonous".
+            Some("warning") if text.contains("Non-monoton") => self.goes_back = true,
+            Some("warning") if text.contains("New video stream") => self.videos += 1,
             Some("warning") if TRUNCATED.iter().any(|hint| text.contains(hint)) => self.error(text),
             Some("info") => self.fact(text),
             _ => {}
@@ -101,7 +110,10 @@ impl Messages {
             self.container = rest.split_once(", from").map(|(names, _)| clean(names));
         } else if let Some(rest) = text.strip_prefix("  Duration: ") {
             self.duration = rest.split_once(',').and_then(|(time, _)| parse_duration(time));
-        } else if text.starts_with("  Stream #0:") && text.contains(": Video: ") {
+        } else if text.starts_with("Stream mapping:") {
+            self.described = true;
+        } else if !self.described && text.starts_with("  Stream #0:") && text.contains(": Video: ") {
+            self.videos += usize::from(!text.ends_with("(attached pic)"));
             self.hdr |= text.contains("smpte2084") || text.contains("arib-std-b67");
         }
     }

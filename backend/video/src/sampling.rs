@@ -3,7 +3,7 @@
 //! A keyframe costs about three times as much to decode as another frame, but it needs no other
 //! frame. Between two keyframes, all frames must be decoded to reach the last one.
 
-use crate::index::Index;
+use crate::index::{Index, Timeline};
 
 /// Which frames are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -157,7 +157,8 @@ fn automatic(index: &Index, max_gap_us: i64) -> Vec<Segment> {
 }
 
 /// Decodes all frames of those runs of keyframes that do not save the start of another process, and
-/// of the shortest ones if there are too many.
+/// of the shortest ones if there are too many. If each process must start at the beginning of the
+/// file, there is one.
 fn join(runs: &mut [Run], index: &Index) {
     if runs.len() < 2 {
         return;
@@ -174,9 +175,10 @@ fn join(runs: &mut [Run], index: &Index) {
     saved.sort_unstable_by(|a, b| b.cmp(a));
     // Each run needs a process, and so does what follows it.
     let least = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * START_US);
+    let limit = if index.timeline == Timeline::Continued { 0 } else { MAX_SEGMENTS / 2 };
     let mut kept = 0;
     for run in runs.iter_mut().filter(|run| run.segment.looks == Looks::Keyframes) {
-        if saved_us(run) >= least && kept < MAX_SEGMENTS / 2 {
+        if saved_us(run) >= least && kept < limit {
             kept += 1;
         } else {
             run.segment.looks = Looks::All;

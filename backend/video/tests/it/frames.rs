@@ -57,7 +57,7 @@ fn every_frame_of_every_format_has_its_time() {
         let index = decoder.index(&shown.file).unwrap();
         let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
         assert_eq!(found, all(&shown.truth), "{encoding:?}");
-        assert_eq!(index.keyframes_us[0], 0, "{encoding:?}");
+        assert_eq!((index.keyframes_us[0], index.damage), (0, None), "{encoding:?}");
         // 50 frames with a keyframe interval of 50, and a keyframe at each cut.
         let every = encoding.codec == Codec::Mjpeg;
         assert_eq!(index.keyframes_us.len() > 4, every, "{encoding:?}: {:?}", index.keyframes_us);
@@ -226,4 +226,48 @@ fn a_process_gets_the_file_for_itself_and_only_to_read() {
         }
     }
     assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), end);
+}
+
+/// Some receivers join recordings as they are, so the timestamps of the second part are earlier.
+#[testing::needs(video)]
+#[test]
+fn joined_recordings_are_read_with_continued_times() {
+    let decoder = decoder();
+    let folder = tempfile::tempdir().unwrap();
+    let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, Container::Ts) };
+    let (one, film) = (encode(&short(), &encoding), all(&short().truth(&encoding)));
+    let part = testing_read(&one.file);
+    let later = |name: &str, arguments: &[&str]| {
+        let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
+        std::fs::write(&from, &part).unwrap();
+        let mut command = std::process::Command::new(testing::ffmpeg());
+        command.args(["-loglevel", "error", "-i"]).arg(&from).args(["-c", "copy", "-muxdelay", "0"]);
+        assert!(command.args(arguments).arg(&to).status().unwrap().success());
+        std::fs::read(to).unwrap()
+    };
+    // Jumps by an hour and by two seconds. ffmpeg treats them differently.
+    for offset in ["3600", "3"] {
+        let joined = [later("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &joined).unwrap();
+        let shown = Shown { file, truth: one.truth.clone() };
+        let index = decoder.index(&shown.file).unwrap();
+        let every = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+        let frames: Vec<u32> = every.iter().map(|(_, number)| *number).collect();
+        let expected: Vec<u32> = film.iter().chain(&film).map(|(_, number)| *number).collect();
+        assert_eq!(frames, expected, "{offset}");
+        assert!(every.windows(2).all(|pair| pair[1].0 - pair[0].0 < 100_000), "{offset}");
+        let automatic = plan(&index, Sampling::Auto, 400_000);
+        assert_eq!(automatic.len(), 1);
+        let found = numbers(&decoder, &shown, &index, &automatic);
+        assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 480_000), "{offset} {found:?}");
+        assert!(found.iter().all(|frame| every.contains(frame)) && found.len() > 20, "{offset} {found:?}");
+        assert!((0..100_000).contains(&(index.duration_us.unwrap() - every.last().unwrap().0)));
+    }
+    // Another channel has other numbers of streams, of which only the first one is read.
+    let joined = [part.clone(), later("other.ts", &["-streamid", "0:777"])].concat();
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, &joined).unwrap();
+    let damage = decoder.index(&file).unwrap().damage.unwrap();
+    assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }
