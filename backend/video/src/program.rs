@@ -12,6 +12,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vision::Format;
 
 /// The oldest ffmpeg that can be used. Older ones cannot write the timestamps of frames.
 pub const MINIMUM_VERSION: &str = "6.0";
@@ -200,15 +201,32 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 /// Sources: ISO/IEC 14496-12 (`ftyp`), RFC 8794 (EBML), ISO/IEC 13818-1 (a packet of 188 bytes
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.
 pub fn is_video(head: &[u8]) -> bool {
-    const IMAGES: [&[u8]; 7] = [b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"hevc"];
     let begins = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    let is_movie = begins(4, b"ftyp") && !IMAGES.iter().any(|brand| begins(8, brand))
-        || [b"moov", b"mdat", b"wide", b"free"].iter().any(|kind| begins(4, *kind));
+    let is_movie = [b"ftyp", b"moov", b"mdat", b"wide", b"free"].iter().any(|kind| begins(4, *kind));
     let is_transport_stream = begins(0, b"\x47") && begins(188, b"\x47");
-    is_movie
+    let is_container = is_movie
         || is_transport_stream
         || begins(0, b"\x1a\x45\xdf\xa3")
         || begins(0, b"\0\0\x01\xba")
         || begins(0, b"RIFF") && begins(8, b"AVI ")
-        || begins(0, b"FLV\x01")
+        || begins(0, b"FLV\x01");
+    // Images in HEIC and AVIF files begin like movies.
+    is_container && Format::sniff(head).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_that_begins_like_a_movie_is_an_image() {
+        for brand in ["isom", "qt  ", "mp42", "M4V "] {
+            assert!(is_video(format!("\0\0\0\x10ftyp{brand}\0\0\0\0").as_bytes()), "{brand}");
+        }
+        for brand in ["heic", "heim", "heis", "hevc", "hevx", "hevm", "hevs", "mif1", "msf1", "avif", "avis"]
+        {
+            assert!(!is_video(format!("\0\0\0\x10ftyp{brand}\0\0\0\0").as_bytes()), "{brand}");
+        }
+        assert!(!is_video(b"\0\0\0\x18ftypisom\0\0\0\0mif1heic"));
+    }
 }

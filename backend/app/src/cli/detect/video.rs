@@ -13,7 +13,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 use video::{Decoder, Index, Sampling, is_video};
-use vision::Format;
 
 /// Number of bytes that suffice to recognise a video.
 const HEAD: u64 = 200;
@@ -40,7 +39,7 @@ fn gap(text: &str) -> Result<f64, String> {
 pub(super) fn begins_like_video(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.is_ok() && Format::sniff(&head).is_none() && is_video(&head)
+    read.is_ok() && is_video(&head)
 }
 
 /// Analyses the videos of one command.
