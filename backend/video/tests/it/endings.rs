@@ -37,12 +37,12 @@ fn open_when_free(config: &Config) -> Decoder {
 
 fn index_of(script: &str) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();
-    scripted(folder.path(), script, Duration::from_millis(50)).0.index(&tempfile::tempfile().unwrap())
+    scripted(folder.path(), script, Duration::from_secs(1)).0.index(&tempfile::tempfile().unwrap())
 }
 
 #[test]
 fn a_process_that_works_without_output_is_not_stalled() {
-    let works = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let works = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
     let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
     let index = index_of(&format!("{works}; {prints}")).unwrap();
     assert_eq!((index.width, index.keyframes_us), (16, vec![0]));
