@@ -1,7 +1,7 @@
 //! The arguments of ffmpeg. Nothing in them comes from the file or from a caller except numbers.
 
 use crate::child::VIDEO_FD;
-use crate::index::Timeline;
+use crate::index::{Hdr, Timeline};
 use crate::sampling::{Looks, Segment};
 
 /// Accepted containers. Playlists are not among them, because they name other files.
@@ -10,17 +10,17 @@ const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
 /// Largest single allocation in bytes.
 const MAX_ALLOCATION: u64 = 1 << 29;
-/// Maps colours of high dynamic range to those of BT.709, with the curve of Hable:
-/// <https://ffmpeg.org/ffmpeg-filters.html#tonemap-1>.
-const TONE_MAPPING: &str = "zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,\
-                            tonemap=hable:desat=0,zscale=t=bt709:m=bt709:r=tv,";
+/// Makes pixels square by enlarging frames in one direction.
+const SQUARE_PIXELS: &str = "scale=w='round(iw*max(1,sar))':h='round(ih*max(1,1/sar))',setsar=1,";
 
 /// The part of an index that the arguments for frames need.
 pub(crate) struct Source {
     /// Time of the first frame in the time of the container, in microseconds.
     pub(crate) origin_us: i64,
-    /// Whether colours must be mapped from high dynamic range.
-    pub(crate) hdr: bool,
+    /// The colours, if they must be mapped from high dynamic range.
+    pub(crate) hdr: Option<Hdr>,
+    /// Whether pixels are square.
+    pub(crate) square: bool,
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
     pub(crate) timeline: Timeline,
@@ -56,8 +56,9 @@ pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &S
         arguments.extend(strings(["-seek_timestamp", "1", "-noaccurate_seek", "-ss", &start]));
     }
     arguments.extend(video());
-    let mapping = if source.hdr { TONE_MAPPING } else { "" };
-    let filter = format!("select='{}',{mapping}format=rgb24", selection(source, segment));
+    let mapping = source.hdr.map(tone_mapping).unwrap_or_default();
+    let square = if source.square { "" } else { SQUARE_PIXELS };
+    let filter = format!("select='{}',{mapping}{square}format=rgb24", selection(source, segment));
     arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
     arguments.extend(strings([
         "-stats_enc_pre",
@@ -79,6 +80,17 @@ fn selection(source: &Source, segment: &Segment) -> String {
     let from = seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
     let next = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
     format!("gte(t,{from})*({next})")
+}
+
+/// Maps colours of high dynamic range to those of BT.709, with the curve of Hable:
+/// <https://ffmpeg.org/ffmpeg-filters.html#tonemap-1>.
+fn tone_mapping(hdr: Hdr) -> String {
+    let matrix = if hdr.has_matrix { "" } else { "setparams=colorspace=bt2020nc," };
+    let primaries = if hdr.has_primaries { "" } else { "setparams=color_primaries=bt2020," };
+    format!(
+        "{matrix}{primaries}zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,tonemap=hable:desat=0,\
+         zscale=t=bt709:m=bt709:r=tv,"
+    )
 }
 
 fn input(threads: u32, max_pixels: u64, timeline: Timeline) -> Vec<String> {

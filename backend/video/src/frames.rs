@@ -38,8 +38,13 @@ impl Decoder {
     /// [`VideoError::CpuLimit`] if earlier segments have used up the processor time.
     pub fn frames(&self, video: &File, index: &Index, segment: &Segment) -> Result<FrameReader, VideoError> {
         let start_us = index.keyframe_before(segment.from_us);
-        let source =
-            Source { origin_us: index.origin_us, hdr: index.hdr, start_us, timeline: index.timeline };
+        let source = Source {
+            origin_us: index.origin_us,
+            hdr: index.hdr,
+            square: index.aspect == 1.0,
+            start_us,
+            timeline: index.timeline,
+        };
         let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
         let arguments = arguments::frames(threads, max_pixels, &source, segment);
         let process = self.start(&arguments, Some(video), &index.budget)?;

@@ -14,6 +14,29 @@ pub(crate) enum Timeline {
     Continued,
 }
 
+/// What a video with high dynamic range says about its colours. Without a value, ffmpeg cannot
+/// convert them, so that of BT.2100 is assumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hdr {
+    pub(crate) has_matrix: bool,
+    pub(crate) has_primaries: bool,
+}
+
+impl Hdr {
+    /// Reads the description of a stream, such as `yuv420p10le(tv, bt2020nc/bt2020/smpte2084)`. If
+    /// all three values have one name, it is written once.
+    pub(crate) fn of(stream: &str) -> Option<Self> {
+        let is_part = |c: char| c == '/' || c == '-' || c.is_ascii_alphanumeric();
+        let mut words = stream.split(|c| !is_part(c));
+        let colours = words.find(|word| word.ends_with("smpte2084") || word.ends_with("arib-std-b67"))?;
+        let mut values = colours.split('/').map(|value| !matches!(value, "unknown" | "reserved"));
+        match (values.next(), values.next(), values.next()) {
+            (Some(has_matrix), Some(has_primaries), Some(_)) => Some(Self { has_matrix, has_primaries }),
+            _ => Some(Self { has_matrix: false, has_primaries: false }),
+        }
+    }
+}
+
 /// What is known about a video before any frame is decoded.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -21,9 +44,10 @@ pub struct Index {
     pub container: String,
     /// Name of the codec in ffmpeg, such as `h264`.
     pub codec: String,
-    /// Width of the coded picture in pixels, before rotation.
+    /// Width of a frame in pixels, before rotation. If pixels are not square, frames are enlarged
+    /// in one direction, as players show them.
     pub width: u32,
-    /// Height of the coded picture in pixels, before rotation.
+    /// Height of a frame in pixels, before rotation.
     pub height: u32,
     /// Duration in microseconds, as the container reports it.
     pub duration_us: Option<i64>,
@@ -38,8 +62,10 @@ pub struct Index {
     /// Mean time from one frame to the next in microseconds; 0 if there is only one.
     pub(crate) frame_us: i64,
     pub(crate) timeline: Timeline,
-    /// Whether the video has high dynamic range.
-    pub(crate) hdr: bool,
+    /// The colours, if the video has high dynamic range.
+    pub(crate) hdr: Option<Hdr>,
+    /// Width of a pixel divided by its height.
+    pub(crate) aspect: f64,
     /// The processor time for this video. What was used to list its frames counts.
     pub(crate) budget: CpuBudget,
 }
@@ -68,4 +94,22 @@ pub(crate) fn microseconds(timestamp: i64, (numerator, denominator): (i64, i64))
     let scaled = (i128::from(timestamp) * i128::from(numerator)).checked_mul(1_000_000)?;
     let us = scaled.div_euclid(i128::from(denominator));
     (us.abs() <= YEARS).then_some(us as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_colours_are_found() {
+        let of = |colours: &str| {
+            Hdr::of(&format!("  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"))
+                .map(|hdr| (hdr.has_matrix, hdr.has_primaries))
+        };
+        assert_eq!(of("tv, bt2020nc/bt2020/smpte2084"), Some((true, true)));
+        assert_eq!(of("tv, unknown/unknown/arib-std-b67, progressive"), Some((false, false)));
+        assert_eq!(of("bt2020nc/unknown/smpte2084"), Some((true, false)));
+        assert_eq!(of("tv, smpte2084"), Some((false, false)));
+        assert_eq!(of("tv, bt709"), None);
+    }
 }

@@ -22,6 +22,8 @@ const CORRUPT: u32 = 2;
 const DISCARD: u32 = 4;
 /// Half of the time after which the clock of a transport stream overflows: 2^33 / 90 kHz.
 const WRAP_US: u64 = 47_721_858_844;
+/// Largest ratio of the sides of a pixel. Real formats stay below 3; other values are errors.
+const MAX_ASPECT: f64 = 4.0;
 /// Containers whose timestamps ffmpeg can continue after a jump.
 const CONTINUED: [&str; 2] = ["mpegts", "mpeg"];
 /// The accepted codecs, as ffmpeg names them.
@@ -91,6 +93,8 @@ struct Listing {
     time_base: Option<(i64, i64)>,
     codec: String,
     size: (u32, u32),
+    /// Width and height of a pixel.
+    pixel: Option<(i64, i64)>,
     keyframes_us: Vec<i64>,
     /// Number of frames.
     frames: u64,
@@ -135,6 +139,7 @@ impl Listing {
     fn header(&mut self, line: &str) {
         match line.split_once(" 0: ") {
             Some(("tb", base)) => self.time_base = parse_ratio(base),
+            Some(("sar", ratio)) => self.pixel = parse_ratio(ratio),
             Some(("codec_id", codec)) => self.codec = codec.chars().take(30).collect(),
             Some(("dimensions", size)) => {
                 let sides = size.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
@@ -175,6 +180,8 @@ impl Listing {
         }
         let duration =
             messages.duration.map(|duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX));
+        let aspect = self.pixel.map_or(1.0, |(width, height)| width as f64 / height as f64);
+        let aspect = if (1.0 / MAX_ASPECT..=MAX_ASPECT).contains(&aspect) { aspect } else { 1.0 };
         // In a recording, a second stream is usually what follows after a change of the channel.
         let container = messages.container.unwrap_or_default();
         let is_recording = CONTINUED.contains(&container.as_str());
@@ -187,8 +194,9 @@ impl Listing {
         Ok(Index {
             container,
             codec: self.codec,
-            width: self.size.0,
-            height: self.size.1,
+            width: enlarged(self.size.0, aspect),
+            height: enlarged(self.size.1, aspect.recip()),
+            aspect,
             duration_us: duration,
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
             damage: messages.damage.or(other_streams),
@@ -199,6 +207,11 @@ impl Listing {
             ..Index::default()
         })
     }
+}
+
+/// Returns the length of a side after it was made `factor` times longer, but not shorter.
+fn enlarged(side: u32, factor: f64) -> u32 {
+    (f64::from(side) * factor.max(1.0)).round() as u32
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! described.
 
 use crate::error::{Damage, VideoError};
+use crate::index::Hdr;
 use crate::sandbox::REPORT;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
@@ -33,8 +34,8 @@ pub(crate) struct Messages {
     pub(crate) container: Option<String>,
     /// Duration that the container reports.
     pub(crate) duration: Option<Duration>,
-    /// Whether the video has a transfer function of high dynamic range (PQ or HLG).
-    pub(crate) hdr: bool,
+    /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
+    pub(crate) hdr: Option<Hdr>,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
     /// Whether timestamps go back.
@@ -114,7 +115,7 @@ impl Messages {
             self.described = true;
         } else if !self.described && text.starts_with("  Stream #0:") && text.contains(": Video: ") {
             self.videos += usize::from(!text.ends_with("(attached pic)"));
-            self.hdr |= text.contains("smpte2084") || text.contains("arib-std-b67");
+            self.hdr = self.hdr.or_else(|| Hdr::of(text));
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(found.landlock, Some(true));
         assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
         assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
-        assert!(!found.hdr, "metadata is not a fact");
+        assert_eq!(found.hdr, None, "metadata is not a fact");
         assert!(
             found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
@@ -191,6 +192,6 @@ mod tests {
         let found = Messages::read(line.repeat(30).as_bytes());
         assert!(found.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
         let hdr = format!("{}[info]   Stream #0:0: Video: smpte2084\n", "\n".repeat(MAX_LINES));
-        assert!(!Messages::read(hdr.as_bytes()).hdr);
+        assert_eq!(Messages::read(hdr.as_bytes()).hdr, None);
     }
 }

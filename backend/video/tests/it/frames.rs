@@ -8,18 +8,18 @@ use video::sampling::{MAX_GAP_US, plan};
 use video::{Decoder, Index, Sampling, Segment, VideoError};
 
 /// A film of a few seconds in a file.
-struct Shown {
-    file: File,
-    truth: Truth,
+pub(crate) struct Shown {
+    pub(crate) file: File,
+    pub(crate) truth: Truth,
 }
 
-fn short() -> Film {
+pub(crate) fn short() -> Film {
     let mut film = Film::standard();
     film.shots.truncate(2);
     film
 }
 
-fn encode(film: &Film, encoding: &Encoding) -> Shown {
+pub(crate) fn encode(film: &Film, encoding: &Encoding) -> Shown {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film").with_extension(encoding.container.extension());
     film.encode(encoding, &path).unwrap();
@@ -28,7 +28,12 @@ fn encode(film: &Film, encoding: &Encoding) -> Shown {
 }
 
 /// Returns the time and the number of each frame that the segments return.
-fn numbers(decoder: &Decoder, shown: &Shown, index: &Index, segments: &[Segment]) -> Vec<(i64, u32)> {
+pub(crate) fn numbers(
+    decoder: &Decoder,
+    shown: &Shown,
+    index: &Index,
+    segments: &[Segment],
+) -> Vec<(i64, u32)> {
     let mut found = Vec::new();
     for segment in segments {
         let mut frames = decoder.frames(&shown.file, index, segment).unwrap();
@@ -41,12 +46,12 @@ fn numbers(decoder: &Decoder, shown: &Shown, index: &Index, segments: &[Segment]
 }
 
 /// Returns what [`numbers`] must return for every frame.
-fn all(truth: &Truth) -> Vec<(i64, u32)> {
+pub(crate) fn all(truth: &Truth) -> Vec<(i64, u32)> {
     let first = truth.frames[0].at_us;
     truth.frames.iter().map(|frame| (frame.at_us - first, frame.index)).collect()
 }
 
-const EVERY_FRAME: Sampling = Sampling::Fps(30.0);
+pub(crate) const EVERY_FRAME: Sampling = Sampling::Fps(30.0);
 
 #[testing::needs(video)]
 #[test]
@@ -157,7 +162,7 @@ fn a_file_that_is_cut_off_is_read_as_far_as_it_goes() {
     assert!(frames.damage().is_some_and(|damage| damage.truncated), "{:?}", frames.damage());
 }
 
-fn testing_read(mut file: &File) -> Vec<u8> {
+pub(crate) fn testing_read(mut file: &File) -> Vec<u8> {
     let mut bytes = Vec::new();
     std::io::Seek::rewind(&mut file).unwrap();
     std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
@@ -182,31 +187,6 @@ fn other_files_are_errors_that_say_what_they_are() {
     assert!(matches!(of(concat), VideoError::NotAVideo));
 }
 
-#[testing::needs(video)]
-#[test]
-fn sound_is_not_damage() {
-    let folder = tempfile::tempdir().unwrap();
-    let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
-    Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
-    let added = std::process::Command::new(testing::ffmpeg())
-        .args(["-loglevel", "error", "-i"])
-        .arg(&silent)
-        .args(["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"])
-        .arg(&path)
-        .status()
-        .unwrap();
-    assert!(added.success());
-    let (decoder, file) = (decoder(), File::open(&path).unwrap());
-    let index = decoder.index(&file).unwrap();
-    assert_eq!(index.damage, None);
-    let mut frames = decoder.frames(&file, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US)[0]).unwrap();
-    let mut count = 0;
-    while frames.next_frame().unwrap().is_some() {
-        count += 1;
-    }
-    assert_eq!((count, frames.damage()), (Film::short().length(), None));
-}
-
 /// A program that uploads or downloads a video has it open for writing too, at its own position.
 #[testing::needs(video)]
 #[test]
@@ -226,48 +206,4 @@ fn a_process_gets_the_file_for_itself_and_only_to_read() {
         }
     }
     assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), end);
-}
-
-/// Some receivers join recordings as they are, so the timestamps of the second part are earlier.
-#[testing::needs(video)]
-#[test]
-fn joined_recordings_are_read_with_continued_times() {
-    let decoder = decoder();
-    let folder = tempfile::tempdir().unwrap();
-    let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, Container::Ts) };
-    let (one, film) = (encode(&short(), &encoding), all(&short().truth(&encoding)));
-    let part = testing_read(&one.file);
-    let later = |name: &str, arguments: &[&str]| {
-        let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
-        std::fs::write(&from, &part).unwrap();
-        let mut command = std::process::Command::new(testing::ffmpeg());
-        command.args(["-loglevel", "error", "-i"]).arg(&from).args(["-c", "copy", "-muxdelay", "0"]);
-        assert!(command.args(arguments).arg(&to).status().unwrap().success());
-        std::fs::read(to).unwrap()
-    };
-    // Jumps by an hour and by two seconds. ffmpeg treats them differently.
-    for offset in ["3600", "3"] {
-        let joined = [later("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
-        let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, &joined).unwrap();
-        let shown = Shown { file, truth: one.truth.clone() };
-        let index = decoder.index(&shown.file).unwrap();
-        let every = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-        let frames: Vec<u32> = every.iter().map(|(_, number)| *number).collect();
-        let expected: Vec<u32> = film.iter().chain(&film).map(|(_, number)| *number).collect();
-        assert_eq!(frames, expected, "{offset}");
-        assert!(every.windows(2).all(|pair| pair[1].0 - pair[0].0 < 100_000), "{offset}");
-        let automatic = plan(&index, Sampling::Auto, 400_000);
-        assert_eq!(automatic.len(), 1);
-        let found = numbers(&decoder, &shown, &index, &automatic);
-        assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 480_000), "{offset} {found:?}");
-        assert!(found.iter().all(|frame| every.contains(frame)) && found.len() > 20, "{offset} {found:?}");
-        assert!((0..100_000).contains(&(index.duration_us.unwrap() - every.last().unwrap().0)));
-    }
-    // Another channel has other numbers of streams, of which only the first one is read.
-    let joined = [part.clone(), later("other.ts", &["-streamid", "0:777"])].concat();
-    let mut file = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut file, &joined).unwrap();
-    let damage = decoder.index(&file).unwrap().damage.unwrap();
-    assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }

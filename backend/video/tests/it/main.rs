@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod endings;
+mod formats;
 mod frames;
 mod sandbox;
 
