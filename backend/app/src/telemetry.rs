@@ -128,11 +128,23 @@ pub fn record_process() {
 /// Returns the user and system CPU time of all threads of this process in seconds, or `None` if
 /// there is no `/proc`.
 pub fn cpu_seconds() -> Option<f64> {
+    stat_seconds(14)
+}
+
+/// Returns the user and system CPU time of the child processes that have ended, in seconds, or
+/// `None` if there is no `/proc`.
+pub fn children_cpu_seconds() -> Option<f64> {
+    stat_seconds(16)
+}
+
+/// Returns the sum of the field `first` of `/proc/self/stat` and the next one, which are times in
+/// clock ticks (proc(5)).
+fn stat_seconds(first: usize) -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // proc(5): fields 14 and 15, in clock ticks. The fields are counted from the process name in
-    // brackets, which may contain any characters.
+    // Field 3 is the first one after the process name in brackets, which may contain any
+    // characters.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let fields = after_name.split_whitespace().skip(11).take(2);
+    let fields = after_name.split_whitespace().skip(first - 3).take(2);
     let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
     Some(ticks / rustix::param::clock_ticks_per_second() as f64)
 }

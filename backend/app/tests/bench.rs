@@ -20,6 +20,12 @@ fn wrong_arguments_are_refused_with_what_is_allowed() {
         (&["--json", "nowhere/report.json"], "folder does not exist"),
         (&["--no-gpu", "--images", "nowhere"], "not a folder"),
         (&["--no-gpu", "--images", "empty"], "contains no images"),
+        (&["--operation", "video"], "facecrawl bench --operation video FILE"),
+        (&["--operation", "video", "nowhere.mp4"], "no such file"),
+        (&["--operation", "video", "a.mp4", "--images", "empty"], "--images is not for --operation video"),
+        (&["--operation", "video", "a.mp4", "--sampling", "fps=0"], "such as fps=5"),
+        (&["a.mp4"], "FILE is only for --operation video"),
+        (&["--sampling", "auto"], "--sampling is only for --operation video"),
     ] {
         let refused = place.run(&[&["bench"], args].concat()).expect(2);
         assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");

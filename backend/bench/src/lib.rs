@@ -1,5 +1,5 @@
-//! Measures single operations and the whole pipeline from bytes to embeddings, on the CPU and on a
-//! GPU.
+//! Measures single operations, the whole pipeline from bytes to embeddings, and the analysis of a
+//! video, on the CPU and on a GPU.
 //!
 //! The measurements use the same code as the service: [`pipeline::Analyzer`] and
 //! [`inference::Engine`]. `docs/reference/BENCHMARKS.md` describes the report.
@@ -20,6 +20,7 @@ mod side;
 mod side_report;
 mod spread;
 mod target;
+mod video;
 mod work;
 
 pub use analysis::{Analysis, Gain, Summary, gain};
@@ -38,3 +39,4 @@ pub use side::Side;
 pub use side_report::SideReport;
 pub use spread::Spread;
 pub use target::BenchTarget;
+pub use video::{VideoPlan, VideoPlanReport, VideoReport, VideoResults, VideoSide, measure_video};

@@ -1,7 +1,7 @@
-//! Computes the distribution of measured times.
+//! Computes the distribution of measured values.
 use serde::Serialize;
 
-/// The distribution of single times in milliseconds.
+/// The distribution of measured values, such as times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Arithmetic mean.

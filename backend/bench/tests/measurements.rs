@@ -25,7 +25,8 @@ fn side() -> Side {
 }
 
 fn process() -> Process {
-    Process { cores: 2, cpu_seconds: || Some(1.0), counters: Counters::default() }
+    let cpu_seconds = || Some(1.0);
+    Process { cores: 2, cpu_seconds, children_cpu_seconds: cpu_seconds, counters: Counters::default() }
 }
 
 /// Returns a PNG with `faces` faces that the fixture's detector finds.

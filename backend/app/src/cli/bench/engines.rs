@@ -54,7 +54,7 @@ pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyh
 /// benchmark measures speed, so no request may be rejected.
 fn with_large_queue(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
-    let in_flight = (args.batch_size as usize).max(2 * config.gpu_batch_size);
+    let in_flight = args.in_flight().max(2 * config.gpu_batch_size);
     // A process loads one library, which both the CPU run and the GPU run use.
     let dylib_path = settings.library(!args.no_gpu);
     Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
@@ -70,7 +70,7 @@ pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
 /// fallback to the CPU is reported, and is not an error.
 pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     let named = match (args.operation, args.targets().as_slice()) {
-        (OperationArg::All | OperationArg::Pipeline, _) => None,
+        (OperationArg::All | OperationArg::Pipeline | OperationArg::Video, _) => None,
         (_, [BenchTarget::Operation(operation)]) => Some(*operation),
         _ => None,
     };

@@ -1,0 +1,93 @@
+//! Analyses the video once, and collects the runs of one sampling.
+use super::decode::Decoded;
+use super::watch::{Usage, Watch};
+use crate::Process;
+use inference::Priority;
+use pipeline::{Analyzer, FrameFaces, VideoAnalysis, VideoOptions, VideoProgress};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::Duration;
+use video::{Decoder, Index};
+
+/// An analysis that succeeded.
+pub(super) struct Run {
+    pub(super) took: Duration,
+    pub(super) usage: Usage,
+    pub(super) analysis: VideoAnalysis,
+    /// Time of the last frame that was analysed, in microseconds.
+    pub(super) last_us: i64,
+    /// Number of faces in all frames.
+    pub(super) faces: u64,
+    /// Time for decoding alone in the same round.
+    pub(super) decoding: Duration,
+}
+
+/// The runs on one side.
+#[derive(Default)]
+pub(super) struct SideRuns {
+    pub(super) runs: Vec<Run>,
+    /// Number of failures by reason.
+    pub(super) errors: BTreeMap<String, usize>,
+}
+
+/// All runs of one sampling.
+pub(super) struct Runs {
+    pub(super) decoded: Vec<Decoded>,
+    pub(super) sides: Vec<SideRuns>,
+}
+
+impl Runs {
+    pub(super) fn new(sides: usize) -> Self {
+        Self { decoded: Vec::new(), sides: (0..sides).map(|_| SideRuns::default()).collect() }
+    }
+
+    /// Adds an analysis of the side with this number. `decoded` belongs to the same round.
+    pub(super) fn add(&mut self, side: usize, analyzed: anyhow::Result<Run>, decoded: &Decoded) {
+        match analyzed {
+            Ok(run) => self.sides[side].runs.push(Run { decoding: decoded.took, ..run }),
+            Err(error) => *self.sides[side].errors.entry(format!("{error:#}")).or_default() += 1,
+        }
+    }
+}
+
+/// Analyses the whole file once.
+pub(super) async fn analyze(
+    analyzer: &Analyzer,
+    file: File,
+    decoder: &Decoder,
+    options: &VideoOptions,
+    process: &Process,
+) -> anyhow::Result<Run> {
+    let watch = Watch::start(process)?;
+    let mut seen = Seen { watch: &watch, last_us: 0, faces: 0 };
+    let analyzed = analyzer.analyze_video(decoder, file, options, Priority::Background, &mut seen).await;
+    let (last_us, faces) = (seen.last_us, seen.faces);
+    // Also ends the thread that takes the samples if the analysis failed.
+    let (took, usage) = watch.stop();
+    Ok(Run { took, usage, analysis: analyzed?, last_us, faces, decoding: Duration::ZERO })
+}
+
+/// Tells the watch the position of the analysis.
+struct Seen<'a> {
+    watch: &'a Watch,
+    last_us: i64,
+    faces: u64,
+}
+
+impl VideoProgress for Seen<'_> {
+    fn opened(&mut self, _: &Index) {}
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.last_us = frame.at_us;
+        self.faces += frame.faces.len() as u64;
+        self.watch.at(frame.at_us);
+    }
+}
+
+/// Returns the length of the video in seconds: as the file reports it, or else the time of the last
+/// frame that was analysed.
+pub(super) fn seconds_of(index: &Index, measured: &[Runs]) -> f64 {
+    let runs = measured.iter().flat_map(|runs| &runs.sides).flat_map(|side| &side.runs);
+    let last_us = runs.map(|run| run.last_us).max().unwrap_or(0);
+    index.duration_us.unwrap_or(last_us) as f64 / 1e6
+}
