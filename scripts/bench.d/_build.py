@@ -10,7 +10,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from environments import ROOT
 
 PACKAGES = ["facecrawl", "facecrawl-crawler", "facecrawl-pipeline", "facecrawl-queue", "facecrawl-store", "facecrawl-testing"]
-TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "serve_folder", "--example", "paint_people", "--example", "portraits", "--example", "load"]
+TARGETS = ["--bin", "facecrawl", "--example", "download", "--example", "frontier", "--example", "throughput", "--example", "gallery", "--example", "bench_site", "--example", "serve_folder", "--example", "paint_people", "--example", "portraits", "--example", "load", "--example", "film"]
 
 
 def say(text):

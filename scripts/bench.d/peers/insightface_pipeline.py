@@ -31,9 +31,9 @@ def analysis(models, threads=0):
     return app
 
 
-def analyser(models):
-    """Returns a function from pixels to faces, for one thread: pairs of a box and an embedding."""
-    app = analysis(models, 1)
+def analyser(models, threads=1):
+    """Returns a function from pixels to faces: pairs of a box and an embedding."""
+    app = analysis(models, threads)
     return lambda image: [(face.bbox, face.normed_embedding) for face in app.get(image)]
 
 

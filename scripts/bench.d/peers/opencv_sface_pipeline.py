@@ -15,9 +15,11 @@ from pictures import measure, tell
 SIDE = 640
 
 
-def analyser(yunet, sface, most_scale="inf"):
+def analyser(yunet, sface, most_scale="inf", threads=0):
     """Returns a function from pixels to faces: pairs of a box and an embedding. Images are enlarged
-    at most by `most_scale` for the detector."""
+    at most by `most_scale` for the detector. `threads` is 0 for all cores."""
+    if threads:
+        cv2.setNumThreads(threads)
     detector = cv2.FaceDetectorYN.create(yunet, "", (SIDE, SIDE), 0.6, 0.3, 5000)
     recogniser = cv2.FaceRecognizerSF.create(sface, "")
 
