@@ -1,5 +1,5 @@
-//! Properties of files that change what a frame shows, or when: sound, joined recordings, pixels that
-//! are not square, and high dynamic range.
+//! Properties of files that change what a frame shows, or when: sound, joined recordings, pixels
+//! that are not square, and high dynamic range.
 
 use super::decoder;
 use super::frames::{EVERY_FRAME, Shown, all, encode, numbers, short, testing_read};
