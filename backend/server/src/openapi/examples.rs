@@ -30,6 +30,10 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
             }
         }
         if let Some(RefOr::T(body)) = &mut operation.request_body {
+            let takes_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
+            if takes_video {
+                body.content.values_mut().for_each(show_video);
+            }
             fill(body.content.iter_mut(), &schemas);
         }
         for response in operation.responses.responses.values_mut() {
@@ -61,6 +65,13 @@ fn fill<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Content>)>,
             continue;
         }
         content.example = schemas.example(&json!(content.schema), "").ok();
+    }
+}
+
+/// Adds the example of a video, which the service has no file of.
+fn show_video(content: &mut RefOr<Content>) {
+    if let RefOr::T(content) = content {
+        content.example = Some(json!("the bytes of film.mp4"));
     }
 }
 

@@ -18,6 +18,9 @@ async fn next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
     (Migrator::new(folder.path()).await.unwrap(), folder)
 }
 
+/// The newest migration of this version that stops older programs.
+const STOPPING: i64 = 34;
+
 async fn required(db: &TestDatabase) -> i64 {
     db.number("select version from required_schema").await
 }
@@ -43,7 +46,7 @@ async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
     );
     assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0, "the older program starts");
     assert!(db.store().check_schema().await.is_err(), "a backup needs the same version");
-    assert_eq!(required(&db).await, 0);
+    assert_eq!(required(&db).await, STOPPING);
 }
 
 #[tokio::test]
@@ -96,7 +99,7 @@ async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_pro
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
     assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
-    assert_eq!(required(&db).await, 0);
+    assert_eq!(required(&db).await, STOPPING);
 }
 
 #[tokio::test]
@@ -112,7 +115,7 @@ async fn a_migration_that_fails_leaves_the_older_version_usable() {
         Some(StoreError::Migrate(_))
     ));
     assert_eq!(db.store().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
-    assert_eq!(required(&db).await, 0);
+    assert_eq!(required(&db).await, STOPPING);
     // One that stops older programs is applied before the one that fails.
     std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
@@ -155,7 +158,7 @@ async fn a_command_does_not_stop_older_programs() {
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     let refused = db.store().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
     assert!(refused.contains("9001") && refused.contains("facecrawl migrate"), "{refused}");
-    assert_eq!(required(&db).await, 0);
+    assert_eq!(required(&db).await, STOPPING);
 }
 
 #[tokio::test]
@@ -165,5 +168,5 @@ async fn a_program_with_other_migrations_stops_no_other_program() {
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
     let refused = db.store().migrate_to(&newer, OlderPrograms::Stop).await.err();
     assert!(matches!(refused, Some(StoreError::Migrate(_))));
-    assert_eq!(required(&db).await, 0);
+    assert_eq!(required(&db).await, STOPPING);
 }
