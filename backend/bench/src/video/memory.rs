@@ -2,6 +2,7 @@
 //! in the video.
 use crate::Spread;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// Number of parts of the video.
 const PARTS: usize = 10;
@@ -68,11 +69,18 @@ pub(super) fn own_resident() -> Option<u64> {
     resident("self")
 }
 
-/// Returns the resident memory of the child processes.
+/// Returns the resident memory of the child processes. A child that still runs this program is not
+/// counted: until it becomes another program, its memory is that of its parent.
 pub(super) fn children_resident() -> u64 {
+    let own = program("self");
+    let other = |process: &&str| own.is_none() || program(process) != own;
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    children.map(|list| list.split_whitespace().filter_map(resident).sum::<u64>()).sum()
+    children.map(|list| list.split_whitespace().filter(other).filter_map(resident).sum::<u64>()).sum()
+}
+
+fn program(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/exe")).ok()
 }
 
 fn resident(process: &str) -> Option<u64> {
