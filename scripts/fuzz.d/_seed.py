@@ -7,6 +7,7 @@ import requests
 # Number of items of each kind that are reserved for operations that cannot be undone. The other
 # items are kept for operations that only read.
 DOOMED = 30
+VIDEOS = 20
 
 
 class Api:
@@ -64,6 +65,10 @@ def seed(api, site):
     scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
     nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
     erasures = [api.ask("POST", "/erasures", json=one)["erasure"]["id"] for one in nothing]
+    # They begin like videos and cannot be decoded, so they end within a moment. The service needs
+    # ffmpeg to accept them.
+    header = {"content-type": "video/x-flv"}
+    videos = [api.ask("POST", "/videos", data=b"FLV\x01" + bytes([number]) * 300, headers=header)["id"] for number in range(VIDEOS)]
     # Without authentication no key can be created or revoked over HTTP, so the key that the command
     # line created is the only key.
     keys = [key["id"] for key in api.ask("GET", "/keys")["keys"]]
@@ -79,6 +84,7 @@ def seed(api, site):
         "collections": {"kept": [gallery, scratch.pop()], "doomed": scratch},
         "erasures": halves(erasures),
         "jobs": {"kept": jobs, "doomed": jobs},
+        "videos": halves(videos),
         "keys": {"kept": keys, "doomed": keys},
     }
     cursors = {"audit": api.ask("GET", "/audit?limit=1")["next_cursor"], "other": api.ask("GET", "/faces?collection=gallery&limit=1")["next_cursor"]}

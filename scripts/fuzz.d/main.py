@@ -22,7 +22,13 @@ from _site import site
 
 # Operations that cannot succeed here, with the reason. The tests of the service cover these
 # operations.
-CANNOT_SUCCEED = {"POST /jobs/{id}/retry": "no job is given up within the time of a run"}
+CANNOT_SUCCEED = {
+    "POST /jobs/{id}/retry": "no job is given up within the time of a run",
+    "POST /videos": "random bytes are no video",
+    "POST /videos/{id}/pause": "the videos have ended",
+    "POST /videos/{id}/resume": "nor can they be resumed",
+    "POST /videos/{id}/cancel": "nor be cancelled",
+}
 CANNOT_SUCCEED_WITHOUT_KEYS = CANNOT_SUCCEED | {
     "POST /keys": "a service that asks nobody for a key lets nobody make one",
     "POST /keys/{id}/revoke": "nor revoke one",

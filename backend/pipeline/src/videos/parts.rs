@@ -58,13 +58,16 @@ pub struct Resume {
 /// returned is the one that would have followed.
 pub(super) fn remaining(segments: Vec<Segment>, after_us: i64) -> Vec<Segment> {
     let rest = segments.into_iter().filter(|segment| segment.to_us > after_us).filter_map(|segment| {
+        if segment.from_us > after_us {
+            return Some(segment);
+        }
         // Each cell gives one frame, and this one is taken. Cells are counted with a tolerance of
         // a millisecond.
         let cell = segment.cell_us.max(1);
         let next_cell = after_us.saturating_add(1_000).div_euclid(cell).saturating_add(1);
         let from_us = next_cell.saturating_mul(cell).saturating_sub(1_000).max(after_us.saturating_add(1));
         let from_us = segment.from_us.max(from_us);
-        let last_us = (segment.from_us <= after_us).then_some(after_us);
+        let last_us = Some(after_us);
         (from_us < segment.to_us).then_some(Segment { from_us, last_us, ..segment })
     });
     rest.collect()
@@ -107,7 +110,7 @@ mod tests {
         );
         // A frame at 0.9995 s counts to the cell from 1 s.
         assert_eq!(remaining(all.clone(), 999_500)[0].from_us, 1_199_000);
-        assert_eq!(remaining(all.clone(), 3_900_000), [all[1].clone()]);
+        assert_eq!(remaining(all.clone(), 3_999_500), [all[1].clone()]);
         assert_eq!(remaining(all, 5_000_000), [rest(5_999_000, i64::MAX, 2_000_000, 5_000_000)]);
         assert_eq!(remaining(vec![segment(0, i64::MAX, 1)], 77), [rest(78, i64::MAX, 1, 77)]);
     }
