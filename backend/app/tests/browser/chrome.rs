@@ -168,12 +168,12 @@ impl Browser {
         self.note(format!("clicked {css}"));
     }
 
-    /// Clicks the button or link with this text.
+    /// Clicks the button or link with this text, as soon as it is enabled.
     pub async fn click_text(&self, text: &str) {
         let script = format!(
             "for (const e of document.querySelectorAll('[data-test]')) e.removeAttribute('data-test'); \
              const found = [...document.querySelectorAll('dialog[open] button, dialog[open] a')].concat([...document.querySelectorAll('button, a')]) \
-             .find(e => e.textContent.trim() === {text:?} && e.offsetParent); found?.setAttribute('data-test', ''); return Boolean(found)"
+             .find(e => e.textContent.trim() === {text:?} && e.offsetParent && !e.disabled); found?.setAttribute('data-test', ''); return Boolean(found)"
         );
         self.until(&format!("(() => {{ {script} }})()")).await;
         self.click("[data-test]").await;
