@@ -58,6 +58,13 @@ async fn ended(world: &World, id: Uuid) -> Video {
     when(world, id, |video| !video.state.is_live()).await
 }
 
+/// Waits until the uploaded file is deleted. The worker deletes it after the end of the video.
+async fn no_upload(world: &World, path: &Path) {
+    let key = upload_key(path);
+    let gone = wait_for(async || world.blobs.get(&key).await.unwrap().is_none().then_some(())).await;
+    assert!(gone.is_some(), "the file is not deleted");
+}
+
 async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
     world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap()
 }
@@ -82,6 +89,7 @@ async fn a_video_is_stored_as_it_is_analysed() {
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
+    no_upload(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
 
@@ -108,7 +116,6 @@ async fn a_video_is_stored_as_it_is_analysed() {
     let faces: usize = stored.iter().map(|track| track.faces.len()).sum();
     assert_eq!(world.faces().await.len(), faces);
     assert_eq!(video.source_key, None);
-    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
     for face in world.faces().await {
         assert!(world.blobs.get(face.crop_key.as_ref().unwrap()).await.unwrap().is_some());
         assert!(world.blobs.get(face.chip_key.as_ref().unwrap()).await.unwrap().is_some());
@@ -272,8 +279,8 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
+    no_upload(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
     assert!(video.detail.is_some());
-    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
 }
