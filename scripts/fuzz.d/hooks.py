@@ -86,7 +86,8 @@ def name_what_exists(case):
     pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
     followed = case.path.endswith("/events")
     if followed:
-        # The first crawl has ended. The event streams of the other crawls would not end.
+        # The first crawl has ended, as have all videos. The event streams of the other crawls would
+        # not end.
         pools["id"] = pools["id"][:1]
     number = sum(str(sorted(case.path_parameters.items())).encode())
     if followed or number % 4 or case.path_parameters["id"] in ("default", "gallery"):

@@ -3,7 +3,7 @@
 use crate::auth::{CallerId, Keyring, Rates};
 use crate::body_memory::BodyMemory;
 use crate::confirmation::{Confirmations, Secret};
-use crate::follow::CrawlFollowers;
+use crate::follow::{EventStreams, Followers, Snapshot};
 use crate::limit::KeyedLimit;
 use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
@@ -16,6 +16,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::videos::Video;
 use store::{Blobs, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -78,7 +79,9 @@ pub struct Shared {
     pub(crate) response_memory: Budget,
     /// Each caller's share of that memory.
     pub(crate) response_shares: Shares,
-    pub(crate) crawl_followers: CrawlFollowers,
+    pub(crate) event_streams: EventStreams,
+    pub(crate) crawl_followers: Followers<Snapshot>,
+    pub(crate) video_followers: Followers<Video>,
     /// Running uploads of each caller, and of all callers.
     pub(crate) caller_uploads: KeyedLimit<CallerId>,
     pub(crate) uploads: Arc<Semaphore>,
@@ -107,7 +110,9 @@ impl AppState {
             fetch_shares: Shares::three_quarters_of(config.body_budget, KIB),
             response_memory: Budget::new("answers", config.answer_budget),
             response_shares: Shares::three_quarters_of(config.answer_budget, KIB),
-            crawl_followers: CrawlFollowers::new(&config, shutdown.clone()),
+            event_streams: EventStreams::new(&config),
+            crawl_followers: Followers::new(&config, shutdown.clone()),
+            video_followers: Followers::new(&config, shutdown.clone()),
             caller_uploads: KeyedLimit::new(UPLOADS_OF_A_CALLER),
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             services,

@@ -71,6 +71,12 @@ fn proxies_let_the_largest_body_through_and_wait_longer_than_the_service_works()
     let (caddy, nginx) = (read("deploy/Caddyfile"), read("deploy/nginx.conf"));
     assert!(number(&caddy, "max_size") * 1_000_000 > largest);
     assert!(number(&nginx, "client_max_body_size") << 20 > largest);
+    let of_videos = |text: &str, before: &str| text[text.find(before).unwrap()..].to_owned();
+    let video = server::Config::default().max_video_bytes;
+    assert!(number(&of_videos(&caddy, "request_body @videos"), "max_size") * 1_000_000 > video);
+    let nginx_videos = of_videos(&nginx, "location = /videos {");
+    assert!(number(&nginx_videos, "client_max_body_size") << 20 > video);
+    assert!(nginx_videos.contains("proxy_request_buffering off"));
     assert!(
         number(&caddy, "response_header_timeout") > answer && number(&nginx, "proxy_read_timeout") > answer
     );

@@ -5,6 +5,7 @@ pub(crate) mod crawls;
 pub(crate) mod deletion;
 pub(crate) mod dto;
 pub(crate) mod erasures;
+pub(crate) mod events;
 pub(crate) mod faces;
 pub(crate) mod fallback;
 pub(crate) mod images;

@@ -115,9 +115,8 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             vec![(at(image), None)]
         }
         "create_video" | "list_videos" => vec![get(format!("collection={collection}"))],
-        "get_video" | "delete_video" | "list_tracks" | "pause_video" | "resume_video" | "cancel_video" => {
-            vec![(at(video), None)]
-        }
+        "get_video" | "delete_video" | "list_tracks" | "follow_video" => vec![(at(video), None)],
+        "pause_video" | "resume_video" | "cancel_video" => vec![(at(video), None)],
         "list_faces" => vec![
             get(format!("collection={collection}")),
             get(format!("crawl_id={}", crawls[0])),

@@ -3,6 +3,7 @@ mod answer;
 mod control;
 mod create;
 mod delete;
+mod events;
 mod get;
 mod list;
 mod tracks;
@@ -22,6 +23,7 @@ pub(crate) fn router() -> Routes {
         .add(list::SPEC, routes!(list::list_videos))
         .add(get::SPEC, routes!(get::get_video))
         .add(delete::SPEC, routes!(delete::delete_video))
+        .add(events::SPEC, routes!(events::follow_video))
         .add(tracks::SPEC, routes!(tracks::list_tracks))
         .add(control::SPEC, routes!(control::pause_video))
         .add(control::SPEC, routes!(control::resume_video))

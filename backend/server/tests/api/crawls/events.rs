@@ -1,43 +1,11 @@
 //! Tests `GET /crawls/{id}/events`.
+use crate::support::events::Events;
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, problem};
 use domain::{ImageState, Reason};
-use reqwest::{Response, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use store::pages::{ImageUrlResult, NewImageUrl};
-
-/// Reads the events of a stream. Comments (keep-alive) are skipped.
-struct Events {
-    response: Response,
-    text: String,
-}
-
-impl Events {
-    async fn of(app: &App, id: &str) -> Self {
-        let response = app.get(&format!("/crawls/{id}/events")).await;
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Self { response, text: String::new() }
-    }
-
-    /// Returns the name and the data of the next event, or `None` at the end of the stream.
-    async fn next(&mut self) -> Option<(String, Value)> {
-        loop {
-            if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let line =
-                    |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-                let parsed = line("event: ").zip(line("data: "));
-                self.text = rest.to_owned();
-                if let Some((name, data)) = parsed {
-                    return Some((name, serde_json::from_str(&data).unwrap()));
-                }
-                continue;
-            }
-            let chunk = self.response.chunk().await.unwrap()?;
-            self.text.push_str(std::str::from_utf8(&chunk).unwrap());
-        }
-    }
-}
 
 #[tokio::test]
 async fn progress_is_told_until_the_crawl_is_done() {
@@ -46,7 +14,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
     let body = json!({"seeds": [site.page(), format!("{}/held", site.url)], "delay_ms": 0});
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     let id = created["id"].as_str().unwrap();
-    let mut events = Events::of(&app, id).await;
+    let mut events = Events::of(&app, &format!("/crawls/{id}")).await;
     let mut seen: Vec<Value> = Vec::new();
     let last = loop {
         let (name, data) = events.next().await.expect("the stream ends with `done`");
@@ -68,7 +36,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
     assert_eq!(events.next().await, None);
 
     // The stream of a crawl that has ended has one event.
-    let mut again = Events::of(&app, id).await;
+    let mut again = Events::of(&app, &format!("/crawls/{id}")).await;
     assert_eq!(again.next().await, Some(("done".to_owned(), last)));
     assert_eq!(again.next().await, None);
 }
@@ -94,7 +62,8 @@ async fn many_changes_are_told_in_order_without_repetition() {
     let rows = store.admit_images(tx.conn(), crawl, IMAGES, &urls).await.unwrap();
     tx.commit().await.unwrap();
 
-    let mut watched = [Events::of(&app, &id).await, Events::of(&app, &id).await];
+    let mut watched =
+        [Events::of(&app, &format!("/crawls/{id}")).await, Events::of(&app, &format!("/crawls/{id}")).await];
     let settling = tokio::spawn(async move {
         for row in rows {
             let mut tx = store.begin().await.unwrap();
@@ -129,7 +98,7 @@ async fn a_stream_ends_when_the_service_stops() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
-    let mut events = Events::of(&app, created["id"].as_str().unwrap()).await;
+    let mut events = Events::of(&app, &format!("/crawls/{}", created["id"].as_str().unwrap())).await;
     assert_eq!(events.next().await.unwrap().0, "progress");
     app.shutdown.cancel();
     assert_eq!(events.next().await, None);

@@ -1,4 +1,5 @@
 //! Starts a service for a test and provides functions to send requests to it.
+pub(crate) mod events;
 pub(crate) mod keys;
 pub(crate) mod pages;
 pub(crate) mod pictures;

@@ -2,6 +2,7 @@
 mod refused;
 
 use crate::erased::dump;
+use crate::support::events::Events;
 use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -105,6 +106,31 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
     assert_eq!(testing::files_below(app.blob_folder.path()), Vec::<std::path::PathBuf>::new());
     let audit = app.get_ok("/audit?action=video.delete").await;
     assert_eq!(list(&audit, "records")[0]["detail"]["video_id"], video["id"]);
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn progress_is_told_until_the_video_is_read() {
+    let app = with_videos().await;
+    let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;
+    let video = json_of(sent, StatusCode::ACCEPTED).await;
+    let path = format!("/videos/{}", id(&video["id"]));
+    let mut events = Events::of(&app, &path).await;
+    let mut last = Value::Null;
+    while let Some((name, data)) = events.next().await {
+        assert_eq!(data["id"], video["id"]);
+        assert_ne!(data, last, "an event is sent only after a change");
+        let ended = data["finished_at"].is_string();
+        assert_eq!(name, if ended { "done" } else { "progress" });
+        last = data;
+    }
+    assert_eq!(last, app.get_ok(&path).await);
+    assert_eq!((&last["state"], &last["read_ms"]), (&json!("completed"), &json!(24_800)));
+    // A stream of a video that has ended contains only `done`.
+    let mut late = Events::of(&app, &path).await;
+    assert_eq!(late.next().await, Some(("done".to_owned(), last)));
+    assert_eq!(late.next().await, None);
+    problem(app.get(&format!("/videos/{}/events", uuid::Uuid::nil())).await, 404, "not_found").await;
 }
 
 /// Everything that is stored of some tracks: boxes as they are in a dump, and the ids and blobs of
