@@ -9,11 +9,11 @@ use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
 use metrics_exporter_prometheus::PrometheusHandle;
+use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold, Videos};
 use queue::Queue;
 use std::collections::HashSet;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::videos::Video;
@@ -43,8 +43,8 @@ pub struct Services {
     pub ingest: Ingest,
     /// Adds videos and changes their state.
     pub videos: Videos,
-    /// Where uploaded videos are copied; `None` if this service cannot decode videos.
-    pub video_spool: Option<PathBuf>,
+    /// Decodes videos; `None` if this service cannot.
+    pub video_tools: Option<VideoTools>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }

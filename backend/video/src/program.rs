@@ -142,6 +142,13 @@ impl Decoder {
         Ok((Self { cancelled: Some(cancelled), ..self.clone() }, guard))
     }
 
+    /// Returns this decoder for shorter videos: it rejects those that are longer than `duration`.
+    pub fn with_max_duration(&self, duration: Duration) -> Self {
+        let mut shorter = self.clone();
+        shorter.config.limits.max_duration = shorter.config.limits.max_duration.min(duration);
+        shorter
+    }
+
     /// Returns the processor time for listing the packets of a file.
     pub(crate) fn budget(&self, bytes: u64) -> CpuBudget {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)

@@ -67,7 +67,7 @@ pub async fn serve(
         queue: foundation.queue.clone(),
         crawls: foundation.crawls.clone(),
         videos: foundation.videos.clone(),
-        video_spool: foundation.video_tools.as_ref().map(|tools| tools.spool.clone()),
+        video_tools: foundation.video_tools.clone(),
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };

@@ -88,6 +88,12 @@ codes! {
     BadId = "bad_id", BAD_REQUEST, "The id is not a UUID";
     /// The content is not a video.
     NotAVideo = "not_a_video", UNSUPPORTED_MEDIA_TYPE, "The content is not a video";
+    /// The codec of the video is not supported.
+    UnsupportedCodec = "unsupported_codec", UNSUPPORTED_MEDIA_TYPE, "The codec is not supported";
+    /// The video cannot be decoded.
+    CorruptVideo = "corrupt_video", UNPROCESSABLE_ENTITY, "The video is corrupt";
+    /// The video is too long, or has too many pixels, frames or faces.
+    VideoTooLarge = "video_too_large", PAYLOAD_TOO_LARGE, "The video is too long or too large";
     /// This service cannot decode videos.
     VideoUnavailable = "video_unavailable", SERVICE_UNAVAILABLE, "Videos cannot be decoded here";
     /// No face was found in the image.

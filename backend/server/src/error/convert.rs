@@ -5,10 +5,11 @@ use crawler::FetchError;
 use inference::RunError;
 use pipeline::cluster::ClusterError;
 use pipeline::ingest::EnrolError;
-use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError};
+use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError, VideoAnalyzeError};
 use queue::QueueError;
 use store::StoreError;
 use store::transient::{Cause, Transient};
+use video::VideoError;
 use vision::DecodeError;
 
 impl From<DecodeError> for ApiError {
@@ -50,6 +51,28 @@ impl From<AnalyzeError> for ApiError {
             AnalyzeError::Option(sentence) => Self::new(Code::BadQuery, sentence),
             AnalyzeError::Panicked => Self::new(Code::CorruptImage, error.to_string()),
         }
+    }
+}
+
+impl From<VideoAnalyzeError> for ApiError {
+    fn from(error: VideoAnalyzeError) -> Self {
+        let code = match error {
+            VideoAnalyzeError::Analyze(error) => return error.into(),
+            VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => Code::VideoTooLarge,
+            VideoAnalyzeError::Video(ref cause) => match cause {
+                VideoError::NotAVideo | VideoError::NoVideoStream => Code::NotAVideo,
+                VideoError::Codec => Code::UnsupportedCodec,
+                VideoError::TooLong { .. } | VideoError::TooManyPixels { .. } | VideoError::CpuLimit(_) => {
+                    Code::VideoTooLarge
+                }
+                VideoError::Undecodable(_) | VideoError::Stalled(_) | VideoError::Output(_) => {
+                    Code::CorruptVideo
+                }
+                VideoError::Io(_) | VideoError::Cancelled => return Self::internal(error),
+                VideoError::Unavailable(_) | VideoError::Killed => Code::VideoUnavailable,
+            },
+        };
+        Self::new(code, error.to_string())
     }
 }
 

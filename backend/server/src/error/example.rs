@@ -2,7 +2,10 @@
 //! them as examples.
 use super::{ApiError, Code, Problem};
 use crawler::{FetchError, GuardError};
+use pipeline::VideoAnalyzeError;
 use std::net::Ipv4Addr;
+use std::time::Duration;
+use video::VideoError;
 use vision::DecodeError;
 
 /// The request id in every example.
@@ -17,12 +20,19 @@ impl Problem {
 
 fn example(code: Code) -> ApiError {
     let of = |detail: &str| ApiError::new(code, detail);
+    let video = |error: VideoError| VideoAnalyzeError::from(error).into();
     match code {
         Code::NotAnImage => DecodeError::NotAnImage.into(),
         Code::UnsupportedFormat => {
             DecodeError::Unsupported { format: "tiff", reason: "this program has no decoder for this format".into() }.into()
         }
         Code::NotAVideo => of("the content is not a video in an accepted container"),
+        Code::UnsupportedCodec => video(VideoError::Codec),
+        Code::CorruptVideo => video(VideoError::Undecodable("moov atom not found".into())),
+        Code::VideoTooLarge => {
+            let limit = Duration::from_secs(60);
+            video(VideoError::TooLong { actual: Duration::from_secs(125), limit })
+        }
         Code::VideoUnavailable => of("this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG"),
         Code::CorruptImage => DecodeError::Corrupt { format: "jpeg", reason: "the file ends early".into() }.into(),
         Code::ImageTooLarge => {

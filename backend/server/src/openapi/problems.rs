@@ -80,10 +80,14 @@ fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
         }
         StatusCode::NOT_FOUND => "The collection does not exist",
         StatusCode::CONFLICT => "The state of the resource does not allow this",
+        StatusCode::PAYLOAD_TOO_LARGE if has(Code::VideoTooLarge) => "Too many bytes, or too long",
         StatusCode::PAYLOAD_TOO_LARGE if has(Code::ImageTooLarge) => "Too many bytes or pixels",
         StatusCode::PAYLOAD_TOO_LARGE => "Too many bytes",
         StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::NotAnImage) => {
             "The content is not an image, or the content type is not supported"
+        }
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::NotAVideo) => {
+            "The content is not a video that can be decoded, or the content type is not supported"
         }
         StatusCode::UNSUPPORTED_MEDIA_TYPE if has(Code::BadJson) => "The content type is not JSON",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "The operation does not accept the content type",
@@ -93,6 +97,7 @@ fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
         StatusCode::UNPROCESSABLE_ENTITY if has(Code::CorruptImage) => {
             "The image is corrupt, the base64 is invalid, or the URL cannot be fetched"
         }
+        StatusCode::UNPROCESSABLE_ENTITY if has(Code::CorruptVideo) => "The video is corrupt",
         StatusCode::UNPROCESSABLE_ENTITY => "A field is invalid; `field` contains its name",
         StatusCode::TOO_MANY_REQUESTS => "Too many requests; retry after `Retry-After`",
         StatusCode::INTERNAL_SERVER_ERROR => {

@@ -114,7 +114,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "get_image" | "delete_image" | "get_image_thumbnail" | "list_image_sources" => {
             vec![(at(image), None)]
         }
-        "create_video" | "list_videos" => vec![get(format!("collection={collection}"))],
+        "create_video" | "detect_video" | "list_videos" => vec![get(format!("collection={collection}"))],
         "get_video" | "delete_video" | "list_tracks" | "follow_video" => vec![(at(video), None)],
         "pause_video" | "resume_video" | "cancel_video" => vec![(at(video), None)],
         "list_faces" => vec![

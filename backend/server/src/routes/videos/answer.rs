@@ -4,6 +4,7 @@ use crate::routes::faces::{DetectedFace, ModelNames};
 use inference::Engine;
 use pipeline::{VideoAnalysis, VideoTrack};
 use serde::Serialize;
+use serde_json::{Value, json};
 use vision::Rect;
 
 /// A video that was analysed.
@@ -109,6 +110,25 @@ impl VideoAnswer {
                 total: milliseconds(analysis.total),
             },
         }
+    }
+}
+
+impl VideoAnswer {
+    /// Returns an example with one track, without faces.
+    pub(super) fn example() -> Value {
+        json!({
+            "video": {
+                "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264", "width": 1920, "height": 1080,
+                "duration_ms": 8_000, "keyframes": 8, "frames": 40, "damage": null
+            },
+            "people": 1,
+            "tracks": [{
+                "track": 1, "person": 1, "start_ms": 200, "end_ms": 4_200, "samples": 21, "faces": [],
+                "boxes": [[200, 136.5, 108.5, 185.75, 244.25]]
+            }],
+            "models": {"detector": "yunet", "embedder": "sface"},
+            "timings_ms": {"index": 41.5, "total": 912.25}
+        })
     }
 }
 

@@ -1,19 +1,18 @@
 //! `POST /videos`
+use super::options::{MaxGap, check_type, unavailable, video_request};
 use super::upload::{place, refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::Query;
-use crate::extract::values::Bounded;
 use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pipeline::{Upload, VideoRequest};
+use pipeline::Upload;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use video::Sampling;
 
 /// Options of a new video.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -29,24 +28,7 @@ pub(super) struct CreateParams {
     sampling: Option<String>,
     /// Longest time without an analysed frame with `auto`, in milliseconds.
     #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
-    max_gap_ms: Option<Bounded<200, 60_000>>,
-}
-
-impl CreateParams {
-    fn request(&self) -> Result<VideoRequest, ApiError> {
-        let defaults = VideoRequest::default();
-        let sampling = match &self.sampling {
-            None => defaults.sampling,
-            Some(text) => text.parse::<Sampling>().map_err(|error| {
-                ApiError::new(Code::BadQuery, format!("sampling: {error}"))
-                    .field("sampling")
-                    .value(text)
-                    .allowed(["auto", "keyframes", "fps=N with N from 0.1 to 30"])
-            })?,
-        };
-        let max_gap_ms = self.max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
-        Ok(VideoRequest { sampling, max_gap_ms: max_gap_ms.unwrap_or(defaults.max_gap_ms) })
-    }
+    max_gap_ms: Option<MaxGap>,
 }
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
@@ -77,8 +59,8 @@ pub(super) async fn create_video(
     let prepared = async {
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
-        let options = params.request()?;
-        let folder = state.services.video_spool.clone().ok_or_else(unavailable)?;
+        let options = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
+        let folder = state.services.video_tools.as_ref().ok_or_else(unavailable)?.spool.clone();
         Ok((options, collection, folder, place(&state)?))
     };
     let (options, collection, folder, _place) = match prepared.await {
@@ -100,18 +82,4 @@ pub(super) async fn create_video(
     let location = HeaderValue::from_str(&format!("/videos/{id}")).map_err(ApiError::internal)?;
     let view = VideoView::from(caller.store().video(id).await?);
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
-}
-
-fn unavailable() -> ApiError {
-    let sentence = "this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG";
-    ApiError::new(Code::VideoUnavailable, sentence)
-}
-
-fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media = media.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if media.starts_with("video/") || media == "application/octet-stream" {
-        return Ok(());
-    }
-    Err(crate::extract::unsupported(headers, &["video/*", "application/octet-stream"]))
 }

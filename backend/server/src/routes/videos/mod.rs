@@ -1,11 +1,14 @@
 //! Operations for videos: who appears when.
 mod answer;
+mod clip;
 mod control;
 mod create;
 mod delete;
+mod detect;
 mod events;
 mod get;
 mod list;
+mod options;
 mod tracks;
 mod upload;
 mod view;
@@ -20,6 +23,7 @@ use utoipa_axum::routes;
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_video))
+        .add(detect::SPEC, routes!(detect::detect_video))
         .add(list::SPEC, routes!(list::list_videos))
         .add(get::SPEC, routes!(get::get_video))
         .add(delete::SPEC, routes!(delete::delete_video))

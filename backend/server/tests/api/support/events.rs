@@ -4,14 +4,14 @@ use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
 /// Reads an event stream. Comments (keep-alive) are skipped.
-pub struct Events {
+pub(crate) struct Events {
     response: Response,
     text: String,
 }
 
 impl Events {
     /// Opens the stream of the item at `path`.
-    pub async fn of(app: &App, path: &str) -> Self {
+    pub(crate) async fn of(app: &App, path: &str) -> Self {
         let response = app.get(&format!("{path}/events")).await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -19,7 +19,7 @@ impl Events {
     }
 
     /// Returns the name and the data of the next event, or `None` at the end of the stream.
-    pub async fn next(&mut self) -> Option<(String, Value)> {
+    pub(crate) async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let line =

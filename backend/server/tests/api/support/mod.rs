@@ -163,7 +163,6 @@ impl App {
         });
         let shutdown = CancellationToken::new();
         let video_tools = options.videos.then(|| video_tools(blob_folder.path()));
-        let video_spool = video_tools.as_ref().map(|tools| tools.spool.clone());
         let runner = options.worker.then(|| {
             let handlers = pipeline::worker::handlers(
                 store.clone(),
@@ -171,7 +170,7 @@ impl App {
                 crawls.clone(),
                 ingest.clone(),
                 fetcher.clone(),
-                video_tools,
+                video_tools.clone(),
             );
             let config = RunnerConfig {
                 concurrency: HashMap::from([
@@ -187,7 +186,7 @@ impl App {
         });
         let videos = Videos::new(store.clone(), queue.clone(), blobs.clone());
         let services =
-            Services { analyzer, store, blobs, queue, crawls, videos, video_spool, ingest, fetcher };
+            Services { analyzer, store, blobs, queue, crawls, videos, video_tools, ingest, fetcher };
         let config = options.config.clone();
         let shown = own.as_ref().map_or(process, PrometheusRecorder::handle);
         let state =

@@ -1,4 +1,5 @@
 //! Tests the operations for videos with the standard film, whose people are known.
+mod detect;
 mod refused;
 
 use crate::erased::dump;
