@@ -18,3 +18,4 @@ mod site;
 mod stage;
 mod system;
 mod tour;
+mod videos;

@@ -119,6 +119,19 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
     .await;
     all(
         &stage,
+        "videos",
+        &[
+            ("[0, 59999, 600000, 3723456].map(m.position)", json!(["0:00", "0:59", "10:00", "1:02:03"])),
+            (
+                "[[null, null], [null, 60000], [30000, 60000], [1000, null]]\
+                .map(([read_ms, duration_ms]) => m.progress({read_ms, duration_ms, state: 'running'}))",
+                json!(["Not read yet", "0:00 of 1:00 (0%)", "0:30 of 1:00 (50%)", "0:01 read"]),
+            ),
+        ],
+    )
+    .await;
+    all(
+        &stage,
         "labels",
         &[(
             "[m.outcome('http_503'), m.outcome('never_seen'), m.qualityReason('too_blurry')]",

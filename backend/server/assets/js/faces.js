@@ -4,6 +4,7 @@ import { ago, isWeb, percent, score, shortUrl } from "./format.js";
 import { crop } from "./picture.js";
 import { bar } from "./quality.js";
 import { href } from "./router.js";
+import { position } from "./videos.js";
 
 /** Returns a tile for a stored face. */
 export const tile = (face, signal) =>
@@ -20,8 +21,15 @@ export function match(found, signal, extra) {
     h("div.matchtext", {},
       h("p.similarity", {}, h("b", {}, score(found.similarity)), bar(found.similarity)),
       extra,
-      sources(found.sources, 2)));
+      appearances(found.appearances ?? []),
+      (found.sources.length > 0 || !found.appearances?.length) && sources(found.sources, 2)));
 }
+
+/** Returns the list of times at which a face is visible in videos. */
+const appearances = (list) =>
+  list.length > 0 && h("ul.sources", {}, list.map(({ video_id, at_ms, start_ms, end_ms }) => h("li", {},
+    h("a", { href: href(`/videos/${video_id}`, { at: start_ms }) }, `In a video at ${position(at_ms)}`),
+    h("span.quiet", {}, ` (${position(start_ms)} to ${position(end_ms)})`))));
 
 /**
  * Returns the list of places where an image was found: the page if there is one, else the image

@@ -9,10 +9,10 @@ const API_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
 /// Policy for the web page, which loads only files of this server. Trusted types without a policy
 /// forbid `innerHTML`, so no text on the web page can become a script. The web page shows selected
-/// images, and images fetched with a key, as blob URLs.
+/// images, videos that the user plays, and images fetched with a key, as blob URLs.
 const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; base-uri 'none'; \
-     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 );
 /// Policy for the API browser. Swagger UI writes style attributes.
 const DOCS_POLICY: HeaderValue = HeaderValue::from_static(

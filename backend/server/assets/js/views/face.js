@@ -21,8 +21,7 @@ export function show(page, { params: { id }, signal }) {
 
 function draw(face, image, signal) {
   const index = image.faces.findIndex(({ id }) => id === face.id);
-  const picture = marked(thumbnail(image.id, `The whole image with ${plural(image.faces.length, "face")} marked`, signal), image, image.faces,
-    (at) => go(`/faces/${image.faces[at].id}`));
+  const picture = pictureOf(image, `The whole image with ${plural(image.faces.length, "face")} marked`, signal);
   picture.select(index);
   const similar = h("div");
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(face)) });
@@ -43,6 +42,14 @@ function draw(face, image, signal) {
     panel("Found at", sourcesTable(face)),
     panel("Similar faces", similar),
   ];
+}
+
+/** Returns the image with its faces marked. A click on a face opens its view. */
+export function pictureOf(image, alt, signal) {
+  if (image.format === "video_frame") {
+    return { element: h("p.quiet", {}, "This is a frame of a video. Frames are not stored, only their faces."), select: () => {} };
+  }
+  return marked(thumbnail(image.id, alt, signal), image, image.faces, (at) => go(`/faces/${image.faces[at].id}`));
 }
 
 /** Returns the places where an image, or the image of a face, was found. */

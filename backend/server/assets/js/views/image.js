@@ -3,11 +3,9 @@ import { call, get } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";
 import { bytes, plural, time } from "../format.js";
-import { marked } from "../overlay.js";
-import { thumbnail } from "../picture.js";
 import { go } from "../router.js";
 import { busy, button, confirm, facts, fillWith, heading, panel, toast } from "../ui.js";
-import { eraseLink, sourcesTable } from "./face.js";
+import { eraseLink, pictureOf, sourcesTable } from "./face.js";
 
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/images/${id}`, {}, signal), (image) => draw(image, signal));
@@ -15,7 +13,7 @@ export function show(page, { params: { id }, signal }) {
 
 function draw(image, signal) {
   const found = plural(image.faces.length, "face");
-  const picture = marked(thumbnail(image.id, `The image with ${found} marked`, signal), image, image.faces, (at) => go(`/faces/${image.faces[at].id}`));
+  const picture = pictureOf(image, `The image with ${found} marked`, signal);
   const erase = button("Erase", { kind: "danger", symbol: "trash", onclick: () => busy(erase, () => remove(image)) });
   return [
     heading("Image", eraseLink({ image_id: image.id }), erase),
@@ -27,7 +25,7 @@ function draw(image, signal) {
         ["Collection", image.collection],
         image.rotation !== 0 && ["Upright after", `${image.rotation}° clockwise`],
         ["SHA-256", h("code", {}, image.sha256)],
-        ["Perceptual hash", h("code", {}, image.phash)],
+        image.phash && ["Perceptual hash", h("code", {}, image.phash)],
       ]), h("p.hint", {}, "The original file is not stored, at most a reduced copy."))),
     panel(found, h("div.grid.small", {}, image.faces.map((face) => tile(face, signal)))),
     panel("Found at", sourcesTable(image)),

@@ -1,0 +1,67 @@
+//! Tests the views of videos: upload, live progress, a lane for each person, and deletion.
+use crate::stage::Stage;
+use testing::film::{Codec, Container, Encoding, Film};
+
+/// Everyone is in a lane of their own, and their faces are shown.
+const LANES: &str = "document.querySelectorAll('.lane').length === 7 && \
+    [...document.querySelectorAll('.lane')].every(e => e.textContent.includes('Person')) && \
+    document.querySelectorAll('.lane img[src]').length === 7";
+
+#[testing::needs(browser, video)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
+    let ffmpeg = testing::ffmpeg();
+    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let browser = &stage.browser;
+    let film = stage.place.path().join("film.mp4");
+    let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mp4) };
+    Film::standard().encode(&encoding, &film).unwrap();
+    stage.open("/videos", "Videos").await;
+    browser.until_text(".empty", "It does not keep the file").await;
+    stage.check_view("videos-empty").await;
+
+    // A file that is no video is refused with the service's sentence.
+    browser.type_into("input[type=file]", &stage.file("text.mp4", b"no video at all")).await;
+    browser.until_text("#toasts", "not a video in an accepted container").await;
+    stage.expect_only_status(415).await;
+    browser.click("#toasts button").await;
+
+    browser.run("document.querySelector('[aria-label=Frames]').value = 'fps=5'").await;
+    browser.type_into("input[type=file]", film.to_str().unwrap()).await;
+    browser.until("/^#\\/videos\\/[0-9a-f-]{36}$/.test(location.hash)").await;
+    browser.until_text(".chip", "Completed").await;
+    browser.until(LANES).await;
+    browser.until_text(".big", "0:25").await;
+    browser.until_text(".facts", "fps=5").await;
+
+    // A track shows its best face, moves the marker, and moves the local copy to its start.
+    browser.type_into(".panel input[type=file]", film.to_str().unwrap()).await;
+    browser.until("document.querySelector('video').readyState > 0").await;
+    browser.run("[...document.querySelectorAll('.span')].at(-1).focus()").await;
+    browser.click(":focus").await;
+    browser.until_text(".shot", "Person 7").await;
+    browser.until("document.querySelector('.shot img[src]')").await;
+    browser.until("document.querySelector('video').currentTime > 0").await;
+    browser.until("parseFloat(getComputedStyle(document.querySelector('.now')).left) > 0").await;
+    stage.check_view("video").await;
+
+    // A search by its face finds the times.
+    browser.click(".shot a").await;
+    browser.until_text("h1", "Face").await;
+    browser.click_text("Search this face").await;
+    browser.until_text(".match", "In a video at").await;
+    browser.click(".match a[href^='#/videos/']").await;
+    browser.until("/^#\\/videos\\/[0-9a-f-]{36}\\?at=[0-9]+$/.test(location.hash)").await;
+    browser.until(LANES).await;
+
+    stage.open("/videos", "Videos").await;
+    browser.until_text(".crawl .numbers", "7").await;
+    stage.check_view("videos").await;
+    browser.click(".crawl a").await;
+    browser.click_text("Delete").await;
+    browser.until_text("dialog", "all its faces").await;
+    browser.click("dialog button.danger").await;
+    browser.until_text(".empty", "It does not keep the file").await;
+    stage.expect_empty_console().await;
+    stage.stop().await;
+}

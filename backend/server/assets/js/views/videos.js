@@ -1,0 +1,103 @@
+// The list of videos, newest first, and the upload of a video.
+import { get } from "../api.js";
+import * as collections from "../collections.js";
+import { h, icon } from "../dom.js";
+import { ago, count } from "../format.js";
+import { go, href, setQuery } from "../router.js";
+import { may } from "../session.js";
+import { busy, button, empty, failed, fillWith, heading, loading } from "../ui.js";
+import { isOver, name, progress, send, stateChip } from "../videos.js";
+
+const STATES = ["", "queued", "running", "paused", "completed", "cancelled", "failed"];
+const SAMPLINGS = [["auto", "A look every 2 seconds"], ["keyframes", "Keyframes only (fastest)"], ["fps=5", "5 frames per second (exact times)"]];
+
+export function show(page, { query, signal }) {
+  if (query.collection) collections.choose(query.collection);
+  const filter = h("select", { "aria-label": "State", value: query.state ?? "" },
+    STATES.map((state) => h("option", { value: state, selected: state === (query.state ?? "") }, state || "All states")));
+  const list = h("div");
+  const params = (cursor) => ({ collection: collections.current(), state: filter.value, cursor });
+  filter.addEventListener("change", () => (setQuery({ state: filter.value }), start()));
+  page.append(heading("Videos", filter), may("write") && upload(signal), list);
+
+  let timer = 0;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  start();
+  async function start() {
+    clearTimeout(timer);
+    await fillWith(list, signal, () => get("/videos", params(), signal), draw);
+  }
+  function draw(answer) {
+    if (answer.videos.length === 0) {
+      return filter.value
+        ? empty("videos", `There are no ${filter.value} videos.`)
+        : empty("videos", "The service finds who appears in a video, and when. It does not keep the file.");
+    }
+    const rows = h("ul.crawls", {}, answer.videos.map(row));
+    watch(answer.videos, rows);
+    return [rows, more(answer.next_cursor, rows)];
+  }
+  function more(cursor, rows) {
+    if (!cursor) return null;
+    const control = button("Older videos", { onclick: () => busy(control, async () => {
+      const answer = await get("/videos", params(cursor), signal);
+      rows.append(...answer.videos.map(row));
+      control.replaceWith(...[more(answer.next_cursor, rows)].filter(Boolean));
+    }) });
+    return h("p.center", {}, control);
+  }
+  /** Reloads the first page periodically while one of its videos is read. */
+  function watch(videos, rows) {
+    if (videos.every(isOver)) return;
+    timer = setTimeout(async () => {
+      const answer = await get("/videos", params(), signal).catch(() => null);
+      if (signal.aborted) return;
+      for (const video of answer?.videos ?? []) {
+        const old = rows.querySelector(`[data-id="${video.id}"]`);
+        // Only changed rows are replaced, so that an unchanged row keeps the focus.
+        if (!old || old.dataset.text === JSON.stringify(video)) continue;
+        const fresh = row(video);
+        const focused = old.contains(document.activeElement);
+        old.replaceWith(fresh);
+        if (focused) fresh.querySelector("a").focus();
+      }
+      watch(answer?.videos ?? videos, rows);
+    }, 2000);
+  }
+}
+
+function row(video) {
+  const item = h("li.crawl", { "data-id": video.id },
+    h("div.crawlname", {},
+      h("a.strong", { href: href(`/videos/${video.id}`) }, name(video)),
+      h("span.quiet", {}, ago(video.created_at))),
+    h("div.crawlstate", {}, stateChip(video.state)),
+    h("div.crawlbar", {}, h("span.quiet", {}, progress(video))),
+    h("dl.numbers", {},
+      h("div", {}, h("dt", {}, "Frames"), h("dd", {}, count(video.frames))),
+      h("div", {}, h("dt", {}, "People"), h("dd", {}, video.people === null ? "–" : count(video.people)))));
+  item.dataset.text = JSON.stringify(video);
+  return item;
+}
+
+/** Returns the form that sends a file. */
+function upload(signal) {
+  const file = h("input.hidden", { type: "file", accept: "video/*,.mkv,.ts,.flv,.avi", onchange: () => file.files[0] && take(file.files[0]) });
+  const sampling = h("select", { "aria-label": "Frames" }, SAMPLINGS.map(([value, label]) => h("option", { value }, label)));
+  const status = h("div");
+  const choose = h("label.button.primary", {}, icon("upload"), "Add a video", file);
+  async function take(chosen) {
+    status.replaceChildren(loading(`Sending ${chosen.name}…`));
+    file.disabled = true;
+    try {
+      const video = await send(chosen, { collection: collections.current(), sampling: sampling.value }, signal);
+      go(`/videos/${video.id}`);
+    } catch (problem) {
+      failed(problem);
+    } finally {
+      status.replaceChildren();
+      [file.disabled, file.value] = [false, ""];
+    }
+  }
+  return h("div.actions", {}, choose, sampling, status);
+}
