@@ -27,7 +27,9 @@ export function progress({ state, read_ms: read, duration_ms: whole }) {
   return `${position(read ?? 0)} of ${position(whole)} (${percent(Math.min((read ?? 0) / Math.max(whole, 1), 1))})`;
 }
 
-/** Sends a file. Resolves to the new video, or to the video that the collection has of this file. */
+/**
+ * Sends a file. Resolves to the new video, or to the video that the collection has of this file.
+ */
 export async function send(file, query, signal) {
   const type = file.type.startsWith("video/") ? file.type : "application/octet-stream";
   const response = await request("POST", "/videos", { query, body: file, headers: { "content-type": type }, signal });
