@@ -17,6 +17,8 @@ create table videos (
     -- has ended.
     source_url text,
     source_key text,
+    -- The scan that reads the file, or read it last. It has no job: the video ends with the scan.
+    scan_id uuid references crawls on delete set null,
     options jsonb not null,
     -- What the file says about itself. Null until it was opened.
     codec text,
@@ -44,6 +46,7 @@ create unique index videos_sha256 on videos (collection_id, sha256)
     where sha256 is not null and state not in ('cancelled', 'failed');
 create index videos_source_key on videos (source_key) where source_key is not null;
 create index videos_live on videos (id) where state in ('queued', 'running', 'paused');
+create index videos_scan on videos (scan_id) where scan_id is not null;
 create index videos_source_url on videos (md5(source_url)) where source_url is not null;
 
 -- A frame with a best shot is an image without a file of its own.

@@ -11,19 +11,23 @@ mod dedupe;
 mod enrol;
 mod known;
 pub(crate) mod outcome;
+mod read_video;
 mod record;
 mod reembed;
 pub(crate) mod scan;
+mod scan_video;
 mod sketch;
 pub(crate) mod suppress;
 mod versions;
 pub(crate) mod video;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, unmet_requirements};
+pub use read_video::{ReadVideoError, VideoFile};
 pub use reembed::{NotReembedded, Reembedded};
 pub use scan::Scan;
+pub use scan_video::ScannedVideo;
 pub use sketch::{Sketcher, max_differing_bits};
-pub use video::StoredVideo;
+pub use video::{StoredVideo, VideoReader};
 
 use crate::domain::ChangeError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};

@@ -60,6 +60,7 @@ impl Videos {
             bytes: Some(i64::try_from(upload.bytes).unwrap_or(i64::MAX)),
             source_url: None,
             source_key: Some(upload.key.clone()),
+            scan: None,
             options: serde_json::to_value(request).expect("options are plain data"),
         };
         retried("add_video", || async {
@@ -100,13 +101,20 @@ impl Videos {
     /// later at its last checkpoint.
     ///
     /// # Errors
-    /// Fails with `StoreError::Conflict`, which contains the state, if it is not queued or running.
+    /// Fails with `StoreError::Conflict`, which contains the state, if it is not queued or running,
+    /// and if a scan of local files reads it.
     pub async fn pause(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
         retried("pause_video", || async {
             let mut tx = store.begin().await?;
             self.queue.hold_group(tx.conn(), id).await?;
             let from = [VideoState::Queued, VideoState::Running];
             store.set_video_state(tx.conn(), id, &from, VideoState::Paused).await?;
+            if !self.queue.group_is_live(tx.conn(), id).await? {
+                // Nobody could resume it: the file is where the scan runs.
+                let scanned =
+                    "a scan of local files reads the video; interrupt that command to continue later";
+                return Err(StoreError::Conflict(scanned.into()).into());
+            }
             tx.commit().await?;
             Ok(store.video(id).await?)
         })

@@ -36,6 +36,7 @@ mod near;
 pub mod pages;
 pub mod reembedding;
 pub mod retention;
+pub mod scanned_videos;
 mod schedule;
 pub mod schema;
 pub mod search;

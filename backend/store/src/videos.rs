@@ -22,6 +22,8 @@ pub struct NewVideo {
     pub source_url: Option<String>,
     /// The blob of an uploaded file. It is deleted when the video has ended.
     pub source_key: Option<String>,
+    /// The scan that reads the file, if no job does.
+    pub scan: Option<Uuid>,
     /// The options of the analysis (`pipeline::VideoRequest`).
     pub options: Value,
 }
@@ -164,8 +166,8 @@ impl Store {
         for _ in 0..3 {
             let id = Uuid::now_v7();
             let inserted = sqlx::query(
-                "insert into videos (id, collection_id, sha256, bytes, source_url, source_key, options)
-                 values ($1, $2, $3, $4, $5, $6, $7)
+                "insert into videos (id, collection_id, sha256, bytes, source_url, source_key, scan_id, options)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8)
                  on conflict (collection_id, sha256)
                      where sha256 is not null and state not in ('cancelled', 'failed') do nothing",
             )
@@ -175,6 +177,7 @@ impl Store {
             .bind(video.bytes)
             .bind(video.source_url.as_deref().map(without_nul))
             .bind(&video.source_key)
+            .bind(video.scan)
             .bind(&video.options)
             .execute(&mut *conn)
             .await?;
@@ -337,10 +340,11 @@ impl Store {
             .await?)
     }
 
-    /// Returns the live videos after the video `after`, oldest first.
+    /// Returns the live videos with jobs after the video `after`, oldest first.
     pub async fn live_videos(&self, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
-            "select id from videos where state in ('queued', 'running', 'paused') and id > $1 order by id limit $2",
+            "select id from videos where state in ('queued', 'running', 'paused') and scan_id is null and id > $1
+             order by id limit $2",
         )
         .bind(after)
         .bind(limit)

@@ -7,7 +7,7 @@
 //!
 //! A running scan holds a lease on the crawl record. If the command of the scan is killed, the
 //! lease expires. The next maintenance run of a service, or the next scan, then ends the scan as
-//! failed.
+//! failed. Videos of a scan are in the module `scan_video`.
 
 use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};
@@ -35,13 +35,16 @@ const LEASE: Duration = Duration::from_secs(120);
 const RENEWAL: Duration = Duration::from_secs(20);
 /// Error text in the record of a scan whose lease expired.
 const LAPSED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
+/// Detail of a video whose scan ended first.
+const VIDEO_ENDED: &str =
+    "the scan ended before the end of the video; scan the file again with the same options to continue";
 
 /// A running scan. Cloning it is cheap, so that many tasks can add files to it.
 #[derive(Clone)]
 pub struct Scan {
-    store: Store,
-    ingest: Ingest,
-    crawl: Crawl,
+    pub(super) store: Store,
+    pub(super) ingest: Ingest,
+    pub(super) crawl: Crawl,
     dedupe: Dedupe,
     options: AnalyzeOptions,
     lease: Arc<Lease>,
@@ -97,6 +100,9 @@ pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
             ended += 1;
         }
     }
+    let mut tx = store.begin().await?;
+    store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+    tx.commit().await?;
     Ok(ended)
 }
 
@@ -200,7 +206,7 @@ impl Scan {
     }
 
     /// Ends the scan as `completed`, or as `cancelled` if it was `interrupted`. Rows that are still
-    /// queued are skipped as `not_scanned`.
+    /// queued are skipped as `not_scanned`. A video that was being read ends as cancelled.
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
@@ -210,11 +216,12 @@ impl Scan {
         let live = [CrawlState::Running];
         let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &live, end, None).await?;
         self.store.skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
+        self.store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
         tx.commit().await?;
         Ok(crawl)
     }
 
-    fn check_alive(&self) -> Result<(), StoreError> {
+    pub(super) fn check_alive(&self) -> Result<(), StoreError> {
         if self.lease.lost.load(Ordering::Relaxed) {
             return Err(StoreError::Conflict("the scan was ended by another process".into()));
         }

@@ -1,12 +1,13 @@
 //! Stores the tracks of a video, part by part. Decoding and tracking are in the module `videos`.
 //!
-//! A part is stored in one transaction that proves the claim of the job. So a part is stored once,
-//! however often the job is interrupted, and never after the video was cancelled.
+//! A part is stored in one transaction that proves who reads the video: the claim of a job, or the
+//! scan that the video belongs to. So a part is stored once, however often the reader is
+//! interrupted, and never after the video was cancelled.
 
 use super::blobs::StoredBlobs;
 use super::record::new_face;
-use super::{Ingest, IngestError, Inner};
-use crate::{ShotPictures, VideoAnalyzeError, VideoPart, VideoTrack};
+use super::{Ingest, IngestError, Inner, ReadVideoError};
+use crate::{ShotPictures, VideoPart, VideoTrack};
 use domain::{Reason, VideoState};
 use queue::Claim;
 use std::collections::BTreeMap;
@@ -26,6 +27,15 @@ const SUPPRESSED_NEAR_US: i64 = 500_000;
 /// Maximum number of attempts to store a part while erasures suppress people of it.
 const MAX_ATTEMPTS: usize = 5;
 
+/// Who reads a video. Every transaction that stores a part proves it.
+#[derive(Clone, Copy, Debug)]
+pub enum VideoReader {
+    /// A job.
+    Job(Claim),
+    /// A scan of local files, by the id of its crawl.
+    Scan(Uuid),
+}
+
 /// A video whose tracks are stored.
 #[derive(Clone, Debug)]
 pub struct StoredVideo {
@@ -37,8 +47,8 @@ pub struct StoredVideo {
     pub sha256: [u8; 32],
     /// Width and height of its frames in pixels, as a player shows them.
     pub size: (u32, u32),
-    /// The claim of the job, if a job reads it.
-    pub claim: Option<Claim>,
+    /// Who reads it.
+    pub reader: VideoReader,
     /// Highest number of a track.
     pub last_track: u32,
     /// Number of tracks that were not stored, because no face of them can be recognised.
@@ -56,7 +66,8 @@ impl Ingest {
     /// collection already has one of the same file.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost.
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, or
+    /// with `StoreError::Conflict` if the scan was ended.
     pub async fn describe_video(
         &self,
         video: &StoredVideo,
@@ -75,7 +86,8 @@ impl Ingest {
     /// suppressed people are omitted.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost.
+    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, or
+    /// with `StoreError::Conflict` if the scan was ended.
     pub async fn store_part(&self, video: &mut StoredVideo, part: VideoPart) -> Result<(), IngestError> {
         let VideoPart { until_us, frames, tracks } = part;
         let all = tracks.len();
@@ -161,17 +173,18 @@ impl Ingest {
         Ok(true)
     }
 
-    /// Numbers the people and ends the video, and completes its job. `damage` is why frames are
-    /// missing. `match_threshold` is that of the analysis.
+    /// Numbers the people and ends the video, and completes its job if it has one. `damage` is why
+    /// frames are missing. `match_threshold` is that of the analysis.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost.
+    /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
+    /// or with `StoreError::Conflict` if the scan was ended.
     pub async fn finish_video(
         &self,
         video: &StoredVideo,
         match_threshold: Option<f32>,
         damage: Option<&str>,
-    ) -> Result<(), IngestError> {
+    ) -> Result<(), ReadVideoError> {
         let Inner { store, model_id, queue, analyzer, .. } = &*self.inner;
         // Read from the database also without an interruption, so that the numbers do not depend on
         // it: stored embeddings are rounded.
@@ -181,11 +194,7 @@ impl Ingest {
             ended_us: track.ended_us,
             embeddings: track.embeddings.iter().map(|embedding| Arc::from(embedding.as_slice())).collect(),
         });
-        let numbers = analyzer.number_people(appearances.collect(), match_threshold).await;
-        let numbers = numbers.map_err(|error| match error {
-            VideoAnalyzeError::Analyze(error) => IngestError::Analyze(error),
-            error => StoreError::Conflict(error.to_string()).into(),
-        })?;
+        let numbers = analyzer.number_people(appearances.collect(), match_threshold).await?;
         let people = numbers.iter().flatten().max().copied().unwrap_or(0);
         let numbers: Vec<(Uuid, Option<i32>)> =
             tracks.iter().zip(numbers).map(|(track, number)| (track.id, number.map(signed))).collect();
@@ -197,8 +206,9 @@ impl Ingest {
         };
         let unused = retried("finish_video", || async {
             let mut tx = store.begin().await?;
-            if let Some(claim) = video.claim {
-                queue.complete(tx.conn(), claim).await?;
+            match video.reader {
+                VideoReader::Job(claim) => queue.complete(tx.conn(), claim).await?,
+                VideoReader::Scan(scan) => store.hold_scanned_video(tx.conn(), video.id, scan).await?,
             }
             let unused = store.end_video(tx.conn(), video.id, end.clone()).await?;
             store.number_people(tx.conn(), &numbers).await?;
@@ -213,8 +223,11 @@ impl Ingest {
     /// Begins a transaction of a running video.
     async fn begin_part(&self, video: &StoredVideo) -> Result<Tx, IngestError> {
         let mut tx = self.inner.store.begin().await?;
-        if let Some(claim) = video.claim {
-            self.inner.queue.hold(tx.conn(), claim).await?;
+        match video.reader {
+            VideoReader::Job(claim) => self.inner.queue.hold(tx.conn(), claim).await?,
+            VideoReader::Scan(scan) => {
+                self.inner.store.hold_scanned_video(tx.conn(), video.id, scan).await?;
+            }
         }
         Ok(tx)
     }

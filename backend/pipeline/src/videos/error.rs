@@ -3,7 +3,7 @@
 use super::MAX_FRAMES;
 use crate::analyze::AnalyzeError;
 use crate::budget::Exhausted;
-use domain::Reason;
+use domain::{Reason, Unprocessed};
 use video::VideoError;
 
 /// Why a video could not be analysed.
@@ -30,6 +30,19 @@ impl From<Exhausted> for VideoAnalyzeError {
 }
 
 impl VideoAnalyzeError {
+    /// Returns `Skipped` if the file is not a video that can be read here, and `Failed` if it is
+    /// damaged or the analysis failed.
+    pub fn state(&self) -> Unprocessed {
+        match self {
+            Self::Analyze(error) => error.state(),
+            Self::TooManyFrames | Self::TooManyTracks => Unprocessed::Skipped,
+            Self::Video(_) => match self.reason() {
+                Reason::NotAVideo | Reason::UnsupportedCodec | Reason::VideoTooLarge => Unprocessed::Skipped,
+                _ => Unprocessed::Failed,
+            },
+        }
+    }
+
     /// Returns the reason that users and ledgers see.
     pub fn reason(&self) -> Reason {
         match self {

@@ -1,28 +1,18 @@
 //! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
 //! part. If the worker ends, the next one continues after the last part.
 
-use crate::domain::VideoRequest;
 use crate::domain::jobs::{self, VideoJob};
-use crate::ingest::StoredVideo;
-use crate::{
-    AnalyzeError, FrameFaces, Ingest, IngestError, Resume, VideoAnalyzeError, VideoOptions, VideoPart,
-    VideoParts, profile_of,
-};
+use crate::ingest::{ReadVideoError, VideoFile, VideoReader};
+use crate::{AnalyzeError, Ingest, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
-use inference::Priority;
 use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
-use store::videos::{Video, VideoEnd, VideoFacts};
+use store::videos::{Video, VideoEnd};
 use store::{Store, StoreError, retried};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use video::{Decoder, Index, VideoError};
-
-/// Time between two reads of the state. A pause or a cancellation reaches the worker at most this
-/// much later.
-const STATE_INTERVAL: Duration = Duration::from_millis(500);
+use video::{Decoder, VideoError};
 
 /// What a worker needs to read videos.
 #[derive(Clone, Debug)]
@@ -46,22 +36,16 @@ pub(super) struct ScanVideo {
 #[derive(Debug, thiserror::Error)]
 enum ScanError {
     #[error(transparent)]
-    Analyze(#[from] VideoAnalyzeError),
-    #[error(transparent)]
-    Ingest(#[from] IngestError),
-    #[error("the collection contains the same file as the video {0}")]
-    Duplicate(Uuid),
+    Read(#[from] ReadVideoError),
     #[error("the uploaded file is gone")]
     Gone,
     #[error("the file could not be copied: {0}")]
     Spool(#[from] std::io::Error),
-    #[error("the options cannot be read: {0}")]
-    Options(#[from] serde_json::Error),
 }
 
 impl From<StoreError> for ScanError {
     fn from(error: StoreError) -> Self {
-        Self::Ingest(error.into())
+        Self::Read(ReadVideoError::Ingest(error.into()))
     }
 }
 
@@ -98,43 +82,10 @@ impl ScanVideo {
         if !video.state.is_live() {
             return Ok(Outcome::Done);
         }
-        let collection = retried("collection", || self.store.collection_by_id(video.collection_id)).await?;
-        let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
-        let options = VideoOptions {
-            sampling: request.sampling,
-            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
-            match_threshold: collection.match_threshold,
-            quality_profile: profile_of(&collection),
-            pictures: true,
-            ..VideoOptions::default()
-        };
         self.begin(id).await?;
-        let (file, sha256, bytes) = self.copy(&video).await?;
-        let resume = video.checkpoint_us.map(|after_us| Resume {
-            after_us,
-            frames: video.frames.unsigned_abs(),
-            tracks: video.last_track.unsigned_abs(),
-        });
-        let mut storing = Storing {
-            ingest: &self.ingest,
-            video: StoredVideo {
-                id,
-                collection: video.collection_id,
-                sha256,
-                size: (0, 0),
-                claim: Some(job.claim),
-                last_track: video.last_track.unsigned_abs(),
-                unidentified: video.unidentified.unsigned_abs(),
-            },
-            bytes,
-        };
-        let analyzer = self.ingest.analyzer();
-        let decoder = &self.tools.decoder;
-        let end = analyzer
-            .analyze_parts(decoder, file, &options, Priority::Background, resume, &mut storing)
-            .await?;
-        let damage = end.damage.map(|damage| damage.message);
-        self.ingest.finish_video(&storing.video, options.match_threshold, damage.as_deref()).await?;
+        let file = self.copy(&video).await?;
+        let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
+        let end = self.ingest.read_video(decoder, file, &video, reader, &mut ()).await?;
         tracing::info!(video = %id, frames = end.frames, seconds = end.total.as_secs(), "video read");
         Ok(Outcome::Settled)
     }
@@ -149,28 +100,23 @@ impl ScanVideo {
         .await
     }
 
-    /// Copies the file of a video to a file without a name. Returns its SHA-256 and size.
-    async fn copy(&self, video: &Video) -> Result<(File, [u8; 32], u64), ScanError> {
+    /// Copies the file of a video to a file without a name.
+    async fn copy(&self, video: &Video) -> Result<VideoFile, ScanError> {
         let sha256 = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
         let (Some(key), Some(sha256)) = (&video.source_key, sha256) else { return Err(ScanError::Gone) };
         let spool = self.tools.spool.clone();
         let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(spool)).await;
         let mut file = tokio::fs::File::from_std(created.map_err(std::io::Error::other)??);
         let bytes = self.ingest.blobs().read_into(key, &mut file).await?.ok_or(ScanError::Gone)?;
-        Ok((file.into_std().await, sha256, bytes))
+        Ok(VideoFile { file: file.into_std().await, sha256, bytes })
     }
 
-    /// Waits until the video was paused, cancelled or deleted. Ignores failures of the database.
+    /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> Outcome {
-        loop {
-            tokio::time::sleep(STATE_INTERVAL).await;
-            match self.store.video_state(id).await {
-                // The group is held, so the job runs again after the video is resumed.
-                Ok(Some(VideoState::Paused)) => return Outcome::Snooze(Duration::ZERO),
-                Ok(Some(state)) if state.is_live() => {}
-                Ok(_) => return Outcome::Stale,
-                Err(_) => {}
-            }
+        match self.ingest.video_stopped(id).await {
+            // The group is held, so the job runs again after the video is resumed.
+            Some(VideoState::Paused) => Outcome::Snooze(Duration::ZERO),
+            _ => Outcome::Stale,
         }
     }
 
@@ -178,20 +124,20 @@ impl ScanVideo {
         let detail = error.to_string();
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (reason, is_transient) = match error {
-            ScanError::Ingest(IngestError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
-            // It was paused, cancelled or deleted in the meantime.
-            ScanError::Ingest(IngestError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
-            ScanError::Ingest(IngestError::Store(StoreError::Conflict(_))) => {
-                return Outcome::Retry(detail, None);
-            }
-            ScanError::Ingest(IngestError::Store(_)) => (Reason::StoreFailure, true),
-            ScanError::Ingest(IngestError::Queue(_)) => (Reason::QueueFailure, true),
-            ScanError::Ingest(IngestError::Analyze(error)) => (error.reason(), true),
-            ScanError::Analyze(error) => (error.reason(), is_transient(&error)),
-            ScanError::Duplicate(_) => (Reason::ExactDuplicate, false),
             ScanError::Gone => (Reason::Unreadable, false),
             ScanError::Spool(_) => (Reason::VideoUnavailable, true),
-            ScanError::Options(_) => (Reason::BadOptions, false),
+            ScanError::Read(ReadVideoError::Duplicate(_)) => (Reason::ExactDuplicate, false),
+            ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
+            ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
+            ScanError::Read(ReadVideoError::Ingest(error)) => match error {
+                IngestError::Queue(QueueError::Stale(_)) => return Outcome::Stale,
+                // It was paused, cancelled or deleted in the meantime.
+                IngestError::Store(StoreError::NotFound { .. }) => return Outcome::Done,
+                IngestError::Store(StoreError::Conflict(_)) => return Outcome::Retry(detail, None),
+                IngestError::Store(_) => (Reason::StoreFailure, true),
+                IngestError::Queue(_) => (Reason::QueueFailure, true),
+                IngestError::Analyze(error) => (error.reason(), true),
+            },
         };
         if is_transient && job.attempt < job.max_attempts {
             return Outcome::Retry(detail, None);
@@ -240,38 +186,5 @@ fn is_transient(error: &VideoAnalyzeError) -> bool {
         VideoAnalyzeError::Video(error) => matches!(error, VideoError::Io(_) | VideoError::Unavailable(_)),
         VideoAnalyzeError::Analyze(error) => !matches!(error, AnalyzeError::Option { .. }),
         VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => false,
-    }
-}
-
-/// Stores the parts of one video.
-struct Storing<'a> {
-    ingest: &'a Ingest,
-    video: StoredVideo,
-    bytes: u64,
-}
-
-#[async_trait::async_trait]
-impl VideoParts for Storing<'_> {
-    type Error = ScanError;
-
-    async fn opened(&mut self, index: &Index) -> Result<(), ScanError> {
-        let facts = VideoFacts {
-            sha256: self.video.sha256,
-            bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
-            codec: index.codec.clone(),
-            duration_us: index.duration_us,
-        };
-        match self.ingest.describe_video(&self.video, &facts).await? {
-            Some(other) => Err(ScanError::Duplicate(other)),
-            None => Ok(()),
-        }
-    }
-
-    fn frame(&mut self, frame: FrameFaces<'_>) {
-        self.video.size = frame.size;
-    }
-
-    async fn part(&mut self, part: VideoPart) -> Result<(), ScanError> {
-        Ok(self.ingest.store_part(&mut self.video, part).await?)
     }
 }

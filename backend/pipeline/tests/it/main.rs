@@ -17,6 +17,7 @@ mod politeness;
 mod quality;
 mod revisits;
 mod scan;
+mod scanned_videos;
 mod sitemaps;
 mod stored_videos;
 mod support;

@@ -15,10 +15,10 @@ use testing::film::{Codec, Container, Encoding, Film, repeat};
 use uuid::Uuid;
 use video::Sampling;
 
-const REQUEST: VideoRequest = VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000 };
+pub(crate) const REQUEST: VideoRequest = VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000 };
 
 /// Writes the standard film several times in a row: each time takes 25 s.
-fn film(folder: &Path, times: u32) -> PathBuf {
+pub(crate) fn film(folder: &Path, times: u32) -> PathBuf {
     let (once, path) = (folder.join("once.mkv"), folder.join(format!("film{times}.mkv")));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
     Film::standard().encode(&encoding, &once).unwrap();
@@ -26,11 +26,11 @@ fn film(folder: &Path, times: u32) -> PathBuf {
     path
 }
 
-async fn collection(world: &World) -> Uuid {
+pub(crate) async fn collection(world: &World) -> Uuid {
     world.store.collection("default").await.unwrap().id
 }
 
-fn videos(world: &World) -> Videos {
+pub(crate) fn videos(world: &World) -> Videos {
     Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone())
 }
 
@@ -46,7 +46,7 @@ async fn add(world: &World, path: &Path) -> Uuid {
     videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap().unwrap()
 }
 
-async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
+pub(crate) async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
     let found = wait_for(async || Some(world.store.video(id).await.unwrap()).filter(&holds)).await;
     match found {
         Some(video) => video,
@@ -58,14 +58,7 @@ async fn ended(world: &World, id: Uuid) -> Video {
     when(world, id, |video| !video.state.is_live()).await
 }
 
-/// Waits until the uploaded file is deleted. The worker deletes it after the end of the video.
-async fn no_upload(world: &World, path: &Path) {
-    let key = upload_key(path);
-    let gone = wait_for(async || world.blobs.get(&key).await.unwrap().is_none().then_some(())).await;
-    assert!(gone.is_some(), "the file is not deleted");
-}
-
-async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
+pub(crate) async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
     world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap()
 }
 
@@ -89,7 +82,7 @@ async fn a_video_is_stored_as_it_is_analysed() {
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
-    no_upload(&world, &path).await;
+    file_is_deleted(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
 
@@ -112,7 +105,7 @@ async fn a_video_is_stored_as_it_is_analysed() {
     assert_eq!(video.unidentified as usize, analysis.tracks.len() - known.len());
     assert_eq!((video.width, video.height), (Some(640), Some(360)));
     assert_eq!(video.codec.as_deref(), Some("h264"));
-    // The file is gone; crops and chips of the best shots remain.
+    // Crops and chips of the best shots remain.
     let faces: usize = stored.iter().map(|track| track.faces.len()).sum();
     assert_eq!(world.faces().await.len(), faces);
     assert_eq!(video.source_key, None);
@@ -135,6 +128,13 @@ fn upload_key(path: &Path) -> String {
     let digest = Sha256::digest(std::fs::read(path).unwrap());
     let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("videos/{}/{sha256}.bin", &sha256[..2])
+}
+
+/// Waits until the file of a video that ended is deleted. A worker that is stopped before that
+/// leaves it to the maintenance.
+async fn file_is_deleted(world: &World, path: &Path) {
+    let gone = async || world.blobs.get(&upload_key(path)).await.unwrap().is_none().then_some(());
+    wait_for(gone).await.unwrap();
 }
 
 #[testing::needs(video)]
@@ -202,6 +202,7 @@ async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
     let again = add(&world, &path).await;
     let video = ended(&world, again).await;
     assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    file_is_deleted(&world, &path).await;
     worker.stop().await;
     for id in [id, again] {
         let mut tx = world.store.begin().await.unwrap();
@@ -222,21 +223,9 @@ async fn an_erased_person_leaves_the_video_and_does_not_return() {
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
     ended(&world, id).await;
-    let collection = collection(&world).await;
     let before = tracks(&world, id).await;
     let track = before.iter().find(|track| track.faces.len() > 1).unwrap().clone();
-    // One face of the track: the whole track goes.
-    let mut tx = world.store.begin().await.unwrap();
-    let target = Target::Face(track.faces[1].face_id);
-    let plan = world.store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
-    assert_eq!(plan.faces.len(), track.faces.len());
-    let erasure = erasure(collection);
-    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
-    let done = world.store.carry_out(tx.conn(), &plan).await.unwrap();
-    let suppressed = world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
-    assert_eq!(suppressed as usize, track.faces.len());
-    tx.commit().await.unwrap();
-    world.store.drop_blobs(&world.blobs, &done.blobs).await.unwrap();
+    erase_track(&world, &track).await;
     let left = tracks(&world, id).await;
     assert_eq!(left.len(), before.len() - 1);
     assert!(left.iter().all(|other| other.id != track.id));
@@ -252,6 +241,22 @@ async fn an_erased_person_leaves_the_video_and_does_not_return() {
     let returned = tracks(&world, again).await;
     assert_eq!(times(&returned), times(&left));
     worker.stop().await;
+}
+
+/// Erases one face of a track, with suppression: the whole track goes.
+pub(crate) async fn erase_track(world: &World, track: &Track) {
+    let collection = collection(world).await;
+    let mut tx = world.store.begin().await.unwrap();
+    let target = Target::Face(track.faces[1].face_id);
+    let plan = world.store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+    assert_eq!(plan.faces.len(), track.faces.len());
+    let erasure = erasure(collection);
+    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
+    let done = world.store.carry_out(tx.conn(), &plan).await.unwrap();
+    let suppressed = world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
+    assert_eq!(suppressed as usize, track.faces.len());
+    tx.commit().await.unwrap();
+    world.store.drop_blobs(&world.blobs, &done.blobs).await.unwrap();
 }
 
 fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
@@ -279,7 +284,7 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
-    no_upload(&world, &path).await;
+    file_is_deleted(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
     assert!(video.detail.is_some());

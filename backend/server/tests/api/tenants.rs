@@ -235,6 +235,7 @@ async fn add_video(app: &App, collection: Uuid) -> String {
         bytes: Some(1),
         source_url: None,
         source_key: None,
+        scan: None,
         options: json!({}),
     };
     let mut tx = store.begin().await.unwrap();

@@ -1,0 +1,158 @@
+//! Reads a video to its end and stores it part by part, for jobs and for scans of local files.
+
+use super::video::{StoredVideo, VideoReader};
+use super::{Ingest, IngestError};
+use crate::domain::VideoRequest;
+use crate::{
+    FrameFaces, Resume, VideoAnalyzeError, VideoEnd, VideoOptions, VideoPart, VideoParts, VideoProgress,
+    profile_of,
+};
+use domain::VideoState;
+use inference::Priority;
+use std::fs::File;
+use std::time::Duration;
+use store::videos::{Video, VideoFacts};
+use store::{StoreError, retried};
+use uuid::Uuid;
+use video::{Decoder, Index};
+
+/// Time between two reads of the state. A pause or a cancellation reaches the reader at most this
+/// much later.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The open file of a video.
+#[derive(Debug)]
+pub struct VideoFile {
+    /// The file.
+    pub file: File,
+    /// Its SHA-256.
+    pub sha256: [u8; 32],
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Why a video was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadVideoError {
+    /// The file cannot be analysed.
+    #[error(transparent)]
+    Analyze(#[from] VideoAnalyzeError),
+    /// A part could not be stored.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    /// The collection contains another video of the same file.
+    #[error("the collection contains the same file as the video {0}")]
+    Duplicate(Uuid),
+    /// The stored options of the video are invalid.
+    #[error("the options cannot be read: {0}")]
+    Options(#[from] serde_json::Error),
+}
+
+impl From<StoreError> for ReadVideoError {
+    fn from(error: StoreError) -> Self {
+        Self::Ingest(error.into())
+    }
+}
+
+impl Ingest {
+    /// Analyses a running video, stores its parts and ends it. Continues after the last part that
+    /// is stored.
+    ///
+    /// # Errors
+    /// Fails with [`ReadVideoError`]. What is stored remains, and the video remains running.
+    pub async fn read_video(
+        &self,
+        decoder: &Decoder,
+        file: VideoFile,
+        video: &Video,
+        reader: VideoReader,
+        progress: &mut dyn VideoProgress,
+    ) -> Result<VideoEnd, ReadVideoError> {
+        let store = &self.inner.store;
+        let collection = retried("collection", || store.collection_by_id(video.collection_id)).await?;
+        let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
+        let options = VideoOptions {
+            sampling: request.sampling,
+            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
+            match_threshold: collection.match_threshold,
+            quality_profile: profile_of(&collection),
+            pictures: true,
+            ..VideoOptions::default()
+        };
+        let resume = video.checkpoint_us.map(|after_us| Resume {
+            after_us,
+            frames: video.frames.unsigned_abs(),
+            tracks: video.last_track.unsigned_abs(),
+        });
+        let mut storing = Storing {
+            ingest: self,
+            video: StoredVideo {
+                id: video.id,
+                collection: video.collection_id,
+                sha256: file.sha256,
+                size: (0, 0),
+                reader,
+                last_track: video.last_track.unsigned_abs(),
+                unidentified: video.unidentified.unsigned_abs(),
+            },
+            bytes: file.bytes,
+            progress,
+        };
+        let priority = Priority::Background;
+        let analyzer = self.analyzer();
+        let end =
+            analyzer.analyze_parts(decoder, file.file, &options, priority, resume, &mut storing).await?;
+        let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
+        self.finish_video(&storing.video, options.match_threshold, damage).await?;
+        Ok(end)
+    }
+
+    /// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is
+    /// deleted. Ignores failures of the database.
+    pub(crate) async fn video_stopped(&self, id: Uuid) -> Option<VideoState> {
+        loop {
+            tokio::time::sleep(STATE_INTERVAL).await;
+            match self.inner.store.video_state(id).await {
+                Ok(Some(VideoState::Queued | VideoState::Running)) => {}
+                Ok(state) => return state,
+                Err(error) => tracing::debug!(video = %id, %error, "failed to read the state of a video"),
+            }
+        }
+    }
+}
+
+/// Stores the parts of one video.
+struct Storing<'a> {
+    ingest: &'a Ingest,
+    video: StoredVideo,
+    bytes: u64,
+    progress: &'a mut dyn VideoProgress,
+}
+
+#[async_trait::async_trait]
+impl VideoParts for Storing<'_> {
+    type Error = ReadVideoError;
+
+    async fn opened(&mut self, index: &Index) -> Result<(), ReadVideoError> {
+        self.progress.opened(index);
+        let facts = VideoFacts {
+            sha256: self.video.sha256,
+            bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
+            codec: index.codec.clone(),
+            duration_us: index.duration_us,
+        };
+        match self.ingest.describe_video(&self.video, &facts).await? {
+            Some(other) => Err(ReadVideoError::Duplicate(other)),
+            None => Ok(()),
+        }
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.video.size = frame.size;
+        self.progress.frame(frame);
+    }
+
+    async fn part(&mut self, part: VideoPart) -> Result<(), ReadVideoError> {
+        Ok(self.ingest.store_part(&mut self.video, part).await?)
+    }
+}

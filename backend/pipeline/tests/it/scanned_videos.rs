@@ -1,0 +1,120 @@
+//! Video files of scans: cancellations from outside, two scans of one file, and erasures.
+
+use crate::stored_videos::{REQUEST, erase_track, film, tracks, videos, when};
+use crate::support::World;
+use crate::videos::decoder;
+use domain::{Reason, VideoState};
+use pipeline::ingest::{ScannedVideo, VideoFile};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::path::Path;
+use store::tracks::Track;
+use store::videos::{Video, VideoFilter};
+use uuid::Uuid;
+
+async fn begin(world: &World) -> Scan {
+    let (seeds, options) = (["/nowhere".to_owned()], AnalyzeOptions::default());
+    Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Exact, options).await.unwrap()
+}
+
+async fn read(scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
+    let bytes = std::fs::read(path).unwrap();
+    let file = VideoFile {
+        file: File::open(path).unwrap(),
+        sha256: Sha256::digest(&bytes).into(),
+        bytes: bytes.len() as u64,
+    };
+    scan.video(&decoder(), path, file, REQUEST, &mut ()).await
+}
+
+fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
+    match read {
+        Ok(ScannedVideo::Stored { video, .. }) => *video,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until a part of the only video is stored, and returns the id of the video.
+async fn first_part(world: &World) -> Uuid {
+    let only = crate::support::wait_for(async || {
+        let filter = VideoFilter { collection: "default".into(), state: Some(VideoState::Running) };
+        world.store.videos(&filter, None, 1).await.unwrap().pop()
+    });
+    let id = only.await.unwrap().id;
+    when(world, id, |video| video.checkpoint_us.is_some()).await;
+    id
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
+    let world = World::new().await;
+    let path = film(world.folder(), 6);
+    let control = videos(&world);
+    let scan = begin(&world).await;
+    let (cancelled, id) = tokio::join!(read(&scan, &path), async {
+        let id = first_part(&world).await;
+        let refused = control.pause(&world.store, id).await.unwrap_err();
+        assert!(refused.to_string().contains("scan"), "{refused}");
+        assert_eq!(control.reconcile().await.unwrap(), 0, "a process reads it");
+        control.cancel(&world.store, id).await.unwrap();
+        id
+    });
+    let unprocessed = |read: Result<ScannedVideo, IngestError>| match read {
+        Ok(ScannedVideo::Unprocessed { video, reason, .. }) => (video, reason),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unprocessed(cancelled), (id, Reason::Cancelled));
+
+    // The record of the scan is cancelled.
+    let (cancelled, ()) = tokio::join!(read(&scan, &path), async {
+        let before = world.store.video(id).await.unwrap().checkpoint_us;
+        when(&world, id, |video| video.checkpoint_us > before).await;
+        world.crawls.cancel(scan.crawl().id).await.unwrap();
+        world.crawls.reconcile().await.unwrap();
+        let video = world.store.video(id).await.unwrap();
+        assert_eq!((video.state, video.reason), (VideoState::Cancelled, Some(Reason::NotScanned)));
+    });
+    assert_eq!(unprocessed(cancelled), (id, Reason::Cancelled));
+
+    let video = stored(read(&begin(&world).await, &path).await);
+    assert_eq!((video.id, video.state, video.reason), (id, VideoState::Completed, None));
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn two_scans_of_one_file_store_it_once() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let (one, two) = (begin(&world).await, begin(&world).await);
+    let both = tokio::join!(read(&one, &path), read(&two, &path));
+    let (video, duplicate) = match both {
+        (one @ Ok(ScannedVideo::Stored { .. }), Ok(ScannedVideo::Duplicate(other))) => (stored(one), other),
+        (Ok(ScannedVideo::Duplicate(other)), two) => (stored(two), other),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(video.id, duplicate);
+    assert!(!tracks(&world, video.id).await.is_empty());
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_track_does_not_return_with_another_scan() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let scan = begin(&world).await;
+    let id = stored(read(&scan, &path).await).id;
+    let all = tracks(&world, id).await;
+    erase_track(&world, &all[0]).await;
+    let left = tracks(&world, id).await;
+    assert_eq!(left.len(), all.len() - 1);
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.delete_video(tx.conn(), id).await.unwrap();
+    tx.commit().await.unwrap();
+    let again = stored(read(&scan, &path).await).id;
+    let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
+        tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
+    };
+    assert_eq!(times(&tracks(&world, again).await), times(&left));
+}
