@@ -1,8 +1,9 @@
-//! Finds image files, which are files whose extension or first bytes are those of an image. Hidden
-//! files are ignored.
+//! Finds image files, which are files whose extension or first bytes are those of an image, and
+//! video files, which are files whose first bytes are those of a video. Hidden files are ignored.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use video::is_video;
 use vision::Format;
 use walkdir::{DirEntry, WalkDir};
 
@@ -12,7 +13,7 @@ const EXTENSIONS: [&str; 13] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "tif", "tiff"];
 
 /// Number of bytes that suffice to detect any format.
-const HEAD: u64 = 64;
+const HEAD: u64 = 200;
 
 /// The result of a search.
 #[derive(Debug, Default)]
@@ -21,20 +22,24 @@ pub(crate) struct Found {
     pub(crate) inputs: Vec<PathBuf>,
     /// Absolute paths of the images, ordered by name.
     pub(crate) images: Vec<PathBuf>,
+    /// Absolute paths of the videos, ordered by name.
+    pub(crate) videos: Vec<PathBuf>,
     /// Paths that could not be read, with the reason.
     pub(crate) unreadable: Vec<(PathBuf, String)>,
-    /// Number of files that are not images.
+    /// Number of files that are neither images nor videos.
     pub(crate) ignored: usize,
 }
 
 /// Searches the inputs. Folders are walked recursively. Files that are specified directly are
-/// treated as images, regardless of their content.
+/// treated as images, unless they begin like a video.
 pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<Found> {
     let mut found = Found::default();
     for input in inputs {
         let input = std::path::absolute(input)?;
         if input.is_dir() {
             walk(&input, &mut found);
+        } else if begins_like_video(&input) {
+            found.videos.push(input.clone());
         } else {
             found.images.push(input.clone());
         }
@@ -60,9 +65,10 @@ fn walk(folder: &Path, found: &mut Found) {
     let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
     for entry in entries.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {
         match entry {
-            Ok(entry) if entry.file_type().is_file() => match is_image(entry.path()) {
-                Ok(true) => found.images.push(entry.into_path()),
-                Ok(false) => found.ignored += 1,
+            Ok(entry) if entry.file_type().is_file() => match kind_of(entry.path()) {
+                Ok(Some(Kind::Image)) => found.images.push(entry.into_path()),
+                Ok(Some(Kind::Video)) => found.videos.push(entry.into_path()),
+                Ok(None) => found.ignored += 1,
                 Err(error) => found.unreadable.push((entry.into_path(), error.to_string())),
             },
             Ok(_) => {}
@@ -82,14 +88,30 @@ fn is_hidden(entry: &DirEntry) -> bool {
     entry.file_name().as_encoded_bytes().starts_with(b".")
 }
 
-fn is_image(path: &Path) -> io::Result<bool> {
+enum Kind {
+    Image,
+    Video,
+}
+
+fn kind_of(path: &Path) -> io::Result<Option<Kind>> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
-        return Ok(true);
+        return Ok(Some(Kind::Image));
     }
+    let head = head(path)?;
+    let image = Format::sniff(&head).map(|_| Kind::Image);
+    Ok(image.or_else(|| is_video(&head).then_some(Kind::Video)))
+}
+
+/// Returns whether the file begins like a video. A file that cannot be read does not.
+pub(crate) fn begins_like_video(path: &Path) -> bool {
+    head(path).is_ok_and(|head| is_video(&head))
+}
+
+fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     File::open(path)?.take(HEAD).read_to_end(&mut head)?;
-    Ok(Format::sniff(&head).is_some())
+    Ok(head)
 }
 
 #[cfg(test)]
@@ -108,6 +130,7 @@ mod tests {
         for (name, content) in [
             ("b.JPG", b"named like one".as_slice()),
             ("inner/no_extension", GIF),
+            ("inner/film", b"\0\0\0\x10ftypisom\0\0\0\0"),
             ("inner/notes.txt", b"text"),
             ("inner/.hidden.jpg", GIF),
             ("inner/.cache/c.gif", GIF),
@@ -116,8 +139,10 @@ mod tests {
         }
         let found = find(std::slice::from_ref(&root)).unwrap();
         assert_eq!(found.images, [root.join("b.JPG"), root.join("inner/no_extension")]);
+        assert_eq!(found.videos, [root.join("inner/film")]);
         assert_eq!(found.ignored, 1);
         assert!(found.unreadable.is_empty());
+        assert_eq!(find(&found.videos).unwrap().videos, found.videos);
     }
 
     #[cfg(unix)]

@@ -2,9 +2,11 @@
 
 mod video;
 
-use self::video::{VideoArgs, VideoDetector};
+use self::video::VideoDetector;
+use super::video::VideoArgs;
 use super::{Exit, UsageError, draw};
 use crate::config::{Settings, cores};
+use crate::image_files::begins_like_video;
 use crate::output;
 use crate::service::start_engine;
 use anyhow::Context;
@@ -129,7 +131,7 @@ async fn one(
     draw: Option<&Path>,
 ) -> anyhow::Result<(PathBuf, Result<Found, Refusal>)> {
     let path = file.to_owned();
-    if tokio::task::spawn_blocking(move || video::begins_like_video(&path)).await? {
+    if tokio::task::spawn_blocking(move || begins_like_video(&path)).await? {
         if draw.is_some() {
             return Err(UsageError("--draw accepts only an image".into()).into());
         }

@@ -20,6 +20,7 @@ mod samples;
 mod scan;
 mod sweep;
 mod up;
+mod video;
 
 pub use args::{Cli, Command};
 

@@ -1,6 +1,8 @@
-//! Scans local files, several concurrently.
+//! Scans local files: images, several concurrently, and then videos.
 use super::ScanArgs;
 use super::summary::FileOutcome;
+use super::video;
+use super::video_summary::VideoOutcome;
 use crate::config::{Settings, cores};
 use crate::image_files::Found;
 use crate::progress;
@@ -12,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use pipeline::Ingested;
 use pipeline::ingest::{IngestError, Scan};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use store::pages::Admitted;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,9 @@ const CHUNK: usize = 512;
 pub(super) struct LocalScan {
     pub(super) crawl: Crawl,
     pub(super) files: Vec<FileOutcome>,
+    pub(super) videos: Vec<VideoOutcome>,
+    /// Time that the videos took.
+    pub(super) video_time: Duration,
 }
 
 pub(super) async fn run(
@@ -39,12 +44,20 @@ pub(super) async fn run(
     let options = settings.pipeline().storing_options();
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
-    let result = feed(settings, &scan, &found, signal).await;
+    let mut video_time = Duration::ZERO;
+    let result = async {
+        let files = feed(settings, &scan, &found, signal).await?;
+        let started = Instant::now();
+        let videos = video::run(settings, &scan, args, &found.videos, signal).await?;
+        video_time = started.elapsed();
+        anyhow::Ok((files, videos))
+    };
+    let result = result.await;
     // The scan is finished even after a failure, because its record must not remain in the state of
     // a running scan.
     let crawl = scan.finish(signal.is_cancelled() || result.is_err()).await;
-    let files = result?;
-    Ok(LocalScan { crawl: crawl?, files })
+    let (files, videos) = result?;
+    Ok(LocalScan { crawl: crawl?, files, videos, video_time })
 }
 
 async fn feed(

@@ -2,8 +2,11 @@
 
 mod local;
 mod summary;
+mod video;
+mod video_summary;
 mod web;
 
+use super::video::VideoArgs;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::image_files::{self, Found};
@@ -13,26 +16,28 @@ use clap::{Args, ValueEnum};
 use crawler::Scope;
 use pipeline::{CrawlOptions, Dedupe};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use summary::Summary;
 use tokio_util::sync::CancellationToken;
 
 /// The arguments of `scan`.
 #[derive(Args, Debug)]
 pub struct ScanArgs {
-    /// Folders (including all subfolders), image files, or http(s) URLs to crawl
+    /// Folders (including all subfolders), image and video files, or http(s) URLs to crawl
     #[arg(required = true, value_name = "PATH|URL")]
     inputs: Vec<String>,
     /// Collection that stores the faces; created if it does not exist
     #[arg(long, short, default_value = "default", value_name = "NAME")]
     collection: String,
     /// Which images are duplicates: exact (identical files), near (also near-identical images), or
-    /// off (none)
+    /// off (none). A video file is stored once, whatever this option says
     #[arg(long, value_enum, default_value = "near")]
     dedupe: DedupeArg,
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    video: VideoArgs,
     #[command(flatten)]
     crawl: CrawlArgs,
 }
@@ -159,15 +164,18 @@ async fn scan(
     foundation.store().ensure_collection(&args.collection).await?;
     let started = Instant::now();
     let mut summary = Summary::new(&args.collection, found.ignored);
+    let mut video_time = Duration::ZERO;
     if !found.inputs.is_empty() {
         let scan = local::run(settings, foundation, args, found, signal).await?;
         summary.add(foundation.store(), scan.crawl).await?;
         summary.files = scan.files;
+        summary.add_videos(scan.videos);
+        video_time = scan.video_time;
     }
     if !urls.is_empty() && !signal.is_cancelled() {
         let crawl = web::run(settings, foundation, args, &urls, signal).await?;
         summary.add(foundation.store(), crawl).await?;
     }
-    summary.finish(started.elapsed(), signal.is_cancelled());
+    summary.finish(started.elapsed(), video_time, signal.is_cancelled());
     Ok(summary)
 }

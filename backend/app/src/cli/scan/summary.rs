@@ -1,4 +1,5 @@
 //! Summarises a scan as a table for users or a JSON document for programs.
+use super::video_summary::{VideoOutcome, VideoSums};
 use crate::cli::Exit;
 use crate::output;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed};
@@ -104,18 +105,22 @@ pub(super) struct Summary {
     collection: String,
     crawls: Vec<CrawlLine>,
     images: ImageCounts,
+    videos: VideoSums,
     /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<PageState, i64>,
+    /// Number of faces of the images.
     faces: i64,
     /// Number of pages and images that were not processed, by reason.
     reasons: BTreeMap<Reason, i64>,
-    /// Number of files in the folders that are not images.
+    /// Number of files in the folders that are neither images nor videos.
     ignored_files: usize,
     seconds: f64,
     images_per_second: f64,
     interrupted: bool,
-    /// One entry per file, in the order in which the files were finished.
+    /// One entry per image file, in the order in which the files were finished.
     pub(super) files: Vec<FileOutcome>,
+    /// One entry per video file.
+    video_files: Vec<VideoOutcome>,
 }
 
 impl Summary {
@@ -124,6 +129,7 @@ impl Summary {
             collection: collection.into(),
             crawls: Vec::new(),
             images: ImageCounts::default(),
+            videos: VideoSums::of(&[]),
             pages: BTreeMap::new(),
             faces: 0,
             reasons: BTreeMap::new(),
@@ -132,6 +138,7 @@ impl Summary {
             images_per_second: 0.0,
             interrupted: false,
             files: Vec::new(),
+            video_files: Vec::new(),
         }
     }
 
@@ -149,10 +156,17 @@ impl Summary {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, took: Duration, interrupted: bool) {
+    /// Adds the outcomes of the video files.
+    pub(super) fn add_videos(&mut self, outcomes: Vec<VideoOutcome>) {
+        self.videos = VideoSums::of(&outcomes);
+        self.video_files = outcomes;
+    }
+
+    /// Completes the summary of a scan that took `took`, of which `videos` were spent on videos.
+    pub(super) fn finish(&mut self, took: Duration, videos: Duration, interrupted: bool) {
         self.seconds = took.as_secs_f64();
         let settled = self.images.total - self.image(ImageState::Queued);
-        self.images_per_second = settled as f64 / self.seconds.max(1e-3);
+        self.images_per_second = settled as f64 / took.saturating_sub(videos).as_secs_f64().max(1e-3);
         self.interrupted = interrupted;
     }
 
@@ -167,9 +181,10 @@ impl Summary {
     /// Returns 0 if nothing failed, 3 if a part failed or the user interrupted the scan, and 1 if
     /// there was input but nothing was processed.
     pub(super) fn exit(&self) -> Exit {
-        let failed = self.image(ImageState::Failed) + self.page(PageState::Failed);
-        let done = self.image(ImageState::Processed) + self.image(ImageState::Duplicate);
-        let refused = self.image(ImageState::Skipped) + self.page(PageState::Skipped);
+        let file = |state| self.image(state) + self.videos.count(state);
+        let failed = file(ImageState::Failed) + self.page(PageState::Failed);
+        let done = file(ImageState::Processed) + file(ImageState::Duplicate);
+        let refused = file(ImageState::Skipped) + self.page(PageState::Skipped);
         match (done, failed) {
             (0, _) if failed + refused > 0 => Exit::Failure,
             (_, 0) if !self.interrupted => Exit::Success,
@@ -204,6 +219,9 @@ impl Summary {
             row(&format!("    {reason}"), n.to_string());
         }
         row("Faces", self.faces.to_string());
+        for (name, value) in self.videos.rows() {
+            row(&name, value);
+        }
         row("Images/s", format!("{:.1}", self.images_per_second));
         row("Seconds", format!("{:.1}", self.seconds));
         if self.ignored_files > 0 {

@@ -1,0 +1,158 @@
+//! The outcomes of the videos of a scan, and their sums.
+use crate::cli::video::time;
+use domain::{ImageState, Reason, Unprocessed};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use store::scanned_videos::VideoCounts;
+use store::videos::Video;
+use uuid::Uuid;
+
+/// The outcome of one video file.
+#[derive(Debug, Serialize)]
+pub(super) struct VideoOutcome {
+    path: PathBuf,
+    outcome: ImageState,
+    /// Why the file was not processed, or not to its end.
+    reason: Option<Reason>,
+    /// A human-readable explanation.
+    detail: Option<String>,
+    video_id: Option<Uuid>,
+    /// Number of people in this video.
+    people: i32,
+    tracks: i64,
+    faces: i64,
+    /// Number of frames that were analysed, also by an earlier scan that this one continued.
+    frames: i64,
+    /// Time of the last frame that was analysed.
+    read_ms: Option<i64>,
+    /// The duration that the file reports.
+    duration_ms: Option<i64>,
+}
+
+impl VideoOutcome {
+    fn new(path: PathBuf, outcome: ImageState, reason: Option<Reason>, detail: Option<String>) -> Self {
+        Self {
+            path,
+            outcome,
+            reason,
+            detail,
+            video_id: None,
+            people: 0,
+            tracks: 0,
+            faces: 0,
+            frames: 0,
+            read_ms: None,
+            duration_ms: None,
+        }
+    }
+
+    pub(super) fn processed(path: PathBuf, video: &Video, counts: VideoCounts) -> Self {
+        let (reason, detail) = (video.reason.clone(), video.detail.clone());
+        Self {
+            video_id: Some(video.id),
+            people: video.people.unwrap_or_default(),
+            tracks: counts.tracks,
+            faces: counts.faces,
+            frames: video.frames,
+            read_ms: video.checkpoint_us.map(|us| us / 1_000),
+            duration_ms: video.duration_us.map(|us| us / 1_000),
+            ..Self::new(path, ImageState::Processed, reason, detail)
+        }
+    }
+
+    pub(super) fn duplicate(path: PathBuf, video: Uuid) -> Self {
+        Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).of(video)
+    }
+
+    pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
+        Self::new(path, state.into(), Some(reason), Some(detail))
+    }
+
+    /// Adds the stored video.
+    pub(super) fn of(self, video: Uuid) -> Self {
+        Self { video_id: Some(video), ..self }
+    }
+}
+
+/// The sums of all videos.
+#[derive(Debug, Serialize)]
+pub(super) struct VideoSums {
+    total: usize,
+    #[serde(flatten)]
+    states: BTreeMap<ImageState, i64>,
+    /// Number of people of each video, added up. A person of two videos counts twice.
+    people: i64,
+    tracks: i64,
+    faces: i64,
+    frames: i64,
+    /// Time of the videos that was analysed.
+    read_ms: i64,
+    /// Number of videos that were not processed, or not to their end, by reason.
+    reasons: BTreeMap<Reason, i64>,
+}
+
+impl VideoSums {
+    pub(super) fn of(outcomes: &[VideoOutcome]) -> Self {
+        // The states that are shown even if no video has them.
+        let shown = [ImageState::Processed, ImageState::Duplicate, ImageState::Skipped, ImageState::Failed];
+        let mut sums = Self {
+            total: outcomes.len(),
+            states: shown.map(|state| (state, 0)).into(),
+            people: 0,
+            tracks: 0,
+            faces: 0,
+            frames: 0,
+            read_ms: 0,
+            reasons: BTreeMap::new(),
+        };
+        for outcome in outcomes {
+            *sums.states.entry(outcome.outcome).or_default() += 1;
+            sums.people += i64::from(outcome.people);
+            sums.tracks += outcome.tracks;
+            sums.faces += outcome.faces;
+            sums.frames += outcome.frames;
+            sums.read_ms += outcome.read_ms.unwrap_or_default();
+            if let Some(reason) = &outcome.reason {
+                *sums.reasons.entry(reason.clone()).or_default() += 1;
+            }
+        }
+        sums
+    }
+
+    pub(super) fn count(&self, state: ImageState) -> i64 {
+        self.states.get(&state).copied().unwrap_or_default()
+    }
+
+    /// Returns the rows of the table; none if there are no videos.
+    pub(super) fn rows(&self) -> Vec<(String, String)> {
+        if self.total == 0 {
+            return Vec::new();
+        }
+        let mut rows = vec![("Videos".to_owned(), self.total.to_string())];
+        for (state, name) in [
+            (ImageState::Processed, "  processed"),
+            (ImageState::Duplicate, "  duplicates"),
+            (ImageState::Skipped, "  skipped"),
+            (ImageState::Failed, "  failed"),
+        ] {
+            if state == ImageState::Processed || self.count(state) > 0 {
+                rows.push((name.into(), self.count(state).to_string()));
+            }
+        }
+        rows.extend(self.reasons.iter().map(|(reason, n)| (format!("    {reason}"), n.to_string())));
+        if self.count(ImageState::Processed) == 0 {
+            return rows;
+        }
+        for (name, n) in [
+            ("  people", self.people),
+            ("  tracks", self.tracks),
+            ("  faces", self.faces),
+            ("  frames", self.frames),
+        ] {
+            rows.push((name.into(), n.to_string()));
+        }
+        rows.push(("  time".into(), time(self.read_ms * 1_000)));
+        rows
+    }
+}

@@ -1,0 +1,97 @@
+//! The options and the progress bar of commands that read videos.
+use crate::progress;
+use clap::Args;
+use pipeline::{FrameFaces, VideoProgress, VideoRequest};
+use std::time::{Duration, Instant};
+use video::{Index, Sampling};
+
+/// The options for videos.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Videos")]
+pub(super) struct VideoArgs {
+    /// Which frames are analysed. auto: keyframes, and frames between them where they are more than
+    /// --max-gap apart. keyframes: only keyframes. fps=N: N frames per second, from 0.1 to 30
+    #[arg(long, value_name = "auto|keyframes|fps=N", default_value = "auto")]
+    sampling: Sampling,
+    /// Longest time without an analysed frame with --sampling auto, in seconds, from 0.2 to 60
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = gap)]
+    max_gap: f64,
+}
+
+impl VideoArgs {
+    /// Returns the options as they are stored with a video.
+    pub(super) fn request(&self) -> VideoRequest {
+        VideoRequest { sampling: self.sampling, max_gap_ms: (self.max_gap * 1e3).round() as u32 }
+    }
+}
+
+fn gap(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.2..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "it must be a number of seconds from 0.2 to 60".into())
+}
+
+/// Formats a time as `h:mm:ss.d`.
+pub(super) fn time(us: i64) -> String {
+    let tenths = us.div_euclid(100_000);
+    let (seconds, hours) = (tenths / 10, tenths / 36_000);
+    format!("{hours}:{:02}:{:02}.{}", seconds / 60 % 60, seconds % 60, tenths % 10)
+}
+
+/// A progress bar in time of the video.
+pub(super) struct TimeBar {
+    bar: indicatif::ProgressBar,
+    started: Instant,
+    /// Time of the first frame. It is not zero if the analysis continues an earlier one.
+    first_us: Option<i64>,
+    faces: usize,
+}
+
+impl TimeBar {
+    pub(super) fn start() -> Self {
+        Self { bar: progress::video(), started: Instant::now(), first_us: None, faces: 0 }
+    }
+
+    /// Removes the bar.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl VideoProgress for TimeBar {
+    fn opened(&mut self, index: &Index) {
+        if let Some(duration) = index.duration_us {
+            self.bar.set_length(duration.unsigned_abs() / 1_000_000);
+        }
+    }
+
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        self.faces += frame.faces.len();
+        let read_us = frame.at_us - *self.first_us.get_or_insert(frame.at_us);
+        self.bar.set_position(Duration::from_micros(frame.at_us.unsigned_abs()).as_secs());
+        let speed = read_us as f64 / 1e6 / self.started.elapsed().as_secs_f64().max(1e-3);
+        self.bar.set_message(format!("{speed:.1} times real time, {} faces", self.faces));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samplings_are_parsed_within_their_limits() {
+        assert_eq!("auto".parse(), Ok(Sampling::Auto));
+        assert_eq!("fps=2.5".parse(), Ok(Sampling::Fps(2.5)));
+        for wrong in ["fps=0", "fps=31", "fps=", "fps=nan", "5", ""] {
+            let error = wrong.parse::<Sampling>().err().map(|error| error.to_string());
+            assert!(error.is_some_and(|text| text.contains("fps=5")), "{wrong}");
+        }
+        assert!(gap("0").is_err() && gap("nan").is_err() && gap("61").is_err());
+        assert_eq!(gap("0.5"), Ok(0.5));
+    }
+
+    #[test]
+    fn times_are_written_for_people() {
+        assert_eq!(time(0), "0:00:00.0");
+        assert_eq!(time(3_723_456_000), "1:02:03.4");
+    }
+}
