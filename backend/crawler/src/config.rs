@@ -19,6 +19,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time limit for one hop, up to the last byte of the body.
     pub total_timeout: Duration,
+    /// Time limit for the body of a video.
+    pub video_timeout: Duration,
     /// Minimum speed of a body in decoded bytes per second. The fetch of a slower body fails. 0
     /// disables the check.
     pub min_speed: u64,
@@ -30,6 +32,8 @@ pub struct Config {
     pub page_limit: usize,
     /// Maximum length of an image in decoded bytes.
     pub image_limit: usize,
+    /// Maximum length of a video in decoded bytes.
+    pub video_limit: usize,
     /// Maximum length of robots.txt in decoded bytes. The rest is ignored (RFC 9309 2.5).
     pub robots_limit: usize,
     /// Maximum length of a sitemap in decoded bytes.
@@ -50,11 +54,13 @@ impl Default for Config {
             ports: vec![80, 443],
             connect_timeout: Duration::from_secs(5),
             total_timeout: Duration::from_secs(30),
+            video_timeout: Duration::from_secs(3600),
             min_speed: 1024,
             min_speed_window: Duration::from_secs(5),
             max_redirects: 5,
             page_limit: 5 << 20,
             image_limit: 25 << 20,
+            video_limit: 512 << 20,
             robots_limit: 500 << 10,
             sitemap_limit: 50 << 20,
         }

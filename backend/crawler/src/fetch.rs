@@ -4,7 +4,7 @@ mod client;
 mod convert;
 mod post;
 
-pub use client::{Fetcher, MAX_RETRY_AFTER};
+pub use client::{Download, Fetcher, MAX_RETRY_AFTER};
 
 use crate::GuardError;
 use bytes::Bytes;
@@ -25,6 +25,8 @@ pub enum Kind {
     SmallSitemap,
     /// A sitemap or feed; the byte limit of a sitemap applies.
     Sitemap,
+    /// A video file. It has limits of its own.
+    Video,
 }
 
 /// A request.

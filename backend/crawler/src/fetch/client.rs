@@ -1,6 +1,7 @@
 //! Sends HTTP requests to addresses that the guard allows.
+use super::body::{Body, Limits};
 use super::convert::explain;
-use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, body};
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators};
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
 use crate::tls::provide_crypto;
@@ -71,6 +72,17 @@ impl Fetcher {
     /// Fetches a URL and follows up to `max_redirects` redirects. The guard and `policy` check each
     /// hop.
     pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
+        let (fetched, body) = self.open(request, policy).await?;
+        Ok(Fetched { body: body.into_memory().await?, ..fetched })
+    }
+
+    /// Works like [`Self::fetch`] for a body that is too large for memory.
+    pub async fn download(&self, url: Url, policy: &dyn HopPolicy) -> Result<Download, FetchError> {
+        let (head, body) = self.open(Request::new(url, Kind::Video), policy).await?;
+        Ok(Download { head, body })
+    }
+
+    async fn open(&self, request: Request, policy: &dyn HopPolicy) -> Result<(Fetched, Body), FetchError> {
         let mut url = urls::normalise(request.url.clone());
         let mut redirects: Vec<Url> = Vec::new();
         loop {
@@ -78,8 +90,8 @@ impl Fetcher {
             policy.admit(&url).await?;
             let hop = OpenHop { policy, url: Some(&url) };
             let started = Instant::now();
-            let deadline = started + self.shared.config.total_timeout;
-            let answer = self.send(&url, &request, deadline).await;
+            let config = &self.shared.config;
+            let answer = self.send(&url, &request, started + config.total_timeout).await;
             let (status, retry_after) = match &answer {
                 Ok(response) => (Some(response.status().as_u16()), retry_after(response.headers())),
                 Err(_) => (None, None),
@@ -97,7 +109,9 @@ impl Fetcher {
                 continue;
             }
             if (200..300).contains(&status) || (status == 304 && validators(&request, &url).is_some()) {
-                return self.read(url, response, request.kind, redirects, deadline).await;
+                let time =
+                    if request.kind == Kind::Video { config.video_timeout } else { config.total_timeout };
+                return self.head(url, response, request.kind, redirects, started + time);
             }
             return Err(FetchError::Status { status, retry_after });
         }
@@ -125,14 +139,14 @@ impl Fetcher {
         }
     }
 
-    async fn read(
+    fn head(
         &self,
         url: Url,
         response: reqwest::Response,
         kind: Kind,
         redirects: Vec<Url>,
         deadline: Instant,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<(Fetched, Body), FetchError> {
         let config = &self.shared.config;
         let head = response.headers();
         let text = |name: header::HeaderName| head.get(name).map(header_text);
@@ -146,20 +160,39 @@ impl Fetcher {
             url,
             redirects,
         };
-        let limits = body::Limits {
+        let limits = Limits {
             bytes: match kind {
                 Kind::Page => config.page_limit,
                 Kind::Image => config.image_limit,
                 Kind::Robots => config.robots_limit,
                 Kind::SmallSitemap => config.page_limit.min(config.sitemap_limit),
                 Kind::Sitemap => config.sitemap_limit,
+                Kind::Video => config.video_limit,
             },
             truncate: kind == Kind::Robots,
             deadline,
             min_speed: config.min_speed,
             window: config.min_speed_window,
         };
-        Ok(Fetched { body: body::read(response, &limits).await?, ..fetched })
+        Ok((fetched, Body::new(response, limits)?))
+    }
+}
+
+/// A response whose body is read piece by piece.
+#[derive(Debug)]
+pub struct Download {
+    /// The response, with an empty body.
+    pub head: Fetched,
+    body: Body,
+}
+
+impl Download {
+    /// Returns the next piece of the body, or `None` at its end.
+    ///
+    /// # Errors
+    /// Fails if the body is too long, too slow, or takes too long.
+    pub async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, FetchError> {
+        self.body.next().await
     }
 }
 
@@ -230,13 +263,14 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
                 "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
             }
             Kind::Robots => "text/plain,*/*;q=0.5",
+            Kind::Video => "video/*,application/octet-stream;q=0.5,*/*;q=0.1",
             Kind::SmallSitemap | Kind::Sitemap => {
                 "application/xml,text/xml,application/rss+xml,application/atom+xml,*/*;q=0.5"
             }
         }),
     );
-    if request.kind == Kind::Image {
-        // Images are already compressed.
+    if matches!(request.kind, Kind::Image | Kind::Video) {
+        // Images and videos are already compressed.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     let Some(Validators { etag, last_modified, .. }) = validators(request, url) else { return headers };

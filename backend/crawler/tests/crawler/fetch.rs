@@ -180,6 +180,48 @@ async fn long_bodies_end_at_the_limit_of_their_kind() {
 }
 
 #[tokio::test]
+async fn videos_arrive_in_pieces_within_limits_of_their_own() {
+    let silence = || async {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"begin"))]);
+        Body::from_stream(first.chain(stream::pending()))
+    };
+    let site = Site::start(
+        Router::new()
+            .route("/endless", get(|| async { endless(64 << 10) }))
+            .route("/moved", get(|| async { Redirect::temporary("/exact") }))
+            .route("/exact", get(|| async { ([(header::CONTENT_TYPE, "video/mp4")], vec![b'a'; 200_000]) }))
+            .route("/silence", get(silence))
+            .route("/missing", get(|| async { StatusCode::NOT_FOUND })),
+    )
+    .await;
+    let config = Config {
+        video_limit: 200_000,
+        page_limit: 1000,
+        image_limit: 1000,
+        total_timeout: Duration::from_secs(20),
+        video_timeout: Duration::from_millis(300),
+        min_speed: 0,
+        ..local_config()
+    };
+    let download = async |path: &str| -> Result<(Fetched, usize), FetchError> {
+        let mut download = Fetcher::new(&config).download(site.url(path), &AnyHop).await?;
+        let mut length = 0;
+        while let Some(piece) = download.chunk().await? {
+            length += piece.len();
+        }
+        Ok((download.head, length))
+    };
+    let (head, length) = download("/moved").await.unwrap();
+    assert_eq!((length, head.content_type.as_deref()), (200_000, Some("video/mp4")));
+    assert_eq!((head.url.path(), head.redirects.len(), head.body.len()), ("/exact", 1, 0));
+    let error = download("/endless").await.unwrap_err();
+    assert!(matches!(error, FetchError::TooLarge { limit: 200_000 }), "{error}");
+    let error = download("/silence").await.unwrap_err();
+    assert!(matches!(error, FetchError::Timeout(why) if why.contains("not complete")), "{error}");
+    assert!(matches!(download("/missing").await.unwrap_err(), FetchError::Status { status: 404, .. }));
+}
+
+#[tokio::test]
 async fn slow_servers_are_given_up() {
     // Sends one byte every 10 ms, endlessly.
     let drip = || async {
