@@ -42,8 +42,8 @@ def before_load_schema(context, raw_schema):
             contents = request.get("content", {})
             contents.get("multipart/form-data", {}).pop("example", None)
             if "video/*" in contents:
-                for content in contents.values():
-                    content.pop("example", None)
+                for kind in contents.keys() - {"application/json"}:
+                    contents[kind].pop("example", None)
     for schema in raw_schema["components"]["schemas"].values():
         for field in schema.get("properties", {}).values():
             if "binary" in (field.get("format"), field.get("items", {}).get("format")):

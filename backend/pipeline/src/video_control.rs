@@ -6,6 +6,7 @@ use domain::{Reason, VideoState};
 use queue::Queue;
 use store::videos::{NewVideo, Video, VideoEnd};
 use store::{Blobs, Store, StoreError, Tx, retried};
+use url::Url;
 use uuid::Uuid;
 
 /// Number of videos that one query of [`Videos::reconcile`] reads.
@@ -78,6 +79,38 @@ impl Videos {
             }
             tx.commit().await?;
             Ok(Ok(id))
+        })
+        .await
+    }
+
+    /// Adds a video that a worker fetches from `address`, and its job. Returns its id. If the
+    /// collection has a video of the same file, the new one fails as a duplicate later.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails.
+    pub async fn add_address(
+        &self,
+        collection: Uuid,
+        address: &Url,
+        request: VideoRequest,
+    ) -> Result<Uuid, ChangeError> {
+        let video = NewVideo {
+            collection,
+            sha256: None,
+            bytes: None,
+            source_url: Some(address.to_string()),
+            source_key: None,
+            scan: None,
+            options: serde_json::to_value(request).expect("options are plain data"),
+        };
+        retried("add_video", || async {
+            let mut tx = self.store.begin().await?;
+            let id = match self.store.insert_video(tx.conn(), &video).await? {
+                Ok(id) | Err(id) => id,
+            };
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            tx.commit().await?;
+            Ok(id)
         })
         .await
     }

@@ -16,6 +16,7 @@ mod page_outcome;
 mod robots;
 mod sitemap_permits;
 mod video;
+mod video_file;
 mod webhook;
 mod yields;
 
@@ -45,7 +46,7 @@ pub fn handlers(
     let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
     let videos = videos.map(|tools| -> Arc<dyn Handler> {
-        Arc::new(video::ScanVideo::new(store.clone(), queue.clone(), ingest.clone(), tools))
+        Arc::new(video::ScanVideo::new(store.clone(), queue.clone(), ingest.clone(), fetcher.clone(), tools))
     });
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     let handler = |kind| -> Option<Arc<dyn Handler>> {

@@ -112,6 +112,7 @@ impl Settings {
             ports: self.crawl.ports.clone(),
             extra_roots: self.crawl.extra_ca.clone().unwrap_or_default(),
             image_limit: (self.service.max_image_mb as usize) << 20,
+            video_limit: usize::try_from(self.video.max_mb << 20).unwrap_or(usize::MAX),
             ..defaults
         }
     }

@@ -1,14 +1,16 @@
 //! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
 //! part. If the worker ends, the next one continues after the last part.
 
+use super::video_file::{self, CopyError};
 use crate::domain::jobs::{self, VideoJob};
-use crate::ingest::{ReadVideoError, VideoFile, VideoReader};
+use crate::ingest::{ReadVideoError, VideoReader};
 use crate::{AnalyzeError, Ingest, IngestError, VideoAnalyzeError};
+use crawler::Fetcher;
 use domain::{Reason, VideoState};
 use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
 use std::path::PathBuf;
 use std::time::Duration;
-use store::videos::{Video, VideoEnd};
+use store::videos::VideoEnd;
 use store::{Store, StoreError, retried};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -29,6 +31,7 @@ pub(super) struct ScanVideo {
     store: Store,
     queue: Queue,
     ingest: Ingest,
+    fetcher: Fetcher,
     tools: VideoTools,
 }
 
@@ -37,10 +40,8 @@ pub(super) struct ScanVideo {
 enum ScanError {
     #[error(transparent)]
     Read(#[from] ReadVideoError),
-    #[error("the uploaded file is gone")]
-    Gone,
-    #[error("the file could not be copied: {0}")]
-    Spool(#[from] std::io::Error),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
 }
 
 impl From<StoreError> for ScanError {
@@ -70,8 +71,14 @@ impl Handler for ScanVideo {
 }
 
 impl ScanVideo {
-    pub(super) fn new(store: Store, queue: Queue, ingest: Ingest, tools: VideoTools) -> Self {
-        Self { store, queue, ingest, tools }
+    pub(super) fn new(
+        store: Store,
+        queue: Queue,
+        ingest: Ingest,
+        fetcher: Fetcher,
+        tools: VideoTools,
+    ) -> Self {
+        Self { store, queue, ingest, fetcher, tools }
     }
 
     async fn read(&self, job: &ClaimedJob, id: Uuid) -> Result<Outcome, ScanError> {
@@ -83,7 +90,8 @@ impl ScanVideo {
             return Ok(Outcome::Done);
         }
         self.begin(id).await?;
-        let file = self.copy(&video).await?;
+        let (blobs, spool) = (self.ingest.blobs(), &self.tools.spool);
+        let file = video_file::copy(&self.store, blobs, &self.fetcher, spool, &video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.ingest.read_video(decoder, file, &video, reader, &mut ()).await?;
         tracing::info!(video = %id, frames = end.frames, seconds = end.total.as_secs(), "video read");
@@ -100,17 +108,6 @@ impl ScanVideo {
         .await
     }
 
-    /// Copies the file of a video to a file without a name.
-    async fn copy(&self, video: &Video) -> Result<VideoFile, ScanError> {
-        let sha256 = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
-        let (Some(key), Some(sha256)) = (&video.source_key, sha256) else { return Err(ScanError::Gone) };
-        let spool = self.tools.spool.clone();
-        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(spool)).await;
-        let mut file = tokio::fs::File::from_std(created.map_err(std::io::Error::other)??);
-        let bytes = self.ingest.blobs().read_into(key, &mut file).await?.ok_or(ScanError::Gone)?;
-        Ok(VideoFile { file: file.into_std().await, sha256, bytes })
-    }
-
     /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> Outcome {
         match self.ingest.video_stopped(id).await {
@@ -124,8 +121,7 @@ impl ScanVideo {
         let detail = error.to_string();
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (reason, is_transient) = match error {
-            ScanError::Gone => (Reason::Unreadable, false),
-            ScanError::Spool(_) => (Reason::VideoUnavailable, true),
+            ScanError::Copy(error) => error.reason(),
             ScanError::Read(ReadVideoError::Duplicate(_)) => (Reason::ExactDuplicate, false),
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),

@@ -32,7 +32,8 @@ pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             let takes_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
             if takes_video {
-                body.content.values_mut().for_each(show_video);
+                let files = body.content.iter_mut().filter(|(kind, _)| *kind != "application/json");
+                files.for_each(|(_, content)| show_video(content));
             }
             fill(body.content.iter_mut(), &schemas);
         }

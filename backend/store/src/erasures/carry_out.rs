@@ -4,6 +4,7 @@ use super::{Plan, PlannedFace};
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::traces::{LedgerJobs, Traces};
+use crate::videos::delete_video_rows;
 use crate::{Store, StoreError, tombstones};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
@@ -20,7 +21,8 @@ impl Store {
     /// images from ledger rows and from all other records of where the images were found.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
-        let gone: Vec<Uuid> = faces.chain(&plan.images).chain(&plan.subjects).copied().collect();
+        let gone: Vec<Uuid> =
+            faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
         let touched = plan.faces.iter().map(|face| &face.image_id);
         let touched: Vec<Uuid> = touched.chain(&plan.images).copied().collect();
         tombstones::set(conn, &gone, &touched).await?;
@@ -30,6 +32,7 @@ impl Store {
             traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
+        keys.extend(delete_video_rows(conn, &plan.videos).await?);
         if !plan.addresses.is_empty() {
             traces.erase_page_traces(conn, &plan.addresses).await?;
         }

@@ -42,6 +42,8 @@ pub struct Plan {
     /// People and clusters to be erased: the requested one, and those that would have no faces
     /// left.
     pub subjects: Vec<Uuid>,
+    /// Videos whose file is at the requested URL. They are erased completely.
+    pub videos: Vec<Uuid>,
     /// The collection.
     pub(crate) collection: Uuid,
     /// All spellings of the requested URL, if the request contains one.
@@ -138,7 +140,12 @@ impl Store {
         }
         let named = match target {
             Target::Image(image) => vec![*image],
-            Target::Url(_) => found_at(conn, collection, &plan.addresses).await?,
+            Target::Url(_) => {
+                plan.videos = videos_at(conn, collection, &plan.addresses).await?;
+                let mut images = found_at(conn, collection, &plan.addresses).await?;
+                images.extend(frames_of(conn, &plan.videos).await?);
+                images
+            }
             _ => Vec::new(),
         };
         let faces = match target {
@@ -314,6 +321,31 @@ async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> 
         .bind(collection)
         .bind(model)
         .fetch_one(conn)
+        .await?)
+}
+
+/// Locks and returns the videos whose file is at one of the addresses.
+async fn videos_at(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    addresses: &[String],
+) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select v.id from videos v join unnest($2::text[]) as a (url)
+             on md5(v.source_url) = md5(a.url) and v.source_url = a.url
+         where v.collection_id = $1 order by v.id for update of v",
+    )
+    .bind(collection)
+    .bind(addresses)
+    .fetch_all(conn)
+    .await?)
+}
+
+/// Returns the images of the stored frames of videos.
+async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar("select image_id from video_frames where video_id = any($1)")
+        .bind(videos)
+        .fetch_all(conn)
         .await?)
 }
 

@@ -119,7 +119,8 @@ pub(super) async fn create_erasure(
         if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
     let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-    let deletion = Deletion { target: target_text, count: (faces + images + subjects) as u64 };
+    let deletion =
+        Deletion { target: target_text, count: (faces + images + subjects + plan.videos.len()) as u64 };
     if params.dry_run.unwrap_or(false) {
         let detail = json!({
             "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images, "subjects": subjects,

@@ -1,9 +1,10 @@
 //! `POST /videos`
-use super::options::{MaxGap, check_type, unavailable, video_request};
+use super::options::{MaxGap, check_type, file_address, unavailable, video_request};
 use super::upload::{place, refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
-use crate::extract::Query;
+use crate::extract::image::read_json;
+use crate::extract::{Query, is_json};
 use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -12,7 +13,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pipeline::Upload;
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 /// Options of a new video.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -31,19 +33,38 @@ pub(super) struct CreateParams {
     max_gap_ms: Option<MaxGap>,
 }
 
+/// A video that the service fetches.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"url": "https://example.org/film.mp4"}))]
+pub(super) struct VideoByUrl {
+    /// An http or https URL.
+    #[schema(format = Uri)]
+    url: String,
+}
+
 pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
-    .problems(&[&[Code::NotAVideo, Code::VideoUnavailable, Code::Conflict, Code::NotReady]])
+    .problems(&[&[
+        Code::NotAVideo,
+        Code::VideoUnavailable,
+        Code::Conflict,
+        Code::NotReady,
+        Code::BadUrl,
+        Code::ForbiddenUrl,
+    ]])
     .uploads();
 
 /// Add a video: find who appears when, and store the faces.
 ///
-/// The body is the file. It is analysed in the background; `GET /videos/{id}` reports the progress.
-/// The file is deleted when the video has ended. If the collection has a video of the same file,
-/// that one is returned.
+/// The body is the file, or JSON with the URL of the file, which a worker fetches under the same
+/// guard as the crawler. The video is analysed in the background; `GET /videos/{id}` reports the
+/// progress. The file is deleted when the video has ended. If the collection has a video of the
+/// same file, that one is returned. If the URL leads to the same file, the video fails with
+/// `exact_duplicate`.
 #[utoipa::path(
     post, path = "/videos", operation_id = "create_video", tag = "videos",
     params(CreateParams),
-    request_body(content((Binary = "video/*"), (Binary = "application/octet-stream"))),
+    request_body(content((Binary = "video/*"), (Binary = "application/octet-stream"), (VideoByUrl = "application/json"))),
     responses(
         (status = 202, description = "The video was added; its URL is in `Location`", body = VideoView, headers(("location"))),
         (status = 200, description = "The collection has a video of the same file", body = VideoView),
@@ -55,7 +76,8 @@ pub(super) async fn create_video(
     Query(params): Query<CreateParams>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let typed = check_type(request.headers());
+    let by_url = is_json(request.headers());
+    let typed = if by_url { Ok(()) } else { check_type(request.headers(), &["application/json"]) };
     let prepared = async {
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
@@ -67,6 +89,12 @@ pub(super) async fn create_video(
         Ok(prepared) => prepared,
         Err(error) => return refuse(request, error).await,
     };
+    if by_url {
+        let VideoByUrl { url } = read_json(request, &state).await?;
+        let address = file_address(&state, &url)?;
+        let id = state.services.videos.add_address(collection.id, &address, options).await?;
+        return answer(&caller, StatusCode::ACCEPTED, id).await;
+    }
     let mut spooled = spool(request, &folder, state.config.max_video_bytes).await?;
     let videos = &state.services.videos;
     let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
@@ -79,6 +107,10 @@ pub(super) async fn create_video(
         Ok(id) => (StatusCode::ACCEPTED, id),
         Err(existing) => (StatusCode::OK, existing),
     };
+    answer(&caller, status, id).await
+}
+
+async fn answer(caller: &Caller, status: StatusCode, id: Uuid) -> Result<Response, ApiError> {
     let location = HeaderValue::from_str(&format!("/videos/{id}")).map_err(ApiError::internal)?;
     let view = VideoView::from(caller.store().video(id).await?);
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())

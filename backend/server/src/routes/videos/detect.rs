@@ -74,7 +74,7 @@ pub(super) async fn detect_video(
     Query(params): Query<DetectParams>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let typed = check_type(request.headers());
+    let typed = check_type(request.headers(), &[]);
     let prepared = async {
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
         typed?;

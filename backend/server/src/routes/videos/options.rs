@@ -1,8 +1,11 @@
 //! Reads the options that all analyses of videos have.
 use crate::extract::values::Bounded;
-use crate::{ApiError, Code};
-use axum::http::{HeaderMap, header};
+use crate::extract::{media_type, unsupported};
+use crate::{ApiError, AppState, Code};
+use axum::http::HeaderMap;
+use crawler::FetchError;
 use pipeline::VideoRequest;
+use url::Url;
 use video::Sampling;
 
 /// Longest time without an analysed frame, in milliseconds.
@@ -36,12 +39,33 @@ pub(super) fn unavailable() -> ApiError {
     ApiError::new(Code::VideoUnavailable, sentence)
 }
 
-/// Rejects a body that is declared to be something else than a video.
-pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media = media.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+/// Rejects a body that is declared to be something else than a video. `others` are the other types
+/// that the operation takes.
+pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<(), ApiError> {
+    let media = media_type(headers);
     if media.starts_with("video/") || media == "application/octet-stream" {
         return Ok(());
     }
-    Err(crate::extract::unsupported(headers, &["video/*", "application/octet-stream"]))
+    let taken = [&["video/*", "application/octet-stream"], others].concat();
+    Err(unsupported(headers, &taken))
+}
+
+/// Returns the normal form of the address of a file that a worker fetches.
+///
+/// # Errors
+/// Fails with 422 if it is not an http or https URL, or if the guard rejects it.
+pub(super) fn file_address(state: &AppState, text: &str) -> Result<Url, ApiError> {
+    let bad = |reason: &str| {
+        ApiError::new(Code::BadUrl, format!("url: {reason}"))
+            .field("url")
+            .value(text)
+            .allowed(["an absolute http or https URL"])
+    };
+    let address = crawler::urls::parse_address(text).map_err(|reason| bad(&reason.to_string()))?;
+    if !matches!(address.scheme(), "http" | "https") {
+        return Err(bad(&format!("the scheme `{}` is not allowed", address.scheme())));
+    }
+    let refused = state.services.fetcher.guard().check_url(&address);
+    refused.map_err(|error| ApiError::from(FetchError::from(error)).field("url").value(text))?;
+    Ok(address)
 }

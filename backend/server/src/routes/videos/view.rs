@@ -20,6 +20,9 @@ pub(super) struct VideoView {
     /// The options of the analysis.
     #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000}))]
     options: serde_json::Value,
+    /// The address of the file; null for an upload.
+    #[schema(example = json!(null))]
+    source_url: Option<String>,
     /// SHA-256 hash of the file, in hexadecimal; null until the file is known.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: Option<String>,
@@ -71,6 +74,7 @@ impl From<Video> for VideoView {
             state: video.state,
             collection: video.collection,
             options: video.options,
+            source_url: video.source_url,
             sha256: video.sha256.map(hex::encode),
             bytes: video.bytes,
             codec: video.codec,

@@ -20,6 +20,11 @@ impl Site {
     /// Starts a site. The page `/` contains these images of the gallery. The page `/held` contains
     /// `/held.jpg`, which responds only after `release` is notified.
     pub(crate) async fn with(pictures: &[&str]) -> Self {
+        Self::with_film(pictures, Vec::new()).await
+    }
+
+    /// Starts a site that also serves a film at `/film.mp4`.
+    pub(crate) async fn with_film(pictures: &[&str], film: Vec<u8>) -> Self {
         let page: String =
             pictures.iter().map(|name| format!("<img src='/pictures/{name}' alt='{name}'>")).collect();
         let page = format!("<!doctype html><title>Pictures</title><body>{page}</body>");
@@ -37,6 +42,11 @@ impl Site {
                     StatusCode::NOT_FOUND
                 }),
             )
+            .route(
+                "/film.mp4",
+                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) }),
+            )
+            .route("/to-film", get(|| async { Redirect::temporary("/film.mp4") }))
             .route("/text", get(|| async { "no picture" }))
             .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
             .route("/to-metadata", get(|| async { Redirect::temporary("http://169.254.169.254/latest/") }));

@@ -1,4 +1,5 @@
 //! Tests the operations for videos with the standard film, whose people are known.
+mod by_url;
 mod detect;
 mod refused;
 
