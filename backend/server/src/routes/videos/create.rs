@@ -76,8 +76,17 @@ pub(super) async fn create_video(
     Query(params): Query<CreateParams>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let by_url = is_json(request.headers());
-    let typed = if by_url { Ok(()) } else { check_type(request.headers(), &["application/json"]) };
+    let headers = request.headers();
+    if is_json(headers) {
+        let VideoByUrl { url } = read_json(request, &state).await?;
+        let collection = caller.collection(params.collection.as_deref()).await?;
+        let options = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
+        let address = file_address(&state, &url)?;
+        state.services.video_tools.as_ref().ok_or_else(unavailable)?;
+        let id = state.services.videos.add_address(collection.id, &address, options).await?;
+        return answer(&caller, StatusCode::ACCEPTED, id).await;
+    }
+    let typed = check_type(headers, &["application/json"]);
     let prepared = async {
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
@@ -89,12 +98,6 @@ pub(super) async fn create_video(
         Ok(prepared) => prepared,
         Err(error) => return refuse(request, error).await,
     };
-    if by_url {
-        let VideoByUrl { url } = read_json(request, &state).await?;
-        let address = file_address(&state, &url)?;
-        let id = state.services.videos.add_address(collection.id, &address, options).await?;
-        return answer(&caller, StatusCode::ACCEPTED, id).await;
-    }
     let mut spooled = spool(request, &folder, state.config.max_video_bytes).await?;
     let videos = &state.services.videos;
     let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
