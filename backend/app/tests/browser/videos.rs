@@ -49,6 +49,7 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     browser.click(".shot a").await;
     browser.until_text("h1", "Face").await;
     browser.click_text("Search this face").await;
+    browser.until_text("h1", "Search").await;
     browser.until_text(".match", "In a video at").await;
     browser.click(".match a[href^='#/videos/']").await;
     browser.until("/^#\\/videos\\/[0-9a-f-]{36}\\?at=[0-9]+$/.test(location.hash)").await;
