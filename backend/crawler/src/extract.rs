@@ -16,21 +16,26 @@ mod stored_page;
 #[cfg(test)]
 mod tests;
 mod text;
+pub(crate) mod videos;
 
 use crate::Directives;
 use crate::recipes::SiteRecipe;
 use url::Url;
 
-pub use extensions::{has_image_extension, is_page_path};
+pub use extensions::{has_image_extension, has_video_extension, is_page_path};
 pub use stored_page::{MAX_STORED_BYTES, extractor_id};
 
 /// Maximum number of links per page. Later links are dropped.
 pub const MAX_LINKS: usize = 10_000;
 /// Maximum number of images per page. Later images are dropped.
 pub const MAX_IMAGES: usize = 5_000;
+/// Maximum number of videos per page. Later videos are dropped.
+pub const MAX_VIDEOS: usize = 500;
+/// Maximum length in bytes of an attribute value that can be a URL.
+const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 /// Maximum total length in bytes of the absolute URLs of a page's links, and separately of its
-/// images. Later URLs are dropped. For each image, the page's own URL is also counted, because the
-/// service stores both.
+/// images and of its videos. Later URLs are dropped. For each image and each video, the page's own URL is also
+/// counted, because the service stores both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Maximum length in characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
@@ -57,6 +62,16 @@ pub struct ImageCandidate {
     pub alt: Option<String>,
 }
 
+/// A video file to fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoCandidate {
+    /// Absolute and normalised.
+    pub url: Url,
+    /// Kind of markup in which it was found: `video`, `source`, `og:video`, `twitter:player`,
+    /// `json-ld`, `link`. `memory` if the page was restored from storage instead.
+    pub found_in: &'static str,
+}
+
 /// The content extracted from a page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -66,6 +81,8 @@ pub struct Page {
     pub links: Vec<Link>,
     /// The page's images, unique and in document order.
     pub images: Vec<ImageCandidate>,
+    /// The page's videos, unique.
+    pub videos: Vec<VideoCandidate>,
     /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name.
     pub directives: Directives,
     /// `rel=canonical`.

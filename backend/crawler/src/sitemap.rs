@@ -13,7 +13,8 @@ use std::borrow::Cow;
 use std::io::Read;
 use url::Url;
 
-/// Maximum number of pages that are read from one file, and likewise of images and of sitemaps. The
+/// Maximum number of pages that are read from one file, and likewise of images, of videos and of
+/// sitemaps. The
 /// value is the protocol's limit for pages.
 pub const MAX_URLS: usize = 50_000;
 /// Maximum total length in bytes of the absolute URLs in one file. Later URLs are ignored. For each
@@ -40,6 +41,8 @@ pub struct Sitemap {
     pub pages: Vec<PageEntry>,
     /// Images, each with the page that contains it.
     pub images: Vec<ImageEntry>,
+    /// Video files, each with the page that contains it.
+    pub videos: Vec<VideoEntry>,
     /// Sitemaps that an index lists.
     pub sitemaps: Vec<Url>,
 }
@@ -62,6 +65,15 @@ pub struct ImageEntry {
     pub page: Option<Url>,
     /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
     pub found_in: &'static str,
+}
+
+/// A video file of a sitemap, or of a feed's entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoEntry {
+    /// Address of the file.
+    pub url: Url,
+    /// Page or entry that contains the video.
+    pub page: Option<Url>,
 }
 
 /// Parses a sitemap, a feed or a plain list of URLs (one per line), compressed with gzip or not.

@@ -3,6 +3,9 @@
 
 /// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
+/// Extensions of video files that the decoder can read. `ts` is missing, because it also means
+/// TypeScript.
+const VIDEO: &[&str] = &["avi", "flv", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"];
 /// Extensions of image formats that not every build of the decoders can read.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
 /// Extensions of files that contain no links or images for the crawler.
@@ -104,6 +107,16 @@ pub fn has_image_extension(url: &str) -> bool {
 pub fn is_page_path(path: &str) -> bool {
     // Wikis describe a file on a page with the file's name: /wiki/File:Portrait.jpg
     is_namespaced(path) || !(is_one_of(path, NO_PAGE) || is_one_of(path, IMAGE))
+}
+
+/// Returns whether the URL's path ends with the extension of a video file.
+pub fn has_video_extension(url: &str) -> bool {
+    is_one_of(url, VIDEO)
+}
+
+/// Returns whether a link leads to a video file, not to a page.
+pub(super) fn is_video_link(href: &str) -> bool {
+    has_video_extension(href) && !is_namespaced(href)
 }
 
 /// Returns whether a link leads to an image file, not to a page.

@@ -1,12 +1,22 @@
-//! Finds images in `<script type="application/ld+json">`.
+//! Finds images and videos in `<script type="application/ld+json">`.
 use serde_json::Value;
 
-/// Calls `found` for every image in the data.
+/// What an address in the data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media {
+    Image,
+    /// The file of a video. The page of a video (`embedUrl`) is not one.
+    Video,
+}
+
+/// Calls `found` for every image and every video in the data.
+///
+/// The video of a `VideoObject` is its `contentUrl`.
 ///
 /// Images are the values of `image`, `thumbnailUrl`, `contentUrl`, `photo`, `thumbnail` and similar
 /// keys, as text, list or object, at any depth. An `ImageObject` is one image: its `contentUrl`,
 /// else its `url`, else its `thumbnailUrl`. Text that is not JSON yields nothing.
-pub(super) fn images(text: &str, mut found: impl FnMut(&str)) {
+pub(super) fn read(text: &str, mut found: impl FnMut(Media, &str)) {
     // Some templates wrap the data in a comment or in CDATA for old browsers.
     let text = text.trim().trim_start_matches("<!--").trim_end_matches("-->").trim();
     let text = text.trim_start_matches("//").trim_start_matches("<![CDATA[").trim_start();
@@ -20,7 +30,7 @@ pub(super) fn images(text: &str, mut found: impl FnMut(&str)) {
 /// Properties whose value is an image.
 const PICTURE: &[&str] = &["image", "images", "photo", "photos", "thumbnail", "primaryImageOfPage", "logo"];
 
-fn walk(value: &Value, found: &mut impl FnMut(&str)) {
+fn walk(value: &Value, found: &mut impl FnMut(Media, &str)) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(object) => {
@@ -35,14 +45,19 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
                 }
                 return;
             }
-            let film =
-                is_a(value, &["VideoObject", "AudioObject", "MediaObject", "MusicVideoObject", "Clip"]);
+            let is_video = is_a(value, &["VideoObject", "MusicVideoObject", "Clip"]);
+            let is_film = is_video || is_a(value, &["AudioObject", "MediaObject"]);
             for (key, inner) in object {
                 match key.as_str() {
                     key if PICTURE.contains(&key) => pictures(inner, found),
                     "thumbnailUrl" | "thumbnailURL" => pictures(inner, found),
+                    "contentUrl" if is_video => {
+                        if let Some(url) = first_text(inner) {
+                            found(Media::Video, url);
+                        }
+                    }
                     // The `contentUrl` of a film is the film, not an image.
-                    "contentUrl" if !film => pictures(inner, found),
+                    "contentUrl" if !is_film => pictures(inner, found),
                     _ => walk(inner, found),
                 }
             }
@@ -52,9 +67,9 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
 }
 
 /// Reads the value of an image property: text, an object, or a list of them.
-fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
+fn pictures(value: &Value, found: &mut impl FnMut(Media, &str)) {
     match value {
-        Value::String(url) => found(url),
+        Value::String(url) => found(Media::Image, url),
         Value::Array(items) => items.iter().for_each(|item| pictures(item, found)),
         Value::Object(object) if !picture(value, found) => {
             object.values().for_each(|inner| walk(inner, found));
@@ -65,14 +80,14 @@ fn pictures(value: &Value, found: &mut impl FnMut(&str)) {
 
 /// Calls `found` with the best address of an object that describes an image. Returns `false` if the
 /// object has no address.
-fn picture(value: &Value, found: &mut impl FnMut(&str)) -> bool {
+fn picture(value: &Value, found: &mut impl FnMut(Media, &str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()
         .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));
     // An `@id` with a fragment (`…/#primaryimage`) refers to another node of the graph, which is
     // visited separately.
     if let Some(url) = address {
-        found(url);
+        found(Media::Image, url);
         return true;
     }
     false
@@ -102,10 +117,23 @@ fn is_a(value: &Value, types: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Vec<String> {
+    fn found(text: &str, wanted: Media) -> Vec<String> {
         let mut urls = Vec::new();
-        images(text, |url| urls.push(url.to_owned()));
+        read(text, |media, url| urls.extend((media == wanted).then(|| url.to_owned())));
         urls
+    }
+
+    #[test]
+    fn the_file_of_a_video_is_found_and_its_page_is_not() {
+        for (text, expected) in [
+            (r#"{"@type":"VideoObject","contentUrl":"a.mp4","embedUrl":"/player"}"#, &["a.mp4"][..]),
+            (r#"{"@graph":[{"video":{"@type":"VideoObject","contentUrl":["a.mp4","b.webm"]}}]}"#, &["a.mp4"]),
+            (r#"{"@type":"AudioObject","contentUrl":"a.mp3"}"#, &[]),
+            (r#"{"@type":"ImageObject","contentUrl":"a.jpg"}"#, &[]),
+            (r#"{"@type":"VideoObject","url":"/watch"}"#, &[]),
+        ] {
+            assert_eq!(found(text, Media::Video), expected, "{text}");
+        }
     }
 
     #[test]
@@ -140,9 +168,10 @@ mod tests {
             ("{broken", &[]),
             ("", &[]),
         ] {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(found(text, Media::Image), expected, "{text}");
         }
         // Deeper than the JSON parser's recursion limit.
-        assert!(read(&format!("{}\"a.jpg\"{}", "{\"image\":".repeat(500), "}".repeat(500))).is_empty());
+        let deep = format!("{}\"a.jpg\"{}", "{\"image\":".repeat(500), "}".repeat(500));
+        assert!(found(&deep, Media::Image).is_empty());
     }
 }

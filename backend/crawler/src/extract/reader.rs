@@ -1,11 +1,12 @@
 //! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
-use super::extensions::{has_image_extension, is_image_link};
+use super::extensions::{has_image_extension, is_image_link, is_video_link};
 use super::picture::{
     self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_fetchable,
 };
 use super::recipe_filter::{self, RecipeFilter};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
-use super::{MAX_IMAGES, MAX_LINKS, MAX_TEXT, css, json_ld};
+use super::videos::{RawVideo, Videos};
+use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
 use crate::Directives;
 use crate::recipes::SiteRecipe;
 use lol_html::html_content::{Element, TextChunk};
@@ -19,8 +20,6 @@ const MAX_BLOCK: usize = 1 << 20;
 /// Maximum memory in bytes that the parser may use for unfinished input and for open elements. The
 /// rest of a page that needs more is omitted.
 const MAX_PARSER_MEMORY: usize = 32 << 20;
-/// Maximum length in bytes of an attribute value that can be a URL.
-const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 
 /// The values found on a page, as written.
 #[derive(Default)]
@@ -29,6 +28,7 @@ pub(super) struct RawPage {
     /// Unique by spelling.
     pub(super) links: Vec<(String, bool)>,
     pub(super) images: Vec<RawImage>,
+    pub(super) videos: Vec<RawVideo>,
     pub(super) directives: Directives,
     pub(super) canonical: Option<String>,
     pub(super) feeds: Vec<String>,
@@ -48,6 +48,7 @@ struct State {
     /// Index of a link's spelling in `found.links`.
     link_index: HashMap<String, usize>,
     image_index: HashMap<String, usize>,
+    videos: Videos,
     /// Candidates of the open `<picture>`.
     picture: Option<Vec<Candidate>>,
     /// The text of the current `<style>`, `<script>` or `<noscript>`.
@@ -68,6 +69,7 @@ pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> RawP
     read_part(html, &state, recipe);
     let mut state = state.take();
     state.close_picture();
+    state.found.videos = std::mem::take(&mut state.videos).finish();
     // The page may contain an unclosed title or `<picture>`.
     state.found.title =
         state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
@@ -83,6 +85,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             let at_end = match el.tag_name().as_str() {
                 "picture" => State::close_picture,
                 "svg" => State::close_svg,
+                "video" | "amp-video" => State::close_video,
                 _ => return Ok(()),
             };
             if let Some(handlers) = el.end_tag_handlers() {
@@ -110,7 +113,10 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             if now.json_ld
                 && let Some(block) = now.block(chunk)
             {
-                json_ld::images(&block, |url| now.image(url, "json-ld", None));
+                json_ld::read(&block, |media, url| match media {
+                    json_ld::Media::Image => now.image(url, "json-ld", None),
+                    json_ld::Media::Video => now.video(url, "json-ld"),
+                });
             }
             Ok(())
         }),
@@ -164,6 +170,8 @@ impl State {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     if is_image_link(&href) {
                         self.image(&href, "link", None);
+                    } else if is_video_link(&href) {
+                        self.video(&href, "link");
                     } else {
                         self.link(href, has_token(get("rel"), "nofollow"));
                     }
@@ -181,13 +189,10 @@ impl State {
                 self.close_picture();
                 self.picture = Some(Vec::new());
             }
-            "source" => {
-                if self.recipe_filter.allows_images()
-                    && let Some(candidates) = &mut self.picture
-                {
-                    image_attributes(&get, false).add_candidates(candidates);
-                }
-            }
+            "source" if self.recipe_filter.allows_images() => match &mut self.picture {
+                Some(candidates) => image_attributes(&get, false).add_candidates(candidates),
+                None => self.videos.source(&get),
+            },
             "image" if is_svg(el) => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     self.image(&href, "svg", None);
@@ -205,6 +210,9 @@ impl State {
                 if let Some(poster) = get("poster").filter(|p| is_fetchable(p)).or_else(|| get("data-poster"))
                 {
                     self.image(&poster, "poster", None);
+                }
+                if self.recipe_filter.allows_images() {
+                    self.videos.open(&get);
                 }
             }
             "script" => {
@@ -276,7 +284,7 @@ impl State {
                 let read = Directives::parse([content.as_str()], &self.agent);
                 self.found.directives = self.found.directives.union(read);
             }
-            _ => {}
+            name => self.videos.property(name, &content),
         }
         if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
             self.image(&content, "itemprop", None);
@@ -313,6 +321,16 @@ impl State {
 
     fn close_svg(&mut self) {
         self.in_svg = false;
+    }
+
+    fn close_video(&mut self) {
+        self.videos.close();
+    }
+
+    fn video(&mut self, url: &str, found_in: &'static str) {
+        if self.recipe_filter.allows_images() {
+            self.videos.add(url, found_in);
+        }
     }
 
     fn style(&mut self, text: &str, attribute: bool) {

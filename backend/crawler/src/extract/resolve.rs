@@ -2,11 +2,11 @@
 use super::budget::ByteBudget;
 use super::extensions::is_page_path;
 use super::reader::RawPage;
-use super::{ImageCandidate, Link, MAX_URL_BYTES, Page};
+use super::{ImageCandidate, Link, MAX_URL_BYTES, Page, VideoCandidate};
 use crate::urls;
 use encoding_rs::{Encoding, UTF_8};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use url::Url;
 
 /// Converts what the reader found into a [`Page`].
@@ -36,13 +36,24 @@ pub(super) fn resolve(found: RawPage, page_url: &Url, encoding: &'static Encodin
     for image in found.images {
         let Some(url) = base.join(&image.url) else { continue };
         // `og:image` and `og:image:secure_url` contain the same URL with two schemes.
-        let key = url.as_str().split_once(':').map_or(String::new(), |(_, rest)| rest.to_owned());
+        let key = without_scheme(&url).to_owned();
         if let Some(at) = index.get(&key) {
             let known = &mut images[*at];
             known.alt = known.alt.take().or(image.alt);
         } else if budget.take(url.as_str().len() + page_url.as_str().len()) {
             index.insert(key, images.len());
             images.push(ImageCandidate { url, found_in: image.found_in, alt: image.alt });
+        }
+    }
+
+    let mut budget = ByteBudget::new(MAX_URL_BYTES);
+    let mut videos: Vec<VideoCandidate> = Vec::new();
+    let mut seen = HashSet::new();
+    for video in found.videos {
+        let Some(url) = base.join(&video.url) else { continue };
+        if !seen.contains(without_scheme(&url)) && budget.take(url.as_str().len() + page_url.as_str().len()) {
+            seen.insert(without_scheme(&url).to_owned());
+            videos.push(VideoCandidate { url, found_in: video.found_in });
         }
     }
 
@@ -56,10 +67,15 @@ pub(super) fn resolve(found: RawPage, page_url: &Url, encoding: &'static Encodin
         title: found.title,
         links,
         images,
+        videos,
         directives: found.directives,
         canonical: found.canonical.and_then(|href| base.join(&href)),
         feeds,
     }
+}
+
+fn without_scheme(url: &Url) -> &str {
+    url.as_str().split_once(':').map_or("", |(_, rest)| rest)
 }
 
 /// The base of relative URLs, and the encoding of their queries.

@@ -3,7 +3,7 @@
 //!
 //! The content is stored before the scope, depth and politeness rules of a crawl apply, because the
 //! next crawl may have other rules.
-use super::{ImageCandidate, Link, Page};
+use super::{ImageCandidate, Link, Page, VideoCandidate};
 use crate::Directives;
 use crate::recipes::SiteRecipe;
 use flate2::Compression;
@@ -15,7 +15,7 @@ use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Maximum compressed length in bytes that is stored per page. A page with more content is
 /// downloaded on every visit.
 pub const MAX_STORED_BYTES: usize = 256 << 10;
@@ -27,6 +27,7 @@ struct StoredPage {
     title: Option<String>,
     links: Vec<(Url, bool)>,
     images: Vec<(Url, Option<String>)>,
+    videos: Vec<Url>,
     directives: Directives,
     canonical: Option<Url>,
     feeds: Vec<Url>,
@@ -47,6 +48,7 @@ impl Page {
             title: self.title.clone(),
             links: self.links.iter().map(|link| (link.url.clone(), link.nofollow)).collect(),
             images: self.images.iter().map(|image| (image.url.clone(), image.alt.clone())).collect(),
+            videos: self.videos.iter().map(|video| video.url.clone()).collect(),
             directives: self.directives,
             canonical: self.canonical.clone(),
             feeds: self.feeds.clone(),
@@ -61,7 +63,8 @@ impl Page {
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         let links = self.links.iter().map(|link| &link.url);
         let images = self.images.iter().map(|image| &image.url);
-        links.chain(images).chain(&self.canonical).chain(&self.feeds).map(Url::as_str)
+        let videos = self.videos.iter().map(|video| &video.url);
+        links.chain(images).chain(videos).chain(&self.canonical).chain(&self.feeds).map(Url::as_str)
     }
 
     /// Unpacks the output of [`Self::to_stored_bytes`]. Returns `None` for any other bytes.
@@ -74,6 +77,9 @@ impl Page {
             links: stored.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
             images: (stored.images.into_iter())
                 .map(|(url, alt)| ImageCandidate { url, found_in: "memory", alt })
+                .collect(),
+            videos: (stored.videos.into_iter())
+                .map(|url| VideoCandidate { url, found_in: "memory" })
                 .collect(),
             directives: stored.directives,
             canonical: stored.canonical,
@@ -98,7 +104,8 @@ mod tests {
     fn a_page_comes_back_as_it_was_read() {
         let page = read(
             "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
-             <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä'><link rel=alternate type=application/rss+xml href=f>",
+             <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä'><link rel=alternate type=application/rss+xml href=f>
+             <video src=v.mp4></video>",
         );
         let packed = page.to_stored_bytes(&["noindex".into()]).unwrap();
         let (again, tags) = Page::from_stored_bytes(&packed).unwrap();
@@ -106,6 +113,8 @@ mod tests {
         assert_eq!((again.title.as_deref(), &again.links), (Some("t"), &page.links));
         assert_eq!((again.directives, &again.feeds), (page.directives, &page.feeds));
         assert_eq!(again.canonical, page.canonical);
+        assert_eq!((again.videos.len(), &again.videos[0].url), (1, &page.videos[0].url));
+        assert!(page.addresses().any(|url| url == "http://a.test/b/v.mp4"));
         assert_eq!(
             (&again.images[0].url, again.images[0].alt.as_deref()),
             (&page.images[0].url, Some("An ä"))

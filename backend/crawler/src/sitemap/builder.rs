@@ -1,7 +1,8 @@
-//! Collects the pages, images and sitemaps from the elements of sitemaps and feeds.
-use super::{ImageEntry, MAX_URL_BYTES, MAX_URLS, PageEntry, Sitemap};
+//! Collects the pages, images, videos and sitemaps from the elements of sitemaps and feeds.
+use super::{ImageEntry, MAX_URL_BYTES, MAX_URLS, PageEntry, Sitemap, VideoEntry};
 use crate::extract::budget::ByteBudget;
-use crate::extract::{extract_page, has_image_extension};
+use crate::extract::videos::is_file_type;
+use crate::extract::{extract_page, has_image_extension, has_video_extension};
 use crate::urls;
 use quick_xml::XmlVersion;
 use quick_xml::events::BytesStart;
@@ -19,6 +20,7 @@ pub(super) struct SitemapBuilder {
     budget: ByteBudget,
     seen_pages: HashSet<Url>,
     seen_images: HashSet<Url>,
+    seen_videos: HashSet<Url>,
     seen_sitemaps: HashSet<Url>,
     /// Local names of the open elements. Namespace prefixes are omitted because they differ between
     /// files.
@@ -33,9 +35,12 @@ struct Entry {
     page: Option<String>,
     last_modified: Option<String>,
     images: Vec<(String, &'static str)>,
+    videos: Vec<String>,
     html: Vec<String>,
     /// The widest version so far in a `<media:group>`, whose members are versions of one image.
     group: Option<(u32, String)>,
+    /// Whether a video of the open `<media:group>` was added.
+    group_has_video: bool,
 }
 
 impl SitemapBuilder {
@@ -46,6 +51,7 @@ impl SitemapBuilder {
             budget: ByteBudget::new(MAX_URL_BYTES),
             seen_pages: HashSet::new(),
             seen_images: HashSet::new(),
+            seen_videos: HashSet::new(),
             seen_sitemaps: HashSet::new(),
             open: Vec::new(),
             text: String::new(),
@@ -60,19 +66,20 @@ impl SitemapBuilder {
         match name.as_str() {
             name if is_entry(name) => self.entry = Entry::default(),
             "enclosure" if in_entry => {
-                if let Some(url) = get("url").filter(|url| is_image(get("type").as_deref(), None, url)) {
-                    self.entry.images.push((url, "enclosure"));
+                if let Some(url) = get("url") {
+                    self.enclosure(url, get("type").as_deref());
                 }
             }
             "content" | "thumbnail" if in_entry => {
-                let thumbnail = name == "thumbnail";
-                let url = get("url");
-                let kind = (get("type"), get("medium"));
-                if let Some(url) =
-                    url.filter(|url| thumbnail || is_image(kind.0.as_deref(), kind.1.as_deref(), url))
-                {
-                    let width = get("width").and_then(|w| w.trim().parse().ok()).unwrap_or(0);
-                    self.media(url, width);
+                let (mime, medium) = (get("type"), get("medium"));
+                let (mime, medium) = (mime.as_deref(), medium.as_deref());
+                match get("url") {
+                    Some(url) if name == "thumbnail" || is_image(mime, medium, &url) => {
+                        let width = get("width").and_then(|w| w.trim().parse().ok()).unwrap_or(0);
+                        self.media(url, width);
+                    }
+                    Some(url) if is_video(mime, medium, &url) => self.version(url),
+                    _ => {}
                 }
             }
             // Element of podcast feeds.
@@ -88,9 +95,7 @@ impl SitemapBuilder {
                         None | Some("alternate") => {
                             self.entry.page.get_or_insert(href);
                         }
-                        Some("enclosure") if is_image(get("type").as_deref(), None, &href) => {
-                            self.entry.images.push((href, "enclosure"));
-                        }
+                        Some("enclosure") => self.enclosure(href, get("type").as_deref()),
                         _ => {}
                     }
                 }
@@ -101,6 +106,22 @@ impl SitemapBuilder {
             self.open.push(name);
         }
         self.text.clear();
+    }
+
+    fn enclosure(&mut self, url: String, mime: Option<&str>) {
+        if is_image(mime, None, &url) {
+            self.entry.images.push((url, "enclosure"));
+        } else if is_video(mime, None, &url) {
+            self.entry.videos.push(url);
+        }
+    }
+
+    /// Adds a video. The members of a `<media:group>` are versions of one video; the first is taken.
+    fn version(&mut self, url: String) {
+        let in_group = self.open.iter().any(|name| name == "group");
+        if !in_group || !std::mem::replace(&mut self.entry.group_has_video, true) {
+            self.entry.videos.push(url);
+        }
     }
 
     fn media(&mut self, url: String, width: u32) {
@@ -141,7 +162,9 @@ impl SitemapBuilder {
             {
                 self.entry.html.push(text.to_owned());
             }
+            ("video", "content_loc") => self.entry.videos.push(text.to_owned()),
             (_, "group") => {
+                self.entry.group_has_video = false;
                 if let Some((_, url)) = self.entry.group.take() {
                     self.entry.images.push((url, "media"));
                 }
@@ -159,11 +182,19 @@ impl SitemapBuilder {
                 self.image(url, page.clone(), found_in);
             }
         }
+        for text in entry.videos {
+            if let Some(url) = self.join(&text) {
+                self.video(url, page.clone());
+            }
+        }
         for html in entry.html {
             let base = page.as_ref().unwrap_or(&self.base);
             let found = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "", None);
             for image in found.images {
                 self.image(image.url, page.clone(), "feed");
+            }
+            for video in found.videos {
+                self.video(video.url, page.clone());
             }
         }
     }
@@ -189,6 +220,17 @@ impl SitemapBuilder {
         {
             self.seen_images.insert(url.clone());
             self.result.images.push(ImageEntry { url, page, found_in });
+        }
+    }
+
+    fn video(&mut self, url: Url, page: Option<Url>) {
+        let page_bytes = page.as_ref().unwrap_or(&self.base).as_str().len();
+        if self.result.videos.len() < MAX_URLS
+            && !self.seen_videos.contains(&url)
+            && self.budget.take(url.as_str().len() + page_bytes)
+        {
+            self.seen_videos.insert(url.clone());
+            self.result.videos.push(VideoEntry { url, page });
         }
     }
 
@@ -223,6 +265,14 @@ fn is_image(mime: Option<&str>, medium: Option<&str>, url: &str) -> bool {
         (Some(mime), _) if !mime.trim().is_empty() => mime.trim().to_ascii_lowercase().starts_with("image/"),
         (_, Some(medium)) => medium == "image",
         _ => has_image_extension(url),
+    }
+}
+
+fn is_video(mime: Option<&str>, medium: Option<&str>, url: &str) -> bool {
+    match (mime, medium) {
+        (Some(mime), _) if !mime.trim().is_empty() => is_file_type(mime),
+        (_, Some(medium)) => medium == "video",
+        _ => has_video_extension(url),
     }
 }
 

@@ -251,3 +251,25 @@ fn urls_that_their_escapes_make_too_long_are_left_out() {
     let pages = |text: &str| parse(text.as_bytes(), &Url::parse("http://a.test/s.txt").unwrap()).pages.len();
     assert_eq!((pages(&list(1_300)), pages(&list(1_400))), (2, 1));
 }
+
+#[test]
+fn videos_of_sitemaps_and_feeds_are_found_with_their_pages() {
+    let sitemap = r#"<urlset xmlns:video="v"><url><loc>http://site.example/watch</loc><video:video>
+        <video:thumbnail_loc>/t.jpg</video:thumbnail_loc><video:content_loc>/film.mp4</video:content_loc>
+        <video:player_loc>/player</video:player_loc></video:video></url></urlset>"#;
+    let feed = r#"<rss><channel><item><link>http://site.example/1</link><enclosure url="/a" type="video/mp4"/>
+        <media:group><media:content url="/b.mp4" type="video/mp4"/><media:content url="/b.webm" type="video/webm"/>
+        <media:content url="/c.jpg"/></media:group><media:content url="/d" medium="video"/>
+        <enclosure url="/e.mp3" type="audio/mpeg"/></item></channel></rss>"#;
+    let videos = |text: &str| -> Vec<(String, String)> {
+        let text_of = |url: &Url| url.path().to_owned();
+        let found = read(text).videos;
+        found.iter().map(|v| (text_of(&v.url), v.page.as_ref().map(text_of).unwrap_or_default())).collect()
+    };
+    let owned = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        all.iter().map(|(url, page)| ((*url).to_owned(), (*page).to_owned())).collect()
+    };
+    assert_eq!(videos(sitemap), owned(&[("/film.mp4", "/watch")]));
+    assert_eq!(videos(feed), owned(&[("/a", "/1"), ("/b.mp4", "/1"), ("/d", "/1")]));
+    assert_eq!(images(&read(feed)), [("http://site.example/c.jpg", "http://site.example/1", "media")]);
+}

@@ -1,0 +1,170 @@
+//! Collects the addresses of video files, as written. Of the versions of one video, it takes the
+//! first one that can be read.
+use super::extensions::has_video_extension;
+use super::picture::is_fetchable;
+use super::{MAX_RAW_URL, MAX_VIDEOS};
+use std::collections::HashSet;
+
+/// A video as the markup names it.
+pub(super) struct RawVideo {
+    pub(super) url: String,
+    pub(super) found_in: &'static str,
+}
+
+/// The videos of a page.
+#[derive(Default)]
+pub(super) struct Videos {
+    found: Vec<RawVideo>,
+    known: HashSet<String>,
+    /// Whether the open `<video>` still needs a source. `None` outside of such elements.
+    needs_source: Option<bool>,
+    /// Values of `og:video` whose `og:video:type` was not read yet.
+    open_graph: Vec<String>,
+}
+
+impl Videos {
+    /// Adds the address of a video file, if the limits of a page permit it.
+    pub(super) fn add(&mut self, url: &str, found_in: &'static str) {
+        let url = url.trim_ascii();
+        if url.len() <= MAX_RAW_URL
+            && is_fetchable(url)
+            && self.found.len() < MAX_VIDEOS
+            && !self.known.contains(url)
+        {
+            self.known.insert(url.to_owned());
+            self.found.push(RawVideo { url: url.to_owned(), found_in });
+        }
+    }
+
+    /// Reads `<video>`, whose `<source>` elements are versions of one video.
+    pub(super) fn open(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        let file = source(get);
+        self.needs_source = Some(file.is_none());
+        if let Some(file) = file {
+            self.add(&file, "video");
+        }
+    }
+
+    /// Reads `<source>`. Elements outside of `<video>` belong to images or sound.
+    pub(super) fn source(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        if self.needs_source == Some(true)
+            && let Some(file) = source(get)
+        {
+            self.needs_source = Some(false);
+            self.add(&file, "source");
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.needs_source = None;
+    }
+
+    /// Reads a property of Open Graph (ogp.me) or of a Twitter card.
+    pub(super) fn property(&mut self, name: &str, content: &str) {
+        match name {
+            "og:video" | "og:video:url" | "og:video:secure_url" if self.open_graph.len() < MAX_VIDEOS => {
+                self.open_graph.push(content.to_owned());
+            }
+            // The type follows the addresses. A player in a page has the type `text/html`.
+            "og:video:type" => {
+                let is_file = is_file_type(content);
+                for url in std::mem::take(&mut self.open_graph).iter().filter(|_| is_file) {
+                    self.add(url, "og:video");
+                }
+            }
+            "twitter:player:stream" => self.add(content, "twitter:player"),
+            _ => {}
+        }
+    }
+
+    /// Returns the videos in document order, except that those of Open Graph without a type are
+    /// the last ones.
+    pub(super) fn finish(mut self) -> Vec<RawVideo> {
+        for url in std::mem::take(&mut self.open_graph) {
+            if has_video_extension(&url) {
+                self.add(&url, "og:video");
+            }
+        }
+        self.found
+    }
+}
+
+fn source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let file = get("src").filter(|src| is_fetchable(src)).or_else(|| get("data-src"))?;
+    get("type").is_none_or(|mime| is_file_type(&mime)).then_some(file).filter(|file| !is_playlist(file))
+}
+
+/// Returns whether a media type is that of a video file. Playlists (HLS, DASH) are not files.
+pub(crate) fn is_file_type(mime: &str) -> bool {
+    let mime = mime.trim().to_ascii_lowercase();
+    mime.is_empty() || (mime.starts_with("video/") && !mime.contains("mpegurl"))
+}
+
+fn is_playlist(url: &str) -> bool {
+    let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+    [".m3u8", ".mpd"].iter().any(|end| path.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::extract::{MAX_VIDEOS, extract_page};
+    use url::Url;
+
+    fn videos(html: &str) -> Vec<(String, &'static str)> {
+        let url = Url::parse("http://site.example/dir/page").unwrap();
+        let page = extract_page(html.as_bytes(), &url, None, "facecrawl", None);
+        let path = |url: &Url| url.as_str().trim_start_matches("http://site.example").to_owned();
+        page.videos.iter().map(|video| (path(&video.url), video.found_in)).collect()
+    }
+
+    #[test]
+    fn a_video_is_found_once_in_the_first_version_that_can_be_read() {
+        for (html, expected) in [
+            ("<video src=a.mp4></video>", &[("/dir/a.mp4", "video")][..]),
+            ("<video data-src=/a.mp4 poster=p.jpg>", &[("/a.mp4", "video")]),
+            (
+                "<video><source src=a.m3u8 type=application/vnd.apple.mpegurl><source src=a.webm type='video/webm'>
+                 <source src=a.mp4 type='video/mp4'></video>",
+                &[("/dir/a.webm", "source")],
+            ),
+            ("<video src=a.mp4><source src=b.mp4></video>", &[("/dir/a.mp4", "video")]),
+            ("<video src=blob:http://site.example/1><source src=b.mp4></video>", &[("/dir/b.mp4", "source")]),
+            ("<video><source src=live.m3u8?x=1><source src=m.mpd></video>", &[]),
+            ("<video></video><audio><source src=a.mp3></audio>", &[]),
+            ("<video><source src=a.mp4></video><video><source src=a.mp4></video>", &[("/dir/a.mp4", "source")]),
+            ("<picture><source srcset=a.jpg></picture><source src=a.mp4>", &[]),
+            ("<amp-video src=a.mp4></amp-video>", &[("/dir/a.mp4", "video")]),
+            ("<a href=a.MP4?x#t=3>film</a><a href=page>page</a>", &[("/dir/a.MP4?x", "link")]),
+            ("<a href=/wiki/File:a.mp4>about</a>", &[]),
+        ] {
+            assert_eq!(videos(html), expected.iter().map(|(url, at)| ((*url).to_owned(), *at)).collect::<Vec<_>>(), "{html}");
+        }
+    }
+
+    #[test]
+    fn properties_and_structured_data_name_videos_and_their_players_are_left_out() {
+        let player =
+            "<meta property=og:video content=/player><meta property=og:video:type content=text/html>";
+        assert_eq!(videos(player), []);
+        let file = "<meta property=og:video:url content=/v><meta property=og:video:secure_url content=https://site.example/v>
+                    <meta property=og:video:type content=video/mp4>";
+        assert_eq!(videos(file), [("/v".to_owned(), "og:video")]);
+        let untyped = "<meta property=og:video content=/player><meta property=og:video content=/v.mp4>";
+        assert_eq!(videos(untyped), [("/v.mp4".to_owned(), "og:video")]);
+        let card = "<meta name=twitter:player:stream content=/s.mp4>";
+        assert_eq!(videos(card), [("/s.mp4".to_owned(), "twitter:player")]);
+        let data =
+            r#"<script type=application/ld+json>{"@type":"VideoObject","contentUrl":"/d.mp4"}</script>"#;
+        assert_eq!(videos(data), [("/d.mp4".to_owned(), "json-ld")]);
+    }
+
+    #[test]
+    fn limits_hold() {
+        let many: String = (0..MAX_VIDEOS + 10).map(|i| format!("<video src={i}.mp4></video>")).collect();
+        assert_eq!(videos(&many).len(), MAX_VIDEOS);
+        let players: String =
+            (0..MAX_VIDEOS + 10).map(|i| format!("<meta property=og:video content={i}.mp4>")).collect();
+        assert_eq!(videos(&players).len(), MAX_VIDEOS);
+    }
+}
