@@ -1,5 +1,6 @@
 //! Adds, pauses, resumes, cancels and deletes stored videos. The module `worker` reads them.
 
+use crate::completion;
 use crate::domain::jobs::VideoJob;
 use crate::domain::{ChangeError, VideoRequest};
 use domain::{Reason, VideoState};
@@ -183,6 +184,7 @@ impl Videos {
                 people: None,
                 reason: Some(Reason::Cancelled),
                 detail: None,
+                original: None,
             };
             let unused = store.end_video(tx.conn(), id, end).await?;
             tx.commit().await?;
@@ -190,7 +192,11 @@ impl Videos {
         })
         .await?;
         self.drop_blobs(&unused).await;
-        Ok(store.video(id).await?)
+        let video = store.video(id).await?;
+        if let Some(crawl) = video.crawl_id {
+            completion::end_if_done(&self.store, &self.queue, crawl).await;
+        }
+        Ok(video)
     }
 
     /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
@@ -232,6 +238,7 @@ impl Videos {
             people: None,
             reason: Some(Reason::JobDiscarded),
             detail: Some("in every attempt, the worker ended or the handler panicked"),
+            original: None,
         };
         match self.store.end_video(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.

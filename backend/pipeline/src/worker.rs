@@ -45,10 +45,9 @@ pub fn handlers(
     let blobs = ingest.blobs().clone();
     let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
-    let videos = videos.map(|tools| -> Arc<dyn Handler> {
-        Arc::new(video::ScanVideo::new(store.clone(), queue.clone(), ingest.clone(), fetcher.clone(), tools))
-    });
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
+    let videos =
+        videos.map(|tools| -> Arc<dyn Handler> { Arc::new(video::ScanVideo::new(context.clone(), tools)) });
     let handler = |kind| -> Option<Arc<dyn Handler>> {
         Some(match kind {
             JobKind::ScanPage => Arc::new(page::ScanPage(context.clone())),

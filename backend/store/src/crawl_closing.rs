@@ -4,6 +4,7 @@
 //! closed later, in batches. Until then, the crawl has the mark `closing`, which survives a crash.
 //! Users do not see a difference, because progress counts queued rows of a cancelled crawl as
 //! skipped (`Store::crawl_progress`).
+use crate::crawled_videos::cancel_videos_of_crawl;
 use crate::ledger::Ledger;
 use crate::pages::lock_crawl;
 use crate::{Store, StoreError};
@@ -13,8 +14,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 impl Store {
-    /// Settles at most `most` `queued` rows as skipped with `reason`. Returns their number; a
-    /// number below `most` means that no queued rows remain.
+    /// Settles at most `most` `queued` rows as skipped with `reason`, and cancels live videos.
+    /// Returns their number; a number below `most` means that no such rows remain.
     pub async fn skip_queued(
         &self,
         conn: &mut PgConnection,
@@ -28,7 +29,7 @@ impl Store {
             let done = sqlx::query(close).bind(crawl).bind(&reason).bind(most - skipped).execute(&mut *conn);
             skipped += done.await?.rows_affected().cast_signed();
         }
-        Ok(skipped)
+        Ok(skipped + cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?)
     }
 
     /// Sets or clears the mark `closing` of a cancelled crawl. The crawl's row must be locked, or

@@ -1,6 +1,6 @@
 //! Crawls, their states and their progress.
 use crate::{Store, StoreError};
-use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use std::collections::BTreeMap;
@@ -49,10 +49,12 @@ pub struct CrawlProgress {
     pub pages: BTreeMap<PageState, i64>,
     /// Image URLs by state. Every state is present.
     pub images: BTreeMap<ImageState, i64>,
+    /// Videos by state. Every state is present.
+    pub videos: BTreeMap<VideoState, i64>,
     /// Number of faces in the distinct images that this crawl's URLs led to, including the
-    /// originals of duplicates. Equals the number of faces that `faces` lists for the crawl.
+    /// originals of duplicates, and in its videos. Equals the number of faces that `faces` lists for the crawl.
     pub faces: i64,
-    /// Number of unprocessed pages and images by reason.
+    /// Number of pages, images and videos that were not read, by reason.
     pub reasons: BTreeMap<Reason, i64>,
 }
 
@@ -220,19 +222,24 @@ impl Store {
 
     /// Returns the crawl's progress from one snapshot.
     ///
-    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`. Workers
+    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`, and live
+    /// videos as cancelled. Workers
     /// no longer process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
-            "select state as crawl, null as page, null as image, null as reason, 1::bigint as count from crawls
+            "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count from crawls
              where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
-             select null, state, null, reason, count(*) from pages where crawl_id = $1 group by state, reason
+             select null, state, null, null, reason, count(*) from pages where crawl_id = $1 group by state, reason
              union all
-             select null, null, state, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
+             select null, null, state, null, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
              union all
-             select null, null, null, null, coalesce(sum(face_count), 0)::bigint from images
-             where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)",
+             select null, null, null, state, reason, count(*) from videos where crawl_id = $1 group by state, reason
+             union all
+             select null, null, null, null, null, coalesce(sum(face_count), 0)::bigint from images
+             where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null
+                          union select f.image_id from videos v join video_frames f on f.video_id = v.id
+                          where v.crawl_id = $1)",
         )
         .bind(id)
         .bind(self.collection_scope)
@@ -243,16 +250,18 @@ impl Store {
         let mut progress = CrawlProgress {
             pages: PageState::ALL.map(|state| (state, 0)).into(),
             images: ImageState::ALL.map(|state| (state, 0)).into(),
+            videos: VideoState::ALL.map(|state| (state, 0)).into(),
             ..CrawlProgress::default()
         };
         for mut row in rows.into_iter().filter(|row| row.crawl.is_none()) {
             if state == CrawlState::Cancelled {
                 row.skip_if_queued();
             }
-            match (row.page, row.image) {
-                (Some(state), _) => *progress.pages.entry(state).or_default() += row.count,
-                (None, Some(state)) => *progress.images.entry(state).or_default() += row.count,
-                (None, None) => progress.faces = row.count,
+            match (row.page, row.image, row.video) {
+                (Some(state), ..) => *progress.pages.entry(state).or_default() += row.count,
+                (_, Some(state), _) => *progress.images.entry(state).or_default() += row.count,
+                (.., Some(state)) => *progress.videos.entry(state).or_default() += row.count,
+                (None, None, None) => progress.faces = row.count,
             }
             if let Some(reason) = row.reason {
                 *progress.reasons.entry(reason).or_default() += row.count;
@@ -262,12 +271,13 @@ impl Store {
     }
 }
 
-/// A number of pages or of image URLs in one state, the state of the crawl, or the number of faces.
+/// A number of pages, image URLs or videos in one state, the state of the crawl, or the number of faces.
 #[derive(sqlx::FromRow)]
 struct ProgressRow {
     crawl: Option<CrawlState>,
     page: Option<PageState>,
     image: Option<ImageState>,
+    video: Option<VideoState>,
     reason: Option<Reason>,
     count: i64,
 }
@@ -279,6 +289,9 @@ impl ProgressRow {
         }
         if self.image == Some(ImageState::Queued) {
             (self.image, self.reason) = (Some(ImageState::Skipped), Some(Reason::Cancelled));
+        }
+        if self.video.is_some_and(VideoState::is_live) {
+            (self.video, self.reason) = (Some(VideoState::Cancelled), Some(Reason::Cancelled));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
 //! that signs such a count for the caller's confirmation.
-use crate::erasure::images_of_crawl_alone;
+use crate::erasure::{images_of_crawl_alone, videos_of_crawl_alone};
+use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use uuid::Uuid;
 
@@ -55,7 +56,9 @@ impl Store {
     pub async fn extent_of_crawl(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.crawl(id).await?;
         let mut conn = self.pool.acquire().await?;
-        let images = images_of_crawl_alone(&mut conn, id).await?;
+        let mut images = images_of_crawl_alone(&mut conn, id).await?;
+        let videos = videos_of_crawl_alone(&mut conn, id).await?;
+        images.extend(frames_of(&mut conn, &videos).await?);
         let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
         let faces = sqlx::query_scalar(faces).bind(&images).bind(MAX_COUNT).fetch_one(&mut *conn).await?;
         Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MAX_COUNT), faces, ..Extent::default() })

@@ -211,6 +211,8 @@ impl Store {
             query
                 .push(" and i.id in (select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
                 .push_bind(crawl)
+                .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
+                .push_bind(crawl)
                 .push(")");
         }
         if let Some(has_faces) = filter.has_faces {

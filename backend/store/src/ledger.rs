@@ -42,7 +42,7 @@ impl Store {
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
     }
 
-    /// Returns `true` if either ledger of the crawl has a `queued` row.
+    /// Returns `true` if a ledger of the crawl has a `queued` row, or if one of its videos is live.
     pub async fn has_queued_rows(
         &self,
         executor: impl PgExecutor<'_>,
@@ -50,7 +50,8 @@ impl Store {
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists (select from pages where crawl_id = $1 and state = 'queued')
-                 or exists (select from image_urls where crawl_id = $1 and state = 'queued')",
+                 or exists (select from image_urls where crawl_id = $1 and state = 'queued')
+                 or exists (select from videos where crawl_id = $1 and state in ('queued', 'running', 'paused'))",
         )
         .bind(crawl)
         .fetch_one(executor)
@@ -79,13 +80,17 @@ impl Store {
         Ok(sqlx::query_scalar(sql).bind(crawl).bind(after).bind(limit).fetch_all(conn).await?)
     }
 
-    /// Returns the outcomes of the settled rows of both ledgers, as this transaction sees them.
+    /// Returns the outcomes of the settled rows of both ledgers and of the videos that have ended,
+    /// as this transaction sees them.
     pub async fn outcomes(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Vec<Outcomes>, StoreError> {
         Ok(sqlx::query_as(
-            "select state not in ('skipped', 'failed') as fetched, reason, count(*) as count
+            "select state not in ('skipped', 'failed', 'cancelled') as fetched, reason, count(*) as count
              from (select state, reason from pages where crawl_id = $1 and state <> 'queued'
                    union all
-                   select state, reason from image_urls where crawl_id = $1 and state <> 'queued') as settled
+                   select state, reason from image_urls where crawl_id = $1 and state <> 'queued'
+                   union all
+                   select state, reason from videos
+                   where crawl_id = $1 and state not in ('queued', 'running', 'paused')) as settled
              group by fetched, reason
              order by count desc, fetched, reason",
         )

@@ -313,11 +313,12 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the number of `queued` rows in both ledgers (for progress and completion).
+    /// Returns the number of `queued` rows in both ledgers, and of live videos.
     pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select (select count(*) from pages where crawl_id = $1 and state = 'queued')
-                  + (select count(*) from image_urls where crawl_id = $1 and state = 'queued')",
+                  + (select count(*) from image_urls where crawl_id = $1 and state = 'queued')
+                  + (select count(*) from videos where crawl_id = $1 and state in ('queued', 'running', 'paused'))",
         )
         .bind(crawl)
         .fetch_one(conn)

@@ -1,9 +1,10 @@
-//! Removes traces of erased images outside their own rows: URLs and alternative texts in ledgers,
+//! Removes traces of erased images and videos outside their own rows: URLs and alternative texts in ledgers,
 //! titles and cached content of pages that contain them, and seeds.
 //!
 //! The queue's records are not handled here; [`Traces::jobs`] lists them.
 mod statements;
 mod suppressed;
+pub(crate) mod videos;
 
 use crate::StoreError;
 use crate::text::url_hash;

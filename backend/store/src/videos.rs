@@ -45,6 +45,12 @@ pub struct Video {
     pub bytes: Option<i64>,
     /// The address of the file.
     pub source_url: Option<String>,
+    /// The crawl that found the file.
+    pub crawl_id: Option<Uuid>,
+    /// The page on which the crawl first found it.
+    pub page_url: Option<String>,
+    /// The video of the same file that the collection had before.
+    pub original_id: Option<Uuid>,
     /// The blob of an uploaded file; `None` after the video has ended.
     pub source_key: Option<String>,
     /// The options of the analysis (`pipeline::VideoRequest`).
@@ -120,6 +126,8 @@ pub struct VideoEnd<'a> {
     pub reason: Option<Reason>,
     /// Details of `reason`.
     pub detail: Option<&'a str>,
+    /// The video of the same file, if the collection had one before.
+    pub original: Option<Uuid>,
 }
 
 /// Filters of `GET /videos`.
@@ -129,12 +137,15 @@ pub struct VideoFilter {
     pub collection: String,
     /// Only videos in this state.
     pub state: Option<VideoState>,
+    /// Only videos that this crawl found.
+    pub crawl_id: Option<Uuid>,
 }
 
 macro_rules! select_videos {
     ($tail:literal) => {
         concat!(
-            "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.source_key, v.options, ",
+            "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.crawl_id, v.original_id, v.source_key, v.options, ",
+            "(select s.page_url from video_sources s where s.video_id = v.id order by s.id limit 1) as page_url, ",
             "v.codec, v.width, v.height, v.duration_us, v.checkpoint_us, v.frames, v.last_track, v.unidentified, v.people, v.reason, v.detail, ",
             "v.created_at, v.finished_at from videos v join collections c on c.id = v.collection_id ",
             $tail
@@ -235,6 +246,9 @@ impl Store {
         query.push_bind(collection);
         if let Some(state) = filter.state {
             query.push(" and v.state = ").push_bind(state);
+        }
+        if let Some(crawl) = filter.crawl_id {
+            query.push(" and v.crawl_id = ").push_bind(crawl);
         }
         if let Some(before) = before {
             query.push(" and v.id < ").push_bind(before);
@@ -365,7 +379,8 @@ impl Store {
         self.set_video_state(&mut *conn, id, &VideoState::LIVE, VideoState::Running).await?;
         let key: Option<String> = sqlx::query_scalar(
             "with before as (select source_key from videos where id = $1)
-             update videos set state = $2, people = $3, reason = $4, detail = $5, source_key = null, finished_at = now()
+             update videos set state = $2, people = $3, reason = $4, detail = $5, source_key = null, finished_at = now(),
+                    original_id = (select o.id from videos o where o.id = $6)
              where id = $1 returning (select source_key from before)",
         )
         .bind(id)
@@ -373,6 +388,7 @@ impl Store {
         .bind(end.people)
         .bind(&end.reason)
         .bind(end.detail.map(without_nul))
+        .bind(end.original)
         .fetch_one(&mut *conn)
         .await?;
         enqueue_blob_deletions(conn, key.into_iter().collect()).await
@@ -392,17 +408,25 @@ impl Store {
         .fetch_optional(&mut *conn)
         .await?;
         found.ok_or_else(|| StoreError::not_found("video", id))?;
-        let images: Vec<Uuid> =
-            sqlx::query_scalar("select image_id from video_frames where video_id = $1 order by image_id")
-                .bind(id)
-                .fetch_all(&mut *conn)
-                .await?;
-        let gone: Vec<Uuid> = images.iter().copied().chain([id]).collect();
-        tombstones::set(conn, &gone, &images).await?;
-        let (_, mut keys) = delete_images(conn, &images).await?;
-        keys.extend(delete_video_rows(conn, &[id]).await?);
+        let keys = delete_videos(conn, &[id]).await?;
         enqueue_blob_deletions(conn, keys).await
     }
+}
+
+/// Returns the images of the stored frames of videos, in the order of their ids.
+pub(crate) async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    let frames = "select image_id from video_frames where video_id = any($1) order by image_id";
+    Ok(sqlx::query_scalar(frames).bind(videos).fetch_all(conn).await?)
+}
+
+/// Deletes locked videos with their tracks and frames. Returns the blobs that they referred to.
+pub(crate) async fn delete_videos(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<String>, StoreError> {
+    let images = frames_of(conn, ids).await?;
+    let gone: Vec<Uuid> = images.iter().chain(ids).copied().collect();
+    tombstones::set(conn, &gone, &images).await?;
+    let (_, mut keys) = delete_images(conn, &images).await?;
+    keys.extend(delete_video_rows(conn, ids).await?);
+    Ok(keys)
 }
 
 /// Deletes videos whose frames are deleted already. Returns the blobs of their files.

@@ -51,7 +51,7 @@ pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Val
         "series_id": crawl.series_id,
         "next_run_at": crawl.next_run_at.and_then(time),
         "error": crawl.error,
-        "counts": {"pages": progress.pages, "images": progress.images, "faces": progress.faces},
+        "counts": {"pages": progress.pages, "images": progress.images, "videos": progress.videos, "faces": progress.faces},
         "reasons": progress.reasons,
     })
 }

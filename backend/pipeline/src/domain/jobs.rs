@@ -163,6 +163,12 @@ impl VideoJob {
             ..new_job(JobKind::ScanVideo, self)
         }
     }
+
+    /// Creates the job for a video of a crawl, whose file is at `host`. The many videos of a slow
+    /// host do not block other hosts.
+    pub(crate) fn job_of_crawl(&self, collection: Uuid, host: String) -> NewJob {
+        NewJob { partition_key: Some(host), ..self.job(collection) }
+    }
 }
 
 /// Creates a job with the limits of its kind.

@@ -3,6 +3,7 @@
 use super::{CrawlError, Interval};
 use crawler::Scope;
 use std::ops::RangeInclusive;
+use store::crawled_videos::VideoLimits;
 use url::Url;
 
 /// How the service recognises duplicate images.
@@ -56,8 +57,14 @@ pub struct CrawlOptions {
     /// Whether the crawl sends conditional requests and reuses unchanged results of the
     /// collection's last visit. If `false`, it fetches everything.
     pub revalidate: bool,
-    /// How duplicates are recognised.
+    /// How duplicate images are recognised.
     pub dedupe: Dedupe,
+    /// Whether the crawl also reads videos.
+    pub videos: bool,
+    /// Maximum number of videos: 1 to 10,000.
+    pub max_videos: i64,
+    /// Maximum number of videos of one host: 1 to 10,000. `None` means no limit per host.
+    pub max_videos_per_host: Option<i64>,
     /// Which sitemaps are read.
     pub sitemaps: Sitemaps,
     /// Maximum number of pages in one directory: 1 to 1,000,000. Pages that differ only in numbers
@@ -83,6 +90,9 @@ impl Default for CrawlOptions {
             respect_robots: true,
             revalidate: true,
             dedupe: Dedupe::Near,
+            videos: false,
+            max_videos: 100,
+            max_videos_per_host: None,
             sitemaps: Sitemaps::Robots,
             max_pages_per_directory: None,
             every: None,
@@ -94,6 +104,7 @@ impl Default for CrawlOptions {
 const DEPTHS: RangeInclusive<i64> = 0..=50;
 const PAGES: RangeInclusive<i64> = 1..=1_000_000;
 const IMAGES: RangeInclusive<i64> = 1..=10_000_000;
+const VIDEOS: RangeInclusive<i64> = 1..=10_000;
 const DELAYS: RangeInclusive<u64> = 0..=300_000;
 const MAX_ALLOWED_HOSTS: usize = 1000;
 const MAX_WEBHOOK_LENGTH: usize = 2000;
@@ -104,6 +115,10 @@ impl CrawlOptions {
         within("max_depth", i64::from(self.max_depth), &DEPTHS)?;
         within("max_pages", self.max_pages, &PAGES)?;
         within("max_images", self.max_images, &IMAGES)?;
+        within("max_videos", self.max_videos, &VIDEOS)?;
+        if let Some(limit) = self.max_videos_per_host {
+            within("max_videos_per_host", limit, &VIDEOS)?;
+        }
         if let Some(limit) = self.max_pages_per_directory {
             within("max_pages_per_directory", limit, &PAGES)?;
         }
@@ -128,6 +143,12 @@ impl CrawlOptions {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Returns how many videos the crawl may have.
+    pub(crate) fn video_limits(&self) -> VideoLimits {
+        let per_host = self.max_videos_per_host.unwrap_or(self.max_videos);
+        VideoLimits { total: self.max_videos, per_host }
     }
 
     /// Checks that the limits allow at least all seeds. Otherwise some seeds would have no ledger

@@ -163,6 +163,7 @@ impl Scan {
             people: None,
             reason: Some(reason.clone()),
             detail: Some(&detail),
+            original: None,
         };
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;

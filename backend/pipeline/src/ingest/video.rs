@@ -203,6 +203,7 @@ impl Ingest {
             people: Some(signed(people)),
             reason: damage.map(|_| Reason::CorruptVideo),
             detail: damage,
+            original: None,
         };
         let unused = retried("finish_video", || async {
             let mut tx = store.begin().await?;

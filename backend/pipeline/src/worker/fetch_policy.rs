@@ -4,6 +4,7 @@
 use super::context::{Context, CrawlView};
 use super::host_throttle::{Delay, HostPermit, HostThrottle};
 use crate::domain::jobs::PageJob;
+use crawler::fetch::Download;
 use crawler::pace::Outcome;
 use crawler::{FetchError, Fetched, HopPolicy, Request, Scope, urls};
 use domain::Reason;
@@ -15,7 +16,7 @@ use url::Url;
 pub(super) enum Area<'a> {
     /// URLs inside the crawl's scope, for a page.
     Page(&'a PageJob),
-    /// Any URL, for an image.
+    /// Any URL, for an image or a video.
     Anywhere,
 }
 
@@ -35,6 +36,11 @@ impl<'a> FetchPolicy<'a> {
     /// Fetches under this policy.
     pub(super) async fn fetch(&self, request: Request) -> Result<Fetched, FetchError> {
         self.context.fetcher.fetch(request, self).await
+    }
+
+    /// Works like [`Self::fetch`] for a video file.
+    pub(super) async fn download(&self, url: Url) -> Result<Download, FetchError> {
+        self.context.fetcher.download(url, self).await
     }
 
     fn in_area(&self, url: &Url) -> bool {

@@ -9,14 +9,16 @@ use super::{http_cache, yields};
 use crate::completion;
 use crate::domain::ChangeError;
 use crate::domain::Row;
+use crate::domain::VideoRequest;
 use crate::domain::forget_jobs;
-use crate::domain::jobs::{self, ImageJob, PageJob};
+use crate::domain::jobs::{self, ImageJob, PageJob, VideoJob};
 use crate::ingest::outcome::count_outcome;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
+use store::crawled_videos::AdmittedVideo;
 use store::http_cache::CachedPage;
 use store::ledger::Ledger;
 use store::pages::PageResult;
@@ -266,7 +268,7 @@ async fn store_once(
     reader: &str,
 ) -> Result<(usize, usize, PageResult), ChangeError> {
     let Context { store, queue, .. } = context;
-    let PageOutcome { sitemaps, nested, images, home, visit_change, mentions, .. } = outcome;
+    let PageOutcome { sitemaps, nested, images, videos, home, visit_change, mentions, .. } = outcome;
     let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
@@ -300,6 +302,12 @@ async fn store_once(
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
         store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
+    }
+    if !videos.is_empty() {
+        let request = serde_json::to_value(VideoRequest::default()).expect("options are plain data");
+        let admitted = store.admit_videos(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
+        let job = |video: AdmittedVideo| VideoJob { video_id: video.id }.job_of_crawl(collection, video.host);
+        jobs.extend(admitted.into_iter().map(job));
     }
     yields::count(store, &mut tx, crawl, &job.url, found).await?;
     if !pages.is_empty() {

@@ -5,10 +5,12 @@ use super::context::{Context, CrawlView};
 use super::fetch_policy::in_scope;
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
+use crawler::sitemap::VideoEntry;
 use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
 use domain::{PageState, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::crawled_videos::NewVideoUrl;
 use store::http_cache::CachedPage;
 use store::pages::{NewImageUrl, NewPage, PageResult};
 use url::Url;
@@ -16,7 +18,7 @@ use url::Url;
 /// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.
 const MAX_NESTED: u8 = 3;
 
-/// The pages, sitemaps and images that a page yielded, and the result for its own row.
+/// The pages, sitemaps, images and videos that a page yielded, and the result for its own row.
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
     /// Further sitemaps. Their rows have depth 0, so that their entries are treated like the links
@@ -25,6 +27,8 @@ pub(super) struct PageOutcome {
     /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,
     pub(super) images: Vec<NewImageUrl>,
+    /// Empty if the crawl does not read videos.
+    pub(super) videos: Vec<NewVideoUrl>,
     /// The URL to which the seed was redirected.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
@@ -41,6 +45,7 @@ impl PageOutcome {
             sitemaps: Vec::new(),
             nested: 0,
             images: Vec::new(),
+            videos: Vec::new(),
             home: None,
             result,
             mentions: Vec::new(),
@@ -118,6 +123,12 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             })
             .collect(),
     };
+    let videos = match &denied {
+        None if view.options.videos => (page.videos.into_iter())
+            .filter_map(|video| new_video(video.url, page_url.clone(), asked.clone()))
+            .collect(),
+        _ => Vec::new(),
+    };
     let result = result(fetched, denied, left_out, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
     PageOutcome {
@@ -125,6 +136,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         sitemaps,
         nested: 1,
         images,
+        videos,
         home,
         result,
         mentions,
@@ -142,8 +154,11 @@ pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
     let own_url = fetched.url.to_string();
     let mut collector = PageCollector::new(rules, job.home.as_ref());
     let mut images = Vec::new();
+    let mut videos = map.videos;
     for entry in &map.pages {
-        if extract::has_image_extension(entry.url.path()) {
+        if extract::has_video_extension(entry.url.path()) {
+            videos.push(VideoEntry { url: entry.url.clone(), page: None });
+        } else if extract::has_image_extension(entry.url.path()) {
             images.push(NewImageUrl {
                 url: entry.url.to_string(),
                 page_url: Some(own_url.clone()),
@@ -168,13 +183,22 @@ pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
     if denied.is_some() {
         images.clear();
     }
+    let videos = match view.options.videos && denied.is_none() {
+        true => (videos.into_iter())
+            .filter_map(|video| {
+                let page = video.page.filter(|page| may_list(page, &fetched.url));
+                new_video(video.url, page.map_or_else(|| own_url.clone(), String::from), None)
+            })
+            .collect(),
+        false => Vec::new(),
+    };
     let nested = job.sitemap.unwrap_or(0) + 1;
     let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
     let (pages, left_out) = collector.finish();
     let result = result(fetched, denied, left_out, None);
     let home = job.home.clone();
-    PageOutcome { pages, sitemaps, nested, images, home, ..PageOutcome::new(result) }
+    PageOutcome { pages, sitemaps, nested, images, videos, home, ..PageOutcome::new(result) }
 }
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
@@ -189,6 +213,14 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let asked_url = asked(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, asked_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
+}
+
+/// Returns a video to admit, or `None` if its host name is invalid.
+fn new_video(url: Url, page_url: String, asked_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
+    if urls::host_error(&url).is_some() {
+        return None;
+    }
+    Some(NewVideoUrl { host: urls::host_key(&url), url: url.into(), page_url, asked_url })
 }
 
 /// Returns the address of the job, if the final address differs.

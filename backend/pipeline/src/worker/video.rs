@@ -1,17 +1,22 @@
 //! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
 //! part. If the worker ends, the next one continues after the last part.
+//!
+//! A crawl that found videos ends after the last of them.
 
+use super::context::Context;
+use super::job_error::JobError;
 use super::video_file::{self, CopyError};
+use crate::completion;
 use crate::domain::jobs::{self, VideoJob};
 use crate::ingest::{ReadVideoError, VideoReader};
-use crate::{AnalyzeError, Ingest, IngestError, VideoAnalyzeError};
-use crawler::Fetcher;
+use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
-use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
+use queue::{ClaimedJob, Handler, Outcome, QueueError};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use store::videos::VideoEnd;
-use store::{Store, StoreError, retried};
+use store::videos::{Video, VideoEnd};
+use store::{StoreError, retried};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use video::{Decoder, VideoError};
@@ -28,12 +33,12 @@ pub struct VideoTools {
 
 /// The handler of `scan_video`.
 pub(super) struct ScanVideo {
-    store: Store,
-    queue: Queue,
-    ingest: Ingest,
-    fetcher: Fetcher,
+    context: Arc<Context>,
     tools: VideoTools,
 }
+
+/// Time until a video is tried again whose crawl is paused.
+const PAUSED_WAIT: Duration = Duration::from_secs(30);
 
 /// Why a video was not read to its end.
 #[derive(Debug, thiserror::Error)]
@@ -57,60 +62,76 @@ impl Handler for ScanVideo {
             Ok(job) => job.video_id,
             Err(error) => return Outcome::Discard(error),
         };
-        let error = tokio::select! {
-            done = self.read(&job, id) => match done {
-                Ok(outcome) => return outcome,
-                Err(error) => error,
-            },
-            outcome = self.until_stopped(id) => return outcome,
-            // The claim is lost or will be released. Snoozing a lost claim is a no-op.
-            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
+        let video = match retried("video", || self.context.store.video(id)).await {
+            Ok(video) if video.state.is_live() => video,
+            Ok(_) | Err(StoreError::NotFound { .. }) => return Outcome::Done,
+            Err(error) => return Outcome::Retry(error.to_string(), None),
         };
-        self.handle_error(&job, id, error).await
+        let outcome = self.run_video(&job, &video, &cancel).await;
+        if let Some(crawl) = video.crawl_id
+            && (matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled())
+        {
+            completion::end_if_done(&self.context.store, &self.context.queue, crawl).await;
+        }
+        outcome
     }
 }
 
 impl ScanVideo {
-    pub(super) fn new(
-        store: Store,
-        queue: Queue,
-        ingest: Ingest,
-        fetcher: Fetcher,
-        tools: VideoTools,
-    ) -> Self {
-        Self { store, queue, ingest, fetcher, tools }
+    pub(super) fn new(context: Arc<Context>, tools: VideoTools) -> Self {
+        Self { context, tools }
     }
 
-    async fn read(&self, job: &ClaimedJob, id: Uuid) -> Result<Outcome, ScanError> {
-        let video = match retried("video", || self.store.video(id)).await {
-            Err(StoreError::NotFound { .. }) => return Ok(Outcome::Done),
-            video => video?,
+    async fn run_video(&self, job: &ClaimedJob, video: &Video, cancel: &CancellationToken) -> Outcome {
+        let error = tokio::select! {
+            done = self.read(job, video) => match done {
+                Ok(outcome) => return outcome,
+                Err(error) => error,
+            },
+            outcome = self.until_stopped(video.id) => return outcome,
+            // The claim is lost or will be released. Snoozing a lost claim is a no-op.
+            () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
         };
-        if !video.state.is_live() {
-            return Ok(Outcome::Done);
-        }
-        self.begin(id).await?;
-        let (blobs, spool) = (self.ingest.blobs(), &self.tools.spool);
-        let file = video_file::copy(&self.store, blobs, &self.fetcher, spool, &video).await?;
+        self.handle_error(job, video.id, error).await
+    }
+
+    async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+        self.begin(video.id).await?;
+        let file = video_file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
-        let end = self.ingest.read_video(decoder, file, &video, reader, &mut ()).await?;
-        tracing::info!(video = %id, frames = end.frames, seconds = end.total.as_secs(), "video read");
+        let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
+        tracing::info!(video = %video.id, frames = end.frames, seconds = end.total.as_secs(), "video read");
         Ok(Outcome::Settled)
     }
 
     async fn begin(&self, id: Uuid) -> Result<(), StoreError> {
         retried("begin_video", || async {
-            let mut tx = self.store.begin().await?;
+            let mut tx = self.context.store.begin().await?;
             let from = [VideoState::Queued, VideoState::Running];
-            self.store.set_video_state(tx.conn(), id, &from, VideoState::Running).await?;
+            self.context.store.set_video_state(tx.conn(), id, &from, VideoState::Running).await?;
             tx.commit().await
         })
         .await
     }
 
+    /// Lets the video wait again. This run is not counted as an attempt.
+    async fn postpone(&self, id: Uuid, wait: Duration) -> Outcome {
+        let waiting = retried("postpone_video", || async {
+            let mut tx = self.context.store.begin().await?;
+            let (from, to) = ([VideoState::Running], VideoState::Queued);
+            self.context.store.set_video_state(tx.conn(), id, &from, to).await?;
+            tx.commit().await
+        });
+        match waiting.await {
+            // It was paused, cancelled or deleted in the meantime.
+            Ok(()) | Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => Outcome::Snooze(wait),
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+
     /// Waits until the video was paused, cancelled or deleted.
     async fn until_stopped(&self, id: Uuid) -> Outcome {
-        match self.ingest.video_stopped(id).await {
+        match self.context.ingest.video_stopped(id).await {
             // The group is held, so the job runs again after the video is resumed.
             Some(VideoState::Paused) => Outcome::Snooze(Duration::ZERO),
             _ => Outcome::Stale,
@@ -120,9 +141,29 @@ impl ScanVideo {
     async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
         let detail = error.to_string();
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
+        let (mut wait, mut original) = (None, None);
         let (reason, is_transient) = match error {
+            ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
+                return self.postpone(id, PAUSED_WAIT).await;
+            }
+            // The crawl has ended, and its videos are cancelled with it.
+            ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return Outcome::Done,
+            ScanError::Copy(CopyError::Fetch(error)) => {
+                match JobError::of_fetch(error, self.context.config.robots_retry) {
+                    JobError::Later(wait) => return self.postpone(id, wait).await,
+                    JobError::Retry { reason, wait: later, .. } => {
+                        wait = later;
+                        (reason, true)
+                    }
+                    JobError::Final { reason, .. } => (reason, false),
+                    JobError::Stale | JobError::Gone => return Outcome::Stale,
+                }
+            }
             ScanError::Copy(error) => error.reason(),
-            ScanError::Read(ReadVideoError::Duplicate(_)) => (Reason::ExactDuplicate, false),
+            ScanError::Read(ReadVideoError::Duplicate(id)) => {
+                original = Some(id);
+                (Reason::ExactDuplicate, false)
+            }
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
             ScanError::Read(ReadVideoError::Ingest(error)) => match error {
@@ -136,9 +177,16 @@ impl ScanVideo {
             },
         };
         if is_transient && job.attempt < job.max_attempts {
-            return Outcome::Retry(detail, None);
+            return Outcome::Retry(detail, wait);
         }
-        match self.fail(job, id, reason, &detail, is_transient).await {
+        let end = VideoEnd {
+            state: VideoState::Failed,
+            people: None,
+            reason: Some(reason),
+            detail: Some(&detail),
+            original,
+        };
+        match self.fail(job, id, end, is_transient).await {
             Ok(()) => Outcome::Settled,
             Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
@@ -151,25 +199,24 @@ impl ScanVideo {
         &self,
         job: &ClaimedJob,
         id: Uuid,
-        reason: Reason,
-        detail: &str,
+        end: VideoEnd<'_>,
         spent: bool,
     ) -> Result<(), IngestError> {
-        let end =
-            VideoEnd { state: VideoState::Failed, people: None, reason: Some(reason), detail: Some(detail) };
+        let Context { store, queue, ingest, .. } = &*self.context;
         let unused = retried("fail_video", || async {
-            let mut tx = self.store.begin().await?;
+            let mut tx = store.begin().await?;
             if spent {
-                self.queue.fail(tx.conn(), job.claim, detail, true, None).await?;
+                let detail = end.detail.unwrap_or_default();
+                queue.fail(tx.conn(), job.claim, detail, true, None).await?;
             } else {
-                self.queue.complete(tx.conn(), job.claim).await?;
+                queue.complete(tx.conn(), job.claim).await?;
             }
-            let unused = self.store.end_video(tx.conn(), id, end.clone()).await?;
+            let unused = store.end_video(tx.conn(), id, end.clone()).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(unused)
         })
         .await?;
-        if let Err(error) = self.store.drop_blobs(self.ingest.blobs(), &unused).await {
+        if let Err(error) = store.drop_blobs(ingest.blobs(), &unused).await {
             tracing::warn!(%error, "failed to delete the file of a video; a sweep deletes it");
         }
         Ok(())

@@ -6,6 +6,7 @@ mod claims;
 mod clocks;
 mod control;
 mod crawl;
+mod crawled_videos;
 mod duplicates;
 mod enhance;
 mod fairness;

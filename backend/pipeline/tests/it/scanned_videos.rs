@@ -38,7 +38,8 @@ fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
 /// Waits until a part of the only video is stored, and returns the id of the video.
 async fn first_part(world: &World) -> Uuid {
     let only = crate::support::wait_for(async || {
-        let filter = VideoFilter { collection: "default".into(), state: Some(VideoState::Running) };
+        let filter =
+            VideoFilter { collection: "default".into(), state: Some(VideoState::Running), crawl_id: None };
         world.store.videos(&filter, None, 1).await.unwrap().pop()
     });
     let id = only.await.unwrap().id;

@@ -19,6 +19,8 @@ export const name = ({ seeds, seed_count: all }, most = 48) =>
 export const PAGES = [["fetched", "good"], ["skipped", "dim"], ["failed", "bad"], ["queued", "rest"]];
 export const IMAGES = [["processed", "good"], ["duplicate", "same"], ["skipped", "dim"], ["suppressed", "held"], ["failed", "bad"], ["queued", "rest"]];
 
+export const VIDEOS = [["completed", "good"], ["cancelled", "dim"], ["failed", "bad"], ["running", "same"], ["paused", "held"], ["queued", "rest"]];
+
 /** Returns the number of settled items and of all known items. */
 export function done(counts) {
   const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
@@ -50,14 +52,14 @@ export const changeState = (id, step) => call("POST", `/crawls/${id}/${step}`);
 
 /** Asks for confirmation and cancels a crawl. */
 export async function cancel(crawl) {
-  const sure = await confirm("Cancel this crawl?", "Its results are kept. Queued pages and images are dropped. A cancelled crawl cannot be resumed.", "Cancel the crawl");
+  const sure = await confirm("Cancel this crawl?", "Its results are kept. Queued pages and images are dropped, and the reading of its videos ends. A cancelled crawl cannot be resumed.", "Cancel the crawl");
   return sure && changeState(crawl.id, "cancel");
 }
 
 /** Asks for confirmation and deletes a crawl. Resolves to whether it was deleted. */
 export async function remove(crawl) {
   const sure = await confirm("Delete this crawl?", `This permanently deletes the record of ${name(crawl)}: its pages, image URLs and outcomes.`, "Delete",
-    { option: "Also erase its images and their faces, unless another crawl found them too" });
+    { option: "Also erase its images, its videos and their faces, unless another crawl found them too" });
   if (!sure) return false;
   const path = `/crawls/${crawl.id}`;
   // The service deletes the images only with the confirmation token of a preview.

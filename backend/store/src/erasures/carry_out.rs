@@ -3,6 +3,7 @@ use super::chip::chip_shows;
 use super::{Plan, PlannedFace};
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
+use crate::traces::videos::{emptied, videos_of_frames};
 use crate::traces::{LedgerJobs, Traces};
 use crate::videos::delete_video_rows;
 use crate::{Store, StoreError, tombstones};
@@ -18,7 +19,8 @@ const IMAGES: usize = 1_000;
 
 impl Store {
     /// Carries out a plan in the transaction that created it. Also removes the URLs of erased
-    /// images from ledger rows and from all other records of where the images were found.
+    /// images, and of videos without remaining faces, from ledger rows and from all other records of
+    /// where they were found.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> =
@@ -28,10 +30,15 @@ impl Store {
         tombstones::set(conn, &gone, &touched).await?;
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
+        let mut videos = Vec::new();
         for images in plan.images.chunks(IMAGES) {
+            videos.extend(videos_of_frames(conn, images).await?);
             traces.erase_image_traces(conn, images).await?;
             keys.extend(delete_images(conn, images).await?.1);
         }
+        let mut without_address = emptied(conn, &videos).await?;
+        without_address.extend(&plan.videos);
+        traces.erase_video_traces(conn, &without_address).await?;
         keys.extend(delete_video_rows(conn, &plan.videos).await?);
         if !plan.addresses.is_empty() {
             traces.erase_page_traces(conn, &plan.addresses).await?;

@@ -1,10 +1,12 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::likeness::similar_faces;
 use super::{Target, subjects};
+use crate::crawled_videos::videos_at;
 use crate::faces::check_embedding;
 use crate::models::EmbeddingModel;
 use crate::suppressions::Suppression;
 use crate::text::{url_hash, without_nul};
+use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{HashMap, HashSet};
@@ -42,7 +44,8 @@ pub struct Plan {
     /// People and clusters to be erased: the requested one, and those that would have no faces
     /// left.
     pub subjects: Vec<Uuid>,
-    /// Videos whose file is at the requested URL. They are erased completely.
+    /// Videos whose file is at the requested URL, or that were found on the page with that URL.
+    /// They are erased completely.
     pub videos: Vec<Uuid>,
     /// The collection.
     pub(crate) collection: Uuid,
@@ -141,8 +144,10 @@ impl Store {
         let named = match target {
             Target::Image(image) => vec![*image],
             Target::Url(_) => {
-                plan.videos = videos_at(conn, collection, &plan.addresses).await?;
-                let mut images = found_at(conn, collection, &plan.addresses).await?;
+                let hashes = AddressHashes::of(conn, collection, &plan.addresses).await?;
+                let AddressHashes { requested, all } = &hashes;
+                plan.videos = videos_at(conn, collection, &plan.addresses, all, requested).await?;
+                let mut images = found_at(conn, collection, &plan.addresses, &hashes).await?;
                 images.extend(frames_of(conn, &plan.videos).await?);
                 images
             }
@@ -324,29 +329,30 @@ async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> 
         .await?)
 }
 
-/// Locks and returns the videos whose file is at one of the addresses.
-async fn videos_at(
-    conn: &mut PgConnection,
-    collection: Uuid,
-    addresses: &[String],
-) -> Result<Vec<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar(
-        "select v.id from videos v join unnest($2::text[]) as a (url)
-             on md5(v.source_url) = md5(a.url) and v.source_url = a.url
-         where v.collection_id = $1 order by v.id for update of v",
-    )
-    .bind(collection)
-    .bind(addresses)
-    .fetch_all(conn)
-    .await?)
+/// Hashes of the requested addresses.
+struct AddressHashes {
+    /// Of the addresses as requested.
+    requested: Vec<Uuid>,
+    /// These, and those of the pages to which they were redirected.
+    all: Vec<Uuid>,
 }
 
-/// Returns the images of the stored frames of videos.
-async fn frames_of(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar("select image_id from video_frames where video_id = any($1)")
-        .bind(videos)
+impl AddressHashes {
+    async fn of(conn: &mut PgConnection, collection: Uuid, addresses: &[String]) -> Result<Self, StoreError> {
+        let requested: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+        // Several URLs can redirect to one page, and a sighting records only the first of them. So
+        // sightings are also matched by the page's URL after redirects.
+        let pages: Vec<String> = sqlx::query_scalar(
+            "select distinct p.final_url from crawls c join pages p on p.crawl_id = c.id
+             where c.collection_id = $1 and p.url_hash = any($2) and p.final_url is not null",
+        )
+        .bind(collection)
+        .bind(&requested)
         .fetch_all(conn)
-        .await?)
+        .await?;
+        let pages = pages.iter().map(|url| url_hash(Some(url)));
+        Ok(Self { all: requested.iter().copied().chain(pages).collect(), requested })
+    }
 }
 
 /// Returns the images of the collection that were found at one of the URLs or on the page with that
@@ -355,20 +361,8 @@ async fn found_at(
     conn: &mut PgConnection,
     collection: Uuid,
     addresses: &[String],
+    hashes: &AddressHashes,
 ) -> Result<Vec<Uuid>, StoreError> {
-    let mut hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-    // Several URLs can redirect to one page, and a sighting records only the first of them. So
-    // sightings are also matched by the page's URL after redirects.
-    let pages: Vec<String> = sqlx::query_scalar(
-        "select distinct p.final_url from crawls c join pages p on p.crawl_id = c.id
-         where c.collection_id = $1 and p.url_hash = any($2) and p.final_url is not null",
-    )
-    .bind(collection)
-    .bind(&hashes)
-    .fetch_all(&mut *conn)
-    .await?;
-    let requested = hashes.clone();
-    hashes.extend(pages.iter().map(|url| url_hash(Some(url))));
     Ok(sqlx::query_scalar(
         "select i.id from images i join (
              select s.image_id from unnest($2::text[]) as a (url)
@@ -382,8 +376,8 @@ async fn found_at(
     )
     .bind(collection)
     .bind(addresses)
-    .bind(&hashes)
-    .bind(&requested)
+    .bind(&hashes.all)
+    .bind(&hashes.requested)
     .fetch_all(conn)
     .await?)
 }

@@ -140,6 +140,7 @@ async fn progress_is_counted_from_the_ledgers_and_adds_up() {
         json!({
             "pages": {"queued": 0, "fetched": 1, "skipped": 1, "failed": 1},
             "images": {"queued": 0, "processed": 1, "duplicate": 1, "skipped": 2, "failed": 1, "suppressed": 1},
+            "videos": {"queued": 0, "running": 0, "paused": 0, "completed": 0, "cancelled": 0, "failed": 0},
             "faces": 2,
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })

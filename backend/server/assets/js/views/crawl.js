@@ -1,6 +1,6 @@
 // The view of one crawl, with live updates.
 import { get, key, request, save, url } from "../api.js";
-import { IMAGES, PAGES, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
+import { IMAGES, PAGES, VIDEOS, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
 import { h, put } from "../dom.js";
 import { follow } from "../events.js";
 import { externalLink, tile } from "../faces.js";
@@ -17,7 +17,7 @@ export function show(page, { params: { id }, signal }) {
 function draw(first, signal) {
   const { id } = first;
   const [top, actions, now, reasons, strip] = [h("div.chips"), h("div.actions"), h("dl.big"), h("div"), h("div")];
-  const [pages, images] = [outcomes(PAGES), outcomes(IMAGES)];
+  const [pages, images, videos] = [PAGES, IMAGES, VIDEOS].map((parts) => outcomes(parts));
   const rates = plot("Images per second", { unit: "/s" });
   const meter = speed();
   let last = null;
@@ -26,6 +26,7 @@ function draw(first, signal) {
     meter.record(crawl);
     pages.draw(crawl.counts.pages);
     images.draw(crawl.counts.images);
+    videos.draw(crawl.counts.videos);
     put(top, stateChip(crawl.state), crawl.error && h("span", {}, crawl.error));
     if (!last || last.state !== crawl.state || last.next_run_at !== crawl.next_run_at) put(actions, controls(crawl, (changed) => (update(changed), listen())));
     put(reasons, reasonTable(crawl.reasons));
@@ -64,7 +65,8 @@ function draw(first, signal) {
   return [
     heading(name(first), actions), top, now,
     h("div.pair", {},
-      panel("Outcomes", h("h3", {}, "Images"), images.element, h("h3", {}, "Pages"), pages.element, !isOver(first) && rates.element),
+      panel("Outcomes", h("h3", {}, "Images"), images.element, h("h3", {}, "Pages"), pages.element,
+        Boolean(first.options.videos) && [h("h3", {}, "Videos"), videos.element, linkButton("Show the videos", href("/videos", { crawl_id: id }))], !isOver(first) && rates.element),
       panel("Not processed", reasons)),
     panel("Newest faces", strip),
     h("div.pair", {}, panel("Export", exports(id)), panel("Options", options(first))),

@@ -11,6 +11,8 @@ export function show(page, { signal }) {
   const allow = h("input", { name: "allow", spellcheck: "false", autocomplete: "off", placeholder: "example.org, *.example.net" });
   const allowField = field("Hosts", allow, "Separated by commas; a leading *. covers subdomains.");
   const scope = choice("scope", [["host", "Same host"], ["domain", "Same domain"], ["prefix", "URLs in or below the directory of a seed"], ["list", "Listed hosts"]]);
+  const videos = h("input", { type: "checkbox", name: "videos" });
+  const videoField = field("Maximum videos", number("max_videos", 100, 1, 10_000));
   const send = async (data) => go(`/crawls/${(await call("POST", "/crawls", { json: body(data), signal })).id}`);
   const element = form(send,
     panel("Start and scope",
@@ -20,18 +22,20 @@ export function show(page, { signal }) {
       h("div.columns", {},
         field("Maximum link depth", number("max_depth", 3, 0, 100)),
         field("Maximum pages", number("max_pages", 1000, 1, 10_000_000)),
-        field("Maximum images", number("max_images", 5000, 0, 100_000_000)))),
+        field("Maximum images", number("max_images", 5000, 0, 100_000_000)), videoField)),
     panel("Behaviour",
       h("div.columns", {},
         field("Duplicates", choice("dedupe", [["near", "Skip identical files and near duplicates"], ["exact", "Skip identical files"], ["off", "Process all images"]])),
         field("Sitemaps", choice("sitemaps", [["robots", "From robots.txt"], ["always", "Always"], ["off", "None"]])),
         field("Delay per host, ms", h("input", { type: "number", name: "delay_ms", min: 0, max: 300_000, placeholder: "automatic" })),
         field("Repeat every", h("input", { name: "every", pattern: "[0-9]+[mhdw]", placeholder: "never", autocomplete: "off" }), "For example 12h, 1d or 2w.")),
+      h("label.check", {}, videos, "Also read videos"),
       h("label.check", {}, h("input", { type: "checkbox", name: "respect_robots", checked: true }), "Obey robots.txt and the robots directives of pages")),
     h("p.hint", {}, "Crawl only what you may lawfully process. Faces are personal data."),
     h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Start the crawl"), linkButton("Back", "#/crawls")));
   scope.addEventListener("change", () => (allowField.hidden = scope.value !== "list"));
-  allowField.hidden = true;
+  videos.addEventListener("change", () => (videoField.hidden = !videos.checked));
+  allowField.hidden = videoField.hidden = true;
   page.append(heading("New crawl"), element);
 }
 
@@ -48,6 +52,8 @@ function body(data) {
     max_depth: Number(data.get("max_depth")),
     max_pages: Number(data.get("max_pages")),
     max_images: Number(data.get("max_images")),
+    videos: data.get("videos") === "on",
+    max_videos: Number(data.get("max_videos")),
     delay_ms: optional("delay_ms", Number),
     respect_robots: data.get("respect_robots") === "on",
     dedupe: data.get("dedupe"),

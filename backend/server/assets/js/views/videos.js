@@ -16,9 +16,10 @@ export function show(page, { query, signal }) {
   const filter = h("select", { "aria-label": "State", value: query.state ?? "" },
     STATES.map((state) => h("option", { value: state, selected: state === (query.state ?? "") }, state || "All states")));
   const list = h("div");
-  const params = (cursor) => ({ collection: collections.current(), state: filter.value, cursor });
-  filter.addEventListener("change", () => (setQuery({ state: filter.value }), start()));
-  page.append(heading("Videos", filter), may("write") && upload(signal), list);
+  const { crawl_id } = query;
+  const params = (cursor) => ({ collection: collections.current(), state: filter.value, crawl_id, cursor });
+  filter.addEventListener("change", () => (setQuery({ state: filter.value, crawl_id }), start()));
+  page.append(heading(crawl_id ? "Videos of a crawl" : "Videos", filter), may("write") && !crawl_id && upload(signal), list);
 
   let timer = 0;
   signal.addEventListener("abort", () => clearTimeout(timer));
@@ -29,8 +30,8 @@ export function show(page, { query, signal }) {
   }
   function draw(answer) {
     if (answer.videos.length === 0) {
-      return filter.value
-        ? empty("videos", `There are no ${filter.value} videos.`)
+      return filter.value || crawl_id
+        ? empty("videos", `There are no ${filter.value ? `${filter.value} ` : ""}videos${crawl_id ? " of this crawl" : ""}.`)
         : empty("videos", "The service finds who appears in a video, and when. It does not keep the file.");
     }
     const rows = h("ul.crawls", {}, answer.videos.map(row));

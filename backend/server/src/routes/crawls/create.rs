@@ -4,6 +4,7 @@ use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
 use crate::routes::collections::check_name;
+use crate::routes::videos::unavailable;
 use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -88,6 +89,16 @@ pub(crate) struct CreateCrawl {
     /// files. `off` processes every URL.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
+    /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`, JSON-LD,
+    /// links and enclosures. A crawl ends after the last of its videos.
+    #[schema(default = false)]
+    videos: Option<bool>,
+    /// Maximum number of videos.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000, default = 100)]
+    max_videos: Option<Bounded<1, 10_000>>,
+    /// Maximum number of videos of one host. Null means no limit per host.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000)]
+    max_videos_per_host: Option<Bounded<1, 10_000>>,
     /// `robots` reads the sitemaps that the robots.txt of a seed lists. `always` also reads
     /// `/sitemap.xml` if robots.txt lists none. `off` reads none. A sitemap counts as a page, and
     /// its URLs count as links of the seed.
@@ -124,6 +135,9 @@ impl CreateCrawl {
             respect_robots: self.respect_robots.unwrap_or(defaults.respect_robots),
             revalidate: self.revalidate.unwrap_or(defaults.revalidate),
             dedupe: self.dedupe.unwrap_or(defaults.dedupe),
+            videos: self.videos.unwrap_or(defaults.videos),
+            max_videos: self.max_videos.map_or(defaults.max_videos, Bounded::get),
+            max_videos_per_host: self.max_videos_per_host.map(Bounded::get),
             sitemaps: self.sitemaps.unwrap_or(defaults.sitemaps),
             max_pages_per_directory: self.max_pages_per_directory.map(Bounded::get),
             every: self.every,
@@ -140,8 +154,11 @@ fn webhook(text: &str, guard: &Guard) -> Result<Url, ApiError> {
     Ok(url)
 }
 
-pub(super) const SPEC: Spec =
-    Spec::needs(store::keys::Scope::Crawl).problems(&[&[Code::ForbiddenUrl, Code::NotFound]]);
+pub(super) const SPEC: Spec = Spec::needs(store::keys::Scope::Crawl).problems(&[&[
+    Code::ForbiddenUrl,
+    Code::NotFound,
+    Code::VideoUnavailable,
+]]);
 
 /// Start a crawl.
 ///
@@ -164,6 +181,9 @@ pub(super) async fn create_crawl(
     }
     let options = body.options(state.services.fetcher.guard())?;
     let collection = collection(&caller, body.collection.as_deref()).await?;
+    if options.videos {
+        state.services.video_tools.as_ref().ok_or_else(unavailable)?;
+    }
     let crawl = state.services.crawls.create(&collection, &body.seeds, options).await?;
     let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;
     let view = CrawlView::of(&caller, crawl).await?;

@@ -2,7 +2,7 @@
 use crate::ApiError;
 use crate::auth::Caller;
 use crate::follow::Snapshot;
-use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
+use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use store::crawls::Crawl;
@@ -41,12 +41,30 @@ pub(super) struct ImageCounts {
     suppressed: i64,
 }
 
-/// The progress of a crawl. Every page and image URL is counted in exactly one state.
+/// Videos of a crawl by state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct VideoCounts {
+    #[schema(example = 1)]
+    queued: i64,
+    #[schema(example = 1)]
+    running: i64,
+    #[schema(example = 0)]
+    paused: i64,
+    #[schema(example = 2)]
+    completed: i64,
+    #[schema(example = 0)]
+    cancelled: i64,
+    #[schema(example = 1)]
+    failed: i64,
+}
+
+/// The progress of a crawl. Every page, image URL and video is counted in exactly one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Counts {
     pages: PageCounts,
     images: ImageCounts,
-    /// Number of faces found in its images.
+    videos: VideoCounts,
+    /// Number of faces found in its images and videos.
     #[schema(example = 41)]
     faces: i64,
 }
@@ -93,7 +111,7 @@ pub(super) struct CrawlView {
     #[schema(example = json!(null))]
     error: Option<String>,
     counts: Counts,
-    /// Numbers of pages and images that were not processed, by reason code.
+    /// Numbers of pages, images and videos that were not processed, by reason code.
     #[schema(value_type = BTreeMap<String, i64>, example = json!({"robots_disallowed": 1, "not_an_image": 1}))]
     reasons: BTreeMap<Reason, i64>,
 }
@@ -107,6 +125,7 @@ impl CrawlView {
             mask_webhook(&mut crawl.options);
         }
         let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
+        let video = |state| progress.videos.get(&state).copied().unwrap_or_default();
         let image = |state| progress.images.get(&state).copied().unwrap_or_default();
         Self {
             id: crawl.id,
@@ -135,6 +154,14 @@ impl CrawlView {
                     skipped: image(ImageState::Skipped),
                     failed: image(ImageState::Failed),
                     suppressed: image(ImageState::Suppressed),
+                },
+                videos: VideoCounts {
+                    queued: video(VideoState::Queued),
+                    running: video(VideoState::Running),
+                    paused: video(VideoState::Paused),
+                    completed: video(VideoState::Completed),
+                    cancelled: video(VideoState::Cancelled),
+                    failed: video(VideoState::Failed),
                 },
                 faces: progress.faces,
             },

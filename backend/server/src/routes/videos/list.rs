@@ -9,6 +9,7 @@ use domain::VideoState;
 use serde::{Deserialize, Serialize};
 use store::videos::VideoFilter;
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 /// Selects the videos to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -20,6 +21,8 @@ pub(super) struct ListParams {
     /// Only videos in this state.
     #[param(inline)]
     state: Option<VideoState>,
+    /// Only videos that this crawl found.
+    crawl_id: Option<Uuid>,
     /// Maximum number of videos in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
     limit: Option<Bounded<1, 100>>,
@@ -51,7 +54,7 @@ pub(super) async fn list_videos(
     let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(20, Bounded::get);
-    let filter = VideoFilter { collection: collection.name, state: params.state };
+    let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
     let mut rows = caller.store().videos(&filter, before, limit + 1).await?;
     let next_cursor = cursor::paginate(&mut rows, limit, |video| video.id);
     Ok(Json(VideoList { videos: rows.into_iter().map(VideoView::from).collect(), next_cursor }))

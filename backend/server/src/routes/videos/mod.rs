@@ -14,6 +14,7 @@ mod upload;
 mod view;
 
 pub(crate) use answer::VideoAnswer;
+pub(crate) use options::unavailable;
 pub(crate) use view::Appearance;
 
 use crate::operation::Routes;

@@ -34,7 +34,7 @@ pub(super) fn video_request(
 }
 
 /// Returns the error of a service that has no decoder.
-pub(super) fn unavailable() -> ApiError {
+pub(crate) fn unavailable() -> ApiError {
     let sentence = "this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG";
     ApiError::new(Code::VideoUnavailable, sentence)
 }

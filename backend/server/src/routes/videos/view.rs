@@ -23,6 +23,15 @@ pub(super) struct VideoView {
     /// The address of the file; null for an upload.
     #[schema(example = json!(null))]
     source_url: Option<String>,
+    /// The crawl that found it; null for any other video.
+    #[schema(example = json!(null))]
+    crawl_id: Option<Uuid>,
+    /// The page on which the crawl first found it.
+    #[schema(example = json!(null))]
+    page_url: Option<String>,
+    /// With the reason `exact_duplicate`, the video of the same file.
+    #[schema(example = json!(null))]
+    original_id: Option<Uuid>,
     /// SHA-256 hash of the file, in hexadecimal; null until the file is known.
     #[schema(example = "b7c0ab6c412b751031fb091d747ab6a7a41ff258fd2fc4879b826772c317530c")]
     sha256: Option<String>,
@@ -75,6 +84,9 @@ impl From<Video> for VideoView {
             collection: video.collection,
             options: video.options,
             source_url: video.source_url,
+            crawl_id: video.crawl_id,
+            page_url: video.page_url,
+            original_id: video.original_id,
             sha256: video.sha256.map(hex::encode),
             bytes: video.bytes,
             codec: video.codec,

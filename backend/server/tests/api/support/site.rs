@@ -59,10 +59,17 @@ impl Site {
                 }),
             );
         }
+        let mut site = Self::of(router).await;
+        (site.asked, site.release) = (asked, release);
+        site
+    }
+
+    /// Starts a site with these routes.
+    pub(crate) async fn of(router: Router) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, asked, release, task }
+        Self { url, asked: Arc::default(), release: Arc::default(), task }
     }
 
     pub(crate) fn page(&self) -> String {

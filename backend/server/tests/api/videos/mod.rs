@@ -1,6 +1,7 @@
 //! Tests the operations for videos with the standard film, whose people are known.
 mod by_url;
 mod detect;
+mod of_crawls;
 mod refused;
 
 use crate::erased::dump;
@@ -204,7 +205,7 @@ async fn traces(app: &App, tracks: &[Value]) -> Traces {
             traces.texts.insert(format!("[{},", start.join(",")));
         }
     }
-    let filter = store::videos::VideoFilter { collection: "default".into(), state: None };
+    let filter = store::videos::VideoFilter { collection: "default".into(), state: None, crawl_id: None };
     let video = store.videos(&filter, None, 1).await.unwrap()[0].id;
     let ids: BTreeSet<&str> = tracks.iter().map(|track| id(&track["id"])).collect();
     for track in store.tracks(video, &store::tracks::TrackFilter::default(), None, 1_000).await.unwrap() {

@@ -1,0 +1,101 @@
+//! Videos that crawls find: pauses, deletions and hosts that are busy.
+
+use crate::support::{Answer, Site, World, fast, wait_for};
+use crate::videos::decoder;
+use domain::{CrawlState, JobKind, Reason, VideoState};
+use pipeline::{CrawlOptions, Videos};
+use store::crawls::Crawl;
+use store::videos::{Video, VideoFilter};
+use testing::film::{Codec, Container, Encoding, Film};
+
+/// Starts a crawl of a page with one video, and reads the page. No worker reads videos yet.
+async fn crawl_with_a_video(world: &World, site: &Site) -> (Crawl, Video) {
+    site.set("/", Answer::html("<video src=/film.mkv></video>"));
+    let crawl = world.create(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
+    let worker = world.worker("pages");
+    let found = wait_for(async || video_of(world, &crawl).await).await.expect("the video is found");
+    worker.stop().await;
+    (crawl, found)
+}
+
+async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
+    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(crawl.id) };
+    world.store.videos(&filter, None, 10).await.unwrap().pop()
+}
+
+/// Waits until the job of the only video waits for a later time.
+async fn job_is_postponed(world: &World) {
+    let kind = JobKind::ScanVideo.as_str();
+    let postponed = async || {
+        let jobs = world.queue.list(None, Some(kind), None, None, 10).await.unwrap();
+        (jobs[0].scheduled_at > jobs[0].created_at + time::Duration::seconds(10)).then_some(())
+    };
+    wait_for(postponed).await.expect("the job is postponed");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("film.mkv");
+    Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
+    site.set("/film.mkv", Answer::new("video/x-matroska", std::fs::read(path).unwrap()));
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    world.crawls.pause(crawl.id).await.unwrap();
+    let worker = world.video_worker("videos", decoder());
+    job_is_postponed(&world).await;
+    assert_eq!(site.asked("/film.mkv"), 0);
+    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Queued);
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
+
+    world.crawls.resume(crawl.id).await.unwrap();
+    world.execute("update jobs set scheduled_at = now()").await;
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(progress.videos[&VideoState::Completed], 1);
+    assert!(progress.faces > 0, "{progress:?}");
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_busy_host_is_asked_again_when_it_said() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/film.mkv", Answer::status(503).header("retry-after", "600"));
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let worker = world.video_worker("videos", decoder());
+    job_is_postponed(&world).await;
+    site.set("/film.mkv", Answer::status(410));
+    world.execute("update hosts set not_before = null").await;
+    world.execute("update jobs set scheduled_at = now()").await;
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.store.video(video.id).await.unwrap().reason, Some(Reason::Http(410)));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    videos.cancel(&world.store, video.id).await.unwrap();
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
+
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let mut tx = world.store.begin().await.unwrap();
+    videos.delete(&mut tx, &world.store, video.id).await.unwrap();
+    tx.commit().await.unwrap();
+    world.crawls.reconcile().await.unwrap();
+    assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
+
+    // The deletion of a crawl cancels its videos, because its rules are gone.
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    world.crawls.cancel(crawl.id).await.unwrap();
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.delete_crawl(tx.conn(), crawl.id, false).await.unwrap();
+    tx.commit().await.unwrap();
+    let video = world.store.video(video.id).await.unwrap();
+    assert_eq!((video.state, video.crawl_id), (VideoState::Cancelled, None));
+}

@@ -1,0 +1,189 @@
+//! Tests videos that crawls find.
+use super::{film, id, list, with_videos};
+use crate::erased::dump;
+use crate::support::site::Site;
+use crate::support::{App, field, json_of, ok, problem};
+use axum::Router;
+use axum::http::header;
+use axum::response::{Html, Redirect};
+use axum::routing::get;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Serves a page with videos: one at two addresses, one that robots.txt forbids, one that must not
+/// be used, and one that is text. Two pages link to the first one.
+async fn site(film: Vec<u8>) -> Site {
+    let video = move |tags: &'static str| {
+        let film = film.clone();
+        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4"), (X_ROBOTS, tags)], film.clone()) })
+    };
+    let page = "<video src=/anna.mp4></video><a href=/anna-moved.mp4>again</a><a href=/private/film.mp4>private</a>\
+                <video><source src=/noai.mp4></video><a href=/text.mp4>text</a><a href=/second>second</a>";
+    Site::of(
+        Router::new()
+            .route("/", get(move || async move { Html(page) }))
+            .route("/second", get(|| async { Html("<video src=/anna.mp4></video>") }))
+            .route("/robots.txt", get(|| async { "User-agent: *\nDisallow: /private/\n" }))
+            .route("/anna.mp4", video("all"))
+            .route("/private/film.mp4", video("all"))
+            .route("/noai.mp4", video("noai"))
+            .route("/anna-moved.mp4", get(|| async { Redirect::temporary("/anna.mp4") }))
+            .route("/text.mp4", get(|| async { "no video" })),
+    )
+    .await
+}
+
+const X_ROBOTS: header::HeaderName = header::HeaderName::from_static("x-robots-tag");
+
+async fn start(app: &App, site: &Site, options: Value) -> Value {
+    let mut body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
+    body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await
+}
+
+async fn crawl(app: &App, site: &Site, options: Value) -> Value {
+    let created = start(app, site, options).await;
+    app.crawl_end(id(&created["id"])).await
+}
+
+/// Returns the videos of a crawl by the path of their address.
+async fn videos_of(app: &App, crawl: &Value) -> Vec<(String, Value)> {
+    let found = app.get_ok(&format!("/videos?limit=100&crawl_id={}", id(&crawl["id"]))).await;
+    let path = |video: &Value| url::Url::parse(id(&video["source_url"])).unwrap().path().to_owned();
+    list(&found, "videos").iter().map(|video| (path(video), video.clone())).collect()
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_crawl_reads_the_videos_that_it_may_read_and_ends_after_them() {
+    let app = with_videos().await;
+    let site = site(film()).await;
+    // Videos are read only on request.
+    let without = crawl(&app, &site, json!({"videos": false})).await;
+    assert_eq!(without["counts"]["videos"]["completed"], 0);
+    assert!(list(&app.get_ok("/videos").await, "videos").is_empty());
+
+    let crawled = crawl(&app, &site, json!({"revalidate": true})).await;
+    assert_eq!(crawled["state"], "completed", "{crawled:#}");
+    assert_eq!(
+        crawled["counts"]["videos"],
+        json!({"queued": 0, "running": 0, "paused": 0, "completed": 1, "cancelled": 0, "failed": 4}),
+        "{crawled:#}"
+    );
+    let videos = videos_of(&app, &crawled).await;
+    assert_eq!(videos.len(), 5);
+    let of = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    for (path, reason) in
+        [("/private/film.mp4", "robots_disallowed"), ("/noai.mp4", "noai"), ("/text.mp4", "not_a_video")]
+    {
+        assert_eq!((&of(path)["state"], &of(path)["reason"]), (&json!("failed"), &json!(reason)));
+        assert!(crawled["reasons"][reason].as_i64() >= Some(1), "{crawled:#}");
+    }
+    // The file was read once, whichever of its addresses came first.
+    let (first, second) = (of("/anna.mp4"), of("/anna-moved.mp4"));
+    let (read, same) = if first["state"] == "completed" { (first, second) } else { (second, first) };
+    assert_eq!((&same["reason"], &same["original_id"]), (&json!("exact_duplicate"), &read["id"]));
+    assert_eq!((&read["crawl_id"], &read["page_url"]), (&crawled["id"], &json!(format!("{}/", site.url))));
+    assert!(read["people"].as_i64() > Some(1), "{read:#}");
+    let faces = app.get_ok(&format!("/faces?limit=100&crawl_id={}", id(&crawled["id"]))).await;
+    assert!(crawled["counts"]["faces"].as_u64() > Some(10), "{crawled:#}");
+    assert_eq!(list(&faces, "faces").len() as u64, crawled["counts"]["faces"].as_u64().unwrap());
+
+    // The erasure of one page on which it was found erases the video at all its addresses.
+    let erasure = json!({"url": format!("{}/second", site.url)});
+    let look = ok(app.post_json("/erasures?dry_run=true", &erasure).await).await;
+    let token = id(&look["confirm"]).to_owned();
+    json_of(app.post_json(&format!("/erasures?confirm={token}"), &erasure).await, StatusCode::CREATED).await;
+    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    problem(app.get(&format!("/videos/{}", id(&read["id"]))).await, 404, "not_found").await;
+    let rows = dump(&app);
+    assert!(rows.contains("text.mp4") && !rows.contains("anna"), "{}", rows.len());
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_address_of_a_video_is_not_stored_again() {
+    let app = with_videos().await;
+    let site = site(Vec::new()).await;
+    let url = format!("{}/anna.mp4", site.url);
+    let look = ok(app.post_json("/erasures?dry_run=true", &json!({"url": url})).await).await;
+    let path = format!("/erasures?confirm={}", id(&look["confirm"]));
+    json_of(app.post_json(&path, &json!({"url": url})).await, StatusCode::CREATED).await;
+    let crawled = crawl(&app, &site, json!({})).await;
+    let paths: Vec<String> = videos_of(&app, &crawled).await.into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths.len(), 4, "{paths:?}");
+    assert!(!paths.contains(&"/anna.mp4".to_owned()));
+    let moved =
+        videos_of(&app, &crawled).await.into_iter().find(|(path, _)| path == "/anna-moved.mp4").unwrap().1;
+    assert_eq!(moved["reason"], "suppressed_url");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn the_limits_of_a_crawl_apply_to_its_videos() {
+    let app = with_videos().await;
+    let site = site(Vec::new()).await;
+    for options in [json!({"max_videos": 2}), json!({"max_videos_per_host": 2})] {
+        let crawled = crawl(&app, &site, options.clone()).await;
+        assert_eq!(videos_of(&app, &crawled).await.len(), 2, "{options}");
+        // A crawl without an image, whose videos all failed, has read its pages.
+        assert_eq!(crawled["state"], "completed");
+    }
+    for (options, name) in [
+        (json!({"max_videos": 0}), "max_videos"),
+        (json!({"max_videos": 10_001}), "max_videos"),
+        (json!({"max_videos_per_host": 0}), "max_videos_per_host"),
+        (json!({"videos": "yes"}), "videos"),
+    ] {
+        let mut body = json!({"seeds": [site.url]});
+        body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let error = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
+        assert_eq!(field(&error), name, "{error}");
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_cancelled_crawl_cancels_its_videos_and_a_deleted_one_can_delete_them() {
+    let app = with_videos().await;
+    let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (ask, held) = (asked.clone(), release.clone());
+    let answer = move || async move {
+        ask.notify_one();
+        held.notified().await;
+        "late"
+    };
+    let page = "<video src=/held.mp4></video>";
+    let routes =
+        Router::new().route("/", get(move || async move { Html(page) })).route("/held.mp4", get(answer));
+    let slow = Site::of(routes).await;
+    let created = start(&app, &slow, json!({})).await;
+    asked.notified().await;
+    let running = app.get_ok(&format!("/crawls/{}", id(&created["id"]))).await;
+    assert_eq!((&running["state"], &running["counts"]["videos"]["running"]), (&json!("running"), &json!(1)));
+    ok(app.post_json(&format!("/crawls/{}/cancel", id(&created["id"])), &json!({})).await).await;
+    release.notify_one();
+    let (_, video) = videos_of(&app, &created).await.remove(0);
+    assert_eq!((&video["state"], &video["reason"]), (&json!("cancelled"), &json!("cancelled")));
+
+    let site = site(film()).await;
+    let crawled = crawl(&app, &site, json!({})).await;
+    let path = format!("/crawls/{}?with_images=true", id(&crawled["id"]));
+    let look = ok(app.delete(&format!("{path}&dry_run=true")).await).await;
+    assert!(look["faces"].as_i64() > Some(10), "{look:#}");
+    let deleted = app.delete(&format!("{path}&confirm={}", id(&look["confirm"]))).await;
+    assert_eq!(deleted.status(), StatusCode::NO_CONTENT);
+    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    assert_eq!(list(&app.get_ok("/videos").await, "videos").len(), 1, "that of the other crawl");
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+}
+
+#[tokio::test]
+async fn a_service_without_a_decoder_refuses_to_crawl_videos() {
+    let app = App::spawn().await;
+    let body = json!({"seeds": ["http://127.0.0.1:9/"], "videos": true});
+    problem(app.post_json("/crawls", &body).await, 503, "video_unavailable").await;
+}

@@ -1,0 +1,226 @@
+//! Videos that crawls found: their admission, where they were found, and their end with the crawl.
+use crate::text::{url_hash, without_nul};
+use crate::{Store, StoreError};
+use domain::Reason;
+use serde_json::Value;
+use sqlx::PgConnection;
+use std::collections::HashSet;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The address of a video that was found on a page.
+#[derive(Clone, Debug)]
+pub struct NewVideoUrl {
+    /// Normalised URL of the file.
+    pub url: String,
+    /// Host and port of `url`, as in `crawler::urls::host_key`.
+    pub host: String,
+    /// The page that contains the video: its URL after redirects.
+    pub page_url: String,
+    /// The requested URL of the page, if it differs from `page_url`.
+    pub asked_url: Option<Arc<str>>,
+}
+
+/// How many videos a crawl may have.
+#[derive(Clone, Copy, Debug)]
+pub struct VideoLimits {
+    /// In total.
+    pub total: i64,
+    /// Of one host.
+    pub per_host: i64,
+}
+
+/// A new video of a crawl, whose file has to be fetched.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct AdmittedVideo {
+    /// Its id.
+    pub id: Uuid,
+    /// Host and port of its address.
+    pub host: String,
+}
+
+impl Store {
+    /// Adds videos that are new to the crawl, in the state `queued`, up to `limits`. Returns the
+    /// new ones in input order.
+    ///
+    /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses and
+    /// addresses over a limit are not recorded. Locks the crawl's row, like
+    /// [`Store::admit_pages`].
+    pub async fn admit_videos(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        limits: VideoLimits,
+        options: &Value,
+        videos: &[NewVideoUrl],
+    ) -> Result<Vec<AdmittedVideo>, StoreError> {
+        if videos.is_empty() {
+            return Ok(Vec::new());
+        }
+        let admitted: Option<i32> =
+            sqlx::query_scalar("select videos_admitted from crawls where id = $1 for no key update")
+                .bind(crawl)
+                .fetch_optional(&mut *conn)
+                .await?;
+        let admitted = admitted.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
+        let room = (limits.total - i64::from(admitted)).max(0);
+        let (mut seen, mut new) = (HashSet::new(), Rows::default());
+        for video in videos {
+            let url = without_nul(&video.url);
+            let hash = url_hash(Some(&url));
+            if seen.insert(hash) {
+                new.ids.push(Uuid::now_v7());
+                new.hosts.push(without_nul(&video.host));
+                new.hashes.push(hash);
+                new.urls.push(url);
+            }
+        }
+        let mut added: Vec<AdmittedVideo> = sqlx::query_as(
+            "with fresh as (
+                 select n.*, row_number() over (partition by n.host order by n.id) as place
+                 from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[]) as n (id, url, url_hash, host)
+                 where not exists (select 1 from videos v where v.crawl_id = $1 and v.url_hash = n.url_hash)
+                   and not exists (select 1 from suppressions s join crawls c on c.collection_id = s.collection_id
+                                   where c.id = $1 and s.url_hash = n.url_hash)),
+             taken as (select host, count(*) as count from videos where crawl_id = $1 group by host)
+             insert into videos (id, collection_id, crawl_id, source_url, url_hash, host, options)
+             select f.id, c.collection_id, c.id, f.url, f.url_hash, f.host, $6
+             from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
+             where f.place + coalesce(t.count, 0) <= $7
+             order by f.id limit $8
+             returning id, host",
+        )
+        .bind(crawl)
+        .bind(&new.ids)
+        .bind(&new.urls)
+        .bind(&new.hashes)
+        .bind(&new.hosts)
+        .bind(options)
+        .bind(limits.per_host)
+        .bind(room)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !added.is_empty() {
+            sqlx::query("update crawls set videos_admitted = videos_admitted + $2 where id = $1")
+                .bind(crawl)
+                .bind(i32::try_from(added.len()).unwrap_or(i32::MAX))
+                .execute(&mut *conn)
+                .await?;
+        }
+        record_sightings(conn, crawl, videos).await?;
+        added.sort_by_key(|video| video.id);
+        Ok(added)
+    }
+
+    /// Records that a redirect led from the address of a video to another one.
+    pub async fn record_moved_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        answered: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query("update videos set final_hash = $2 where id = $1")
+            .bind(id)
+            .bind(url_hash(Some(&without_nul(answered))))
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Distinct addresses as columns for `unnest`, with ids in input order.
+#[derive(Default)]
+struct Rows {
+    ids: Vec<Uuid>,
+    urls: Vec<String>,
+    hashes: Vec<Uuid>,
+    hosts: Vec<String>,
+}
+
+/// Records the pages of those videos that the crawl has.
+async fn record_sightings(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    videos: &[NewVideoUrl],
+) -> Result<(), StoreError> {
+    let urls: Vec<Uuid> = videos.iter().map(|video| url_hash(Some(&without_nul(&video.url)))).collect();
+    let pages: Vec<String> = videos.iter().map(|video| without_nul(&video.page_url)).collect();
+    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(Some(page))).collect();
+    let asked: Vec<Option<Uuid>> = videos
+        .iter()
+        .map(|video| video.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
+        .collect();
+    // The lock prevents that a video is deleted before its source is stored.
+    sqlx::query(
+        "with ledger as materialized (
+             select id, url_hash from videos where crawl_id = $1 and url_hash = any($2) order by id for key share)
+         insert into video_sources (video_id, page_url, page_hash, page_asked_hash)
+         select v.id, n.page_url, n.page_hash, n.asked
+         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[]) with ordinality as n (url_hash, page_url, page_hash, asked, position)
+         join ledger v using (url_hash)
+         order by n.position
+         on conflict (video_id, page_hash) do nothing",
+    )
+    .bind(crawl)
+    .bind(&urls)
+    .bind(&pages)
+    .bind(&page_hashes)
+    .bind(&asked)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
+/// remains. Returns their number. Their jobs end when they see it.
+pub(crate) async fn cancel_videos_of_crawl(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    reason: &Reason,
+    most: i64,
+) -> Result<i64, StoreError> {
+    let cancelled = sqlx::query(
+        "update videos set state = 'cancelled', reason = $2, finished_at = now()
+         where id = any(array(select id from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
+                              order by id limit $3))
+           and state in ('queued', 'running', 'paused')",
+    )
+    .bind(crawl)
+    .bind(reason)
+    .bind(most)
+    .execute(conn)
+    .await?;
+    Ok(cancelled.rows_affected().cast_signed())
+}
+
+/// Locks and returns the videos that are at one of the addresses, that were found on a page at one
+/// of them, or that have the same file as such a video. `hashes` also contains the addresses
+/// after redirects of the pages; `requested` only those of the request.
+pub(crate) async fn videos_at(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    addresses: &[String],
+    hashes: &[Uuid],
+    requested: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "with found as (
+             select v.id, v.original_id from videos v join unnest($2::text[]) as a (url)
+                 on md5(v.source_url) = md5(a.url) and v.source_url = a.url
+             where v.collection_id = $1
+             union select id, original_id from videos where collection_id = $1 and final_hash = any($4)
+             union select v.id, v.original_id from video_sources s join videos v on v.id = s.video_id
+             where v.collection_id = $1 and (s.page_hash = any($3) or s.page_asked_hash = any($4))),
+             originals as (select coalesce(original_id, id) as id from found)
+         select v.id from videos v
+         where v.collection_id = $1 and (v.id in (select id from found union select id from originals)
+             or v.original_id in (select id from originals))
+         order by v.id for update",
+    )
+    .bind(collection)
+    .bind(addresses)
+    .bind(hashes)
+    .bind(requested)
+    .fetch_all(conn)
+    .await?)
+}

@@ -1,0 +1,68 @@
+//! Removes traces of erased videos: their addresses, and where crawls found them.
+use super::Traces;
+use crate::StoreError;
+use crate::text::url_hash;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+impl Traces {
+    /// Records the addresses of videos and the pages that contain them, for [`Traces::finish`], and
+    /// removes them from the videos' rows. The hash of an address is kept, so that the crawl does
+    /// not read the video again.
+    pub(crate) async fn erase_video_traces(
+        &mut self,
+        conn: &mut PgConnection,
+        videos: &[Uuid],
+    ) -> Result<(), StoreError> {
+        if videos.is_empty() {
+            return Ok(());
+        }
+        let addresses: Vec<(Option<String>, Option<Uuid>)> =
+            sqlx::query_as("select source_url, final_hash from videos where id = any($1)")
+                .bind(videos)
+                .fetch_all(&mut *conn)
+                .await?;
+        for (address, answered) in addresses {
+            self.hashes.extend(answered);
+            self.hashes.extend(address.as_deref().map(|url| url_hash(Some(url))));
+            self.texts.extend(address);
+        }
+        let sources: Vec<(String, Uuid, Option<Uuid>)> = sqlx::query_as(
+            "delete from video_sources where video_id = any($1) returning page_url, page_hash, page_asked_hash",
+        )
+        .bind(videos)
+        .fetch_all(&mut *conn)
+        .await?;
+        for (page, hash, asked) in sources {
+            self.pages.add(hash, Some(page));
+            self.pages.add(asked.unwrap_or_default(), None);
+        }
+        sqlx::query("update videos set source_url = null, host = null, detail = null where id = any($1)")
+            .bind(videos)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Returns the videos of these frames.
+pub(crate) async fn videos_of_frames(
+    conn: &mut PgConnection,
+    images: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar("select distinct video_id from video_frames where image_id = any($1)")
+        .bind(images)
+        .fetch_all(conn)
+        .await?)
+}
+
+/// Returns those of the videos that have ended and have no frames any more.
+pub(crate) async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select id from videos v where id = any($1) and finished_at is not null
+         and not exists (select 1 from video_frames f where f.video_id = v.id) order by id for update",
+    )
+    .bind(videos)
+    .fetch_all(conn)
+    .await?)
+}
