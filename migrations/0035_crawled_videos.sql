@@ -17,6 +17,9 @@ alter table videos
     add column final_hash uuid,
     -- The video of the same file that the collection had before this one.
     add column original_id uuid references videos on delete set null,
+    -- Validators of the response with the file, for the next conditional request.
+    add column etag text,
+    add column last_modified text,
     add check (crawl_id is null or url_hash is not null);
 
 -- A crawl reads an address once.

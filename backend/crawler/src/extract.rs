@@ -62,7 +62,7 @@ pub struct ImageCandidate {
     pub alt: Option<String>,
 }
 
-/// A video file to fetch.
+/// A video file or a playlist of HLS to fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoCandidate {
     /// Absolute and normalised.

@@ -27,6 +27,8 @@ pub enum Kind {
     Sitemap,
     /// A video file. It has limits of its own.
     Video,
+    /// A playlist of a video ([`crate::hls`]).
+    Playlist,
 }
 
 /// A request.

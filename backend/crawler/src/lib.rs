@@ -8,6 +8,7 @@ pub mod extract;
 pub mod fetch;
 pub mod frontier;
 pub mod guard;
+pub mod hls;
 pub mod pace;
 pub mod recipes;
 pub mod robots;

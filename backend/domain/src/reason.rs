@@ -133,6 +133,10 @@ reasons! {
     UnsupportedCodec = "unsupported_codec", "Unsupported video codec";
     /// The video exceeds a limit: duration, pixels, frames, tracks or processor time.
     VideoTooLarge = "video_too_large", "The video exceeds a limit";
+    /// The files of the video are encrypted.
+    EncryptedVideo = "encrypted_video", "The video is encrypted";
+    /// The playlist has no end.
+    LiveStream = "live_stream", "A live stream";
     /// No frame of the video can be decoded.
     CorruptVideo = "corrupt_video", "Damaged video";
     /// The local file could not be read.

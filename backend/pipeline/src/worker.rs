@@ -16,6 +16,7 @@ mod page_outcome;
 mod robots;
 mod sitemap_permits;
 mod video;
+mod video_address;
 mod video_file;
 mod webhook;
 mod yields;

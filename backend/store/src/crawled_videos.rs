@@ -39,6 +39,17 @@ pub struct AdmittedVideo {
     pub host: String,
 }
 
+/// A stored video, and the validators of the response with its file.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct KnownVideo {
+    /// The video.
+    pub id: Uuid,
+    /// `ETag`.
+    pub etag: Option<String>,
+    /// `Last-Modified`.
+    pub last_modified: Option<String>,
+}
+
 impl Store {
     /// Adds videos that are new to the crawl, in the state `queued`, up to `limits`. Returns the
     /// new ones in input order.
@@ -110,6 +121,45 @@ impl Store {
         record_sightings(conn, crawl, videos).await?;
         added.sort_by_key(|video| video.id);
         Ok(added)
+    }
+
+    /// Records the validators of the response with a video's file.
+    pub async fn record_video_validators(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        etag: Option<&str>,
+        last_modified: Option<&str>,
+    ) -> Result<(), StoreError> {
+        sqlx::query("update videos set etag = $2, last_modified = $3 where id = $1")
+            .bind(id)
+            .bind(etag.map(without_nul))
+            .bind(last_modified.map(without_nul))
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Returns the newest stored video of the file at an address, except the video `id`, if its
+    /// response had validators.
+    pub async fn known_video(
+        &self,
+        collection: Uuid,
+        address: &str,
+        id: Uuid,
+    ) -> Result<Option<KnownVideo>, StoreError> {
+        Ok(sqlx::query_as(
+            "select coalesce(v.original_id, v.id) as id, v.etag, v.last_modified from videos v
+             where v.collection_id = $1 and md5(v.source_url) = md5($2) and v.source_url = $2 and v.id <> $3
+               and (v.state = 'completed' or v.original_id is not null) and v.final_hash is null
+               and (v.etag is not null or v.last_modified is not null)
+             order by v.id desc limit 1",
+        )
+        .bind(collection)
+        .bind(address)
+        .bind(id)
+        .fetch_optional(&self.pool)
+        .await?)
     }
 
     /// Records that a redirect led from the address of a video to another one.

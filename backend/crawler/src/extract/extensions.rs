@@ -3,9 +3,9 @@
 
 /// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
-/// Extensions of video files that the decoder can read. `ts` is missing, because it also means
+/// Extensions of playlists, and of video files that the decoder can read. `ts` is missing, because it also means
 /// TypeScript.
-const VIDEO: &[&str] = &["avi", "flv", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"];
+const VIDEO: &[&str] = &["avi", "flv", "m3u8", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"];
 /// Extensions of image formats that not every build of the decoders can read.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
 /// Extensions of files that contain no links or images for the crawler.
@@ -38,6 +38,7 @@ const NO_PAGE: &[&str] = &[
     "js",
     "json",
     "jxl",
+    "m3u8",
     "m4a",
     "m4v",
     "mid",
@@ -109,7 +110,7 @@ pub fn is_page_path(path: &str) -> bool {
     is_namespaced(path) || !(is_one_of(path, NO_PAGE) || is_one_of(path, IMAGE))
 }
 
-/// Returns whether the URL's path ends with the extension of a video file.
+/// Returns whether the URL's path ends with the extension of a video file or a playlist.
 pub fn has_video_extension(url: &str) -> bool {
     is_one_of(url, VIDEO)
 }

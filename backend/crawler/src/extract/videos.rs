@@ -91,18 +91,19 @@ impl Videos {
 
 fn source(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let file = get("src").filter(|src| is_fetchable(src)).or_else(|| get("data-src"))?;
-    get("type").is_none_or(|mime| is_file_type(&mime)).then_some(file).filter(|file| !is_playlist(file))
+    get("type").is_none_or(|mime| is_file_type(&mime)).then_some(file).filter(|file| !is_dash(file))
 }
 
-/// Returns whether a media type is that of a video file. Playlists (HLS, DASH) are not files.
+/// Returns whether a media type is that of a video file or of a playlist of HLS. Playlists of DASH
+/// cannot be read.
 pub(crate) fn is_file_type(mime: &str) -> bool {
     let mime = mime.trim().to_ascii_lowercase();
-    mime.is_empty() || (mime.starts_with("video/") && !mime.contains("mpegurl"))
+    mime.is_empty() || mime.starts_with("video/") || mime.contains("mpegurl")
 }
 
-fn is_playlist(url: &str) -> bool {
+fn is_dash(url: &str) -> bool {
     let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
-    [".m3u8", ".mpd"].iter().any(|end| path.ends_with(end))
+    path.ends_with(".mpd")
 }
 
 #[cfg(test)]
@@ -124,21 +125,32 @@ mod tests {
             ("<video src=a.mp4></video>", &[("/dir/a.mp4", "video")][..]),
             ("<video data-src=/a.mp4 poster=p.jpg>", &[("/a.mp4", "video")]),
             (
-                "<video><source src=a.m3u8 type=application/vnd.apple.mpegurl><source src=a.webm type='video/webm'>
+                "<video><source src=a.mpd type=application/dash+xml><source src=a.webm type='video/webm'>
                  <source src=a.mp4 type='video/mp4'></video>",
                 &[("/dir/a.webm", "source")],
             ),
             ("<video src=a.mp4><source src=b.mp4></video>", &[("/dir/a.mp4", "video")]),
             ("<video src=blob:http://site.example/1><source src=b.mp4></video>", &[("/dir/b.mp4", "source")]),
-            ("<video><source src=live.m3u8?x=1><source src=m.mpd></video>", &[]),
+            ("<video><source src=m.mpd?x=1></video>", &[]),
+            (
+                "<video><source src=v.m3u8 type=application/vnd.apple.mpegurl></video>",
+                &[("/dir/v.m3u8", "source")],
+            ),
             ("<video></video><audio><source src=a.mp3></audio>", &[]),
-            ("<video><source src=a.mp4></video><video><source src=a.mp4></video>", &[("/dir/a.mp4", "source")]),
+            (
+                "<video><source src=a.mp4></video><video><source src=a.mp4></video>",
+                &[("/dir/a.mp4", "source")],
+            ),
             ("<picture><source srcset=a.jpg></picture><source src=a.mp4>", &[]),
             ("<amp-video src=a.mp4></amp-video>", &[("/dir/a.mp4", "video")]),
             ("<a href=a.MP4?x#t=3>film</a><a href=page>page</a>", &[("/dir/a.MP4?x", "link")]),
             ("<a href=/wiki/File:a.mp4>about</a>", &[]),
         ] {
-            assert_eq!(videos(html), expected.iter().map(|(url, at)| ((*url).to_owned(), *at)).collect::<Vec<_>>(), "{html}");
+            assert_eq!(
+                videos(html),
+                expected.iter().map(|(url, at)| ((*url).to_owned(), *at)).collect::<Vec<_>>(),
+                "{html}"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators};
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
 use crate::tls::provide_crypto;
-use crate::{Config, urls};
+use crate::{Config, hls, urls};
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::sync::Arc;
@@ -64,6 +64,11 @@ impl Fetcher {
         &self.shared.agent
     }
 
+    /// Returns the maximum length of a video in bytes, and the time limit for its body.
+    pub fn video_limits(&self) -> (usize, Duration) {
+        (self.shared.config.video_limit, self.shared.config.video_timeout)
+    }
+
     /// Returns the guard that checks every hop.
     pub fn guard(&self) -> &Guard {
         &self.shared.guard
@@ -77,8 +82,8 @@ impl Fetcher {
     }
 
     /// Works like [`Self::fetch`] for a body that is too large for memory.
-    pub async fn download(&self, url: Url, policy: &dyn HopPolicy) -> Result<Download, FetchError> {
-        let (head, body) = self.open(Request::new(url, Kind::Video), policy).await?;
+    pub async fn download(&self, request: Request, policy: &dyn HopPolicy) -> Result<Download, FetchError> {
+        let (head, body) = self.open(request, policy).await?;
         Ok(Download { head, body })
     }
 
@@ -168,6 +173,7 @@ impl Fetcher {
                 Kind::SmallSitemap => config.page_limit.min(config.sitemap_limit),
                 Kind::Sitemap => config.sitemap_limit,
                 Kind::Video => config.video_limit,
+                Kind::Playlist => hls::MAX_BYTES,
             },
             truncate: kind == Kind::Robots,
             deadline,
@@ -263,6 +269,7 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
                 "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
             }
             Kind::Robots => "text/plain,*/*;q=0.5",
+            Kind::Playlist => "application/vnd.apple.mpegurl,application/x-mpegurl,*/*;q=0.5",
             Kind::Video => "video/*,application/octet-stream;q=0.5,*/*;q=0.1",
             Kind::SmallSitemap | Kind::Sitemap => {
                 "application/xml,text/xml,application/rss+xml,application/atom+xml,*/*;q=0.5"

@@ -204,7 +204,8 @@ async fn videos_arrive_in_pieces_within_limits_of_their_own() {
         ..local_config()
     };
     let download = async |path: &str| -> Result<(Fetched, usize), FetchError> {
-        let mut download = Fetcher::new(&config).download(site.url(path), &AnyHop).await?;
+        let mut download =
+            Fetcher::new(&config).download(Request::new(site.url(path), Kind::Video), &AnyHop).await?;
         let mut length = 0;
         while let Some(piece) = download.chunk().await? {
             length += piece.len();

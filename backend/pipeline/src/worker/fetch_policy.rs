@@ -39,8 +39,8 @@ impl<'a> FetchPolicy<'a> {
     }
 
     /// Works like [`Self::fetch`] for a video file.
-    pub(super) async fn download(&self, url: Url) -> Result<Download, FetchError> {
-        self.context.fetcher.download(url, self).await
+    pub(super) async fn download(&self, request: Request) -> Result<Download, FetchError> {
+        self.context.fetcher.download(request, self).await
     }
 
     fn in_area(&self, url: &Url) -> bool {

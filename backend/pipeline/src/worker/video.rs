@@ -159,6 +159,10 @@ impl ScanVideo {
                     JobError::Stale | JobError::Gone => return Outcome::Stale,
                 }
             }
+            ScanError::Copy(CopyError::NotModified(id)) => {
+                original = Some(id);
+                (Reason::NotModified, false)
+            }
             ScanError::Copy(error) => error.reason(),
             ScanError::Read(ReadVideoError::Duplicate(id)) => {
                 original = Some(id);

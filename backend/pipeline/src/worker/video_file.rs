@@ -1,22 +1,21 @@
 //! Copies the file of a video to a file without a name, from the blob store or from its address.
 
 use super::context::Context;
-use super::fetch_policy::{Area, FetchPolicy};
 use super::job_error::JobError;
+use super::video_address;
 use crate::ingest::VideoFile;
-use crawler::fetch::{AnyHop, Download};
-use crawler::{Directives, FetchError};
+use crawler::FetchError;
+use crawler::fetch::Download;
+use crawler::hls::PlaylistError;
 use domain::Reason;
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use store::StoreError;
 use store::videos::Video;
-use store::{Store, StoreError, retried};
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use url::Url;
-
-/// Number of bytes that suffice to recognise a video.
-const HEAD: usize = 200;
+use uuid::Uuid;
 
 /// Why the file of a video could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +28,10 @@ pub(super) enum CopyError {
     NotAVideo,
     #[error("its X-Robots-Tag does not allow the video to be used")]
     Denied(Reason),
+    #[error(transparent)]
+    Playlist(#[from] PlaylistError),
+    #[error("the file at the address is that of the video {0}")]
+    NotModified(Uuid),
     #[error("the content at the address changed after a part of it was stored")]
     Changed,
     #[error(transparent)]
@@ -48,8 +51,12 @@ impl CopyError {
         match self {
             Self::Gone | Self::Changed => (Reason::Unreadable, false),
             Self::Suppressed => (Reason::SuppressedUrl, false),
-            Self::NotAVideo => (Reason::NotAVideo, false),
+            Self::NotAVideo | Self::Playlist(PlaylistError::Invalid) => (Reason::NotAVideo, false),
+            Self::NotModified(_) => (Reason::NotModified, false),
             Self::Denied(reason) => (reason.clone(), false),
+            Self::Playlist(PlaylistError::Encrypted) => (Reason::EncryptedVideo, false),
+            Self::Playlist(PlaylistError::Live) => (Reason::LiveStream, false),
+            Self::Playlist(PlaylistError::TooLong) => (Reason::VideoTooLarge, false),
             Self::Fetch(error) => (error.reason(), error.is_transient()),
             Self::Crawl(_) => (Reason::Later, true),
             Self::Store(_) => (Reason::StoreFailure, true),
@@ -58,96 +65,75 @@ impl CopyError {
     }
 }
 
-/// Copies the file of `video` to the folder `spool`. If a crawl found the video, the crawl's rules
-/// apply to its address, as they do to that of an image.
+/// Copies the file of `video` to the folder `folder`.
 ///
 /// # Errors
 /// Fails with [`CopyError`]. Nothing remains of the copy.
-pub(super) async fn copy(context: &Context, spool: &Path, video: &Video) -> Result<VideoFile, CopyError> {
-    let (store, blobs) = (&context.store, context.ingest.blobs());
-    let folder = spool.to_owned();
-    let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
-    let mut file = File::from_std(created.map_err(std::io::Error::other)??);
+pub(super) async fn copy(context: &Context, folder: &Path, video: &Video) -> Result<VideoFile, CopyError> {
     let known: Option<[u8; 32]> = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
-    let (sha256, bytes) = match (&video.source_key, known, &video.source_url) {
+    let (limit, _) = context.fetcher.video_limits();
+    let mut spool = Spool::create(folder, limit as u64).await?;
+    match (&video.source_key, known, &video.source_url) {
         (Some(key), Some(sha256), _) => {
-            let bytes = blobs.read_into(key, &mut file).await?.ok_or(CopyError::Gone)?;
-            (sha256, bytes)
+            let blobs = context.ingest.blobs();
+            let bytes = blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+            Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
         }
         (None, _, Some(address)) => {
             let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
-            check_allowed(store, video, &address).await?;
-            let download = download(context, video, &address).await?;
-            let answered = &download.head.url;
-            if *answered != address {
-                check_allowed(store, video, answered).await?;
-                retried("record_moved_video", || async {
-                    let mut tx = store.begin().await?;
-                    store.record_moved_video(tx.conn(), video.id, answered.as_str()).await?;
-                    tx.commit().await
-                })
-                .await?;
-            }
-            let (sha256, bytes) = write(download, &mut file).await?;
+            video_address::fetch(context, video, &address, &mut spool).await?;
+            let file = spool.finish().await?;
             // The stored parts are those of another file.
-            if video.checkpoint_us.is_some() && known != Some(sha256) {
+            if video.checkpoint_us.is_some() && known != Some(file.sha256) {
                 return Err(CopyError::Changed);
             }
-            (sha256, bytes)
+            Ok(file)
         }
-        _ => return Err(CopyError::Gone),
-    };
-    Ok(VideoFile { file: file.into_std().await, sha256, bytes })
-}
-
-async fn download(context: &Context, video: &Video, address: &Url) -> Result<Download, CopyError> {
-    let Some(crawl) = video.crawl_id else {
-        // A caller named this address, as for an image of a request. The guard applies.
-        return Ok(context.fetcher.download(address.clone(), &AnyHop).await?);
-    };
-    let view = context.running(crawl).await.map_err(CopyError::Crawl)?;
-    let download = FetchPolicy::new(context, &view, Area::Anywhere).download(address.clone()).await?;
-    let tags = download.head.robots_tags.iter().map(String::as_str);
-    match Directives::parse(tags, context.fetcher.agent()).images_denied() {
-        Some(reason) if view.options.respect_robots => Err(CopyError::Denied(reason)),
-        _ => Ok(download),
+        _ => Err(CopyError::Gone),
     }
 }
 
-/// Writes the content to `file`, without holding it in memory. Returns its SHA-256 and its length
-/// in bytes.
-async fn write(mut download: Download, file: &mut File) -> Result<([u8; 32], u64), CopyError> {
-    let (mut hasher, mut bytes, mut head) = (Sha256::new(), 0_u64, Vec::with_capacity(HEAD));
-    while let Some(piece) = download.chunk().await? {
-        if head.len() < HEAD {
-            head.extend(piece.iter().take(HEAD - head.len()));
-            // A page or an image is not read to its end.
-            if head.len() == HEAD && !begins_like_video(&head) {
-                return Err(CopyError::NotAVideo);
-            }
+/// A copy that is being written, without holding it in memory.
+pub(super) struct Spool {
+    file: File,
+    hasher: Sha256,
+    bytes: u64,
+    /// Maximum number of bytes.
+    limit: u64,
+}
+
+impl Spool {
+    async fn create(folder: &Path, limit: u64) -> Result<Self, CopyError> {
+        let folder = folder.to_owned();
+        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
+        let file = File::from_std(created.map_err(std::io::Error::other)??);
+        Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit })
+    }
+
+    /// # Errors
+    /// Fails if the copy would be longer than the limit.
+    pub(super) async fn write(&mut self, piece: &[u8]) -> Result<(), CopyError> {
+        self.bytes += piece.len() as u64;
+        if self.bytes > self.limit {
+            let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+            return Err(FetchError::TooLarge { limit }.into());
         }
-        hasher.update(&piece);
-        file.write_all(&piece).await?;
-        bytes += piece.len() as u64;
+        self.hasher.update(piece);
+        Ok(self.file.write_all(piece).await?)
     }
-    if !begins_like_video(&head) {
-        return Err(CopyError::NotAVideo);
+
+    /// Appends the rest of a response.
+    pub(super) async fn write_rest(&mut self, mut download: Download) -> Result<(), CopyError> {
+        while let Some(piece) = download.chunk().await? {
+            self.write(&piece).await?;
+        }
+        Ok(())
     }
-    file.flush().await?;
-    file.rewind().await?;
-    Ok((hasher.finalize().into(), bytes))
-}
 
-fn begins_like_video(head: &[u8]) -> bool {
-    vision::Format::sniff(head).is_none() && video::is_video(head)
-}
-
-/// # Errors
-/// Fails if the address is suppressed in the collection of the video.
-async fn check_allowed(store: &Store, video: &Video, address: &Url) -> Result<(), CopyError> {
-    let suppressed = retried("suppresses_address", || async {
-        let mut tx = store.begin().await?;
-        store.suppresses_address(tx.conn(), video.collection_id, address.as_str()).await
-    });
-    if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+    async fn finish(mut self) -> Result<VideoFile, CopyError> {
+        self.file.flush().await?;
+        self.file.rewind().await?;
+        let Self { file, hasher, bytes, .. } = self;
+        Ok(VideoFile { file: file.into_std().await, sha256: hasher.finalize().into(), bytes })
+    }
 }

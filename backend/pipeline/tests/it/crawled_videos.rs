@@ -37,10 +37,7 @@ async fn job_is_postponed(world: &World) {
 #[tokio::test]
 async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     let (world, site) = (World::new().await, Site::start().await);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("film.mkv");
-    Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
-    site.set("/film.mkv", Answer::new("video/x-matroska", std::fs::read(path).unwrap()));
+    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
     let (crawl, video) = crawl_with_a_video(&world, &site).await;
     world.crawls.pause(crawl.id).await.unwrap();
     let worker = world.video_worker("videos", decoder());
@@ -50,7 +47,12 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
-    world.execute("update jobs set scheduled_at = now()").await;
+    // The worker may not have seen the new state at its next attempt.
+    let fetched = async || {
+        world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
+        (site.asked("/film.mkv") > 0).then_some(())
+    };
+    wait_for(fetched).await.expect("the video is fetched");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
     let progress = world.progress(crawl.id).await;
@@ -98,4 +100,43 @@ async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
     tx.commit().await.unwrap();
     let video = world.store.video(video.id).await.unwrap();
     assert_eq!((video.state, video.crawl_id), (VideoState::Cancelled, None));
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_unchanged_file_is_not_downloaded_again() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
+    let worker = world.video_worker("videos", decoder());
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let (crawl, video) = crawl_with_a_video(&world, &site).await;
+        world.ended(crawl.id).await;
+        found.push(world.store.video(video.id).await.unwrap());
+    }
+    assert_eq!((found[0].state, &found[0].reason), (VideoState::Completed, &None));
+    for again in &found[1..] {
+        assert_eq!((again.state, &again.reason), (VideoState::Failed, &Some(Reason::NotModified)));
+        assert_eq!(again.original_id, Some(found[0].id));
+    }
+    // A file whose video was deleted is read again, and so is one that changed.
+    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+    let mut tx = world.store.begin().await.unwrap();
+    videos.delete(&mut tx, &world.store, found[0].id).await.unwrap();
+    tx.commit().await.unwrap();
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    world.ended(crawl.id).await;
+    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    site.set("/film.mkv", Answer::new("text/plain", "changed").etag("two"));
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    world.ended(crawl.id).await;
+    assert_eq!(world.store.video(video.id).await.unwrap().reason, Some(Reason::NotAVideo));
+    worker.stop().await;
+}
+
+fn film() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("film.mkv");
+    Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
+    std::fs::read(path).unwrap()
 }

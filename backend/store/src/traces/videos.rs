@@ -37,7 +37,7 @@ impl Traces {
             self.pages.add(hash, Some(page));
             self.pages.add(asked.unwrap_or_default(), None);
         }
-        sqlx::query("update videos set source_url = null, host = null, detail = null where id = any($1)")
+        sqlx::query("update videos set source_url = null, host = null, detail = null, etag = null, last_modified = null where id = any($1)")
             .bind(videos)
             .execute(conn)
             .await?;

@@ -38,7 +38,7 @@ pub(super) struct CreateParams {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/film.mp4"}))]
 pub(super) struct VideoByUrl {
-    /// An http or https URL.
+    /// The http or https URL of a file, or of a playlist of HLS.
     #[schema(format = Uri)]
     url: String,
 }

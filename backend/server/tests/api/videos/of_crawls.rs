@@ -10,6 +10,7 @@ use axum::routing::get;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use testing::film::{Codec, Container, Encoding, Film};
 use tokio::sync::Notify;
 
 /// Serves a page with videos: one at two addresses, one that robots.txt forbids, one that must not
@@ -186,4 +187,67 @@ async fn a_service_without_a_decoder_refuses_to_crawl_videos() {
     let app = App::spawn().await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"], "videos": true});
     problem(app.post_json("/crawls", &body).await, 503, "video_unavailable").await;
+}
+
+/// Returns a playlist of these files, as a response.
+fn playlist(before: &str, files: &[&str], end: &str) -> ([(header::HeaderName, &'static str); 1], String) {
+    let files: String = files.iter().map(|file| format!("#EXTINF:6,\n{file}\n")).collect();
+    let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{before}{files}{end}");
+    ([(header::CONTENT_TYPE, "application/vnd.apple.mpegurl")], text)
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn the_files_of_a_playlist_are_read_as_one_video_under_the_rules_of_the_crawl() {
+    let app = with_videos().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("film.ts");
+    Film::standard().encode(&Encoding::new(Codec::H264, Container::Ts), &path).unwrap();
+    let stream = std::fs::read(path).unwrap();
+    let master = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=9,RESOLUTION=640x360\nlist.m3u8\n\
+                  #EXT-X-STREAM-INF:BANDWIDTH=99,RESOLUTION=3840x2160\nmissing.m3u8\n";
+    let end = "#EXT-X-ENDLIST\n";
+    let key = "#EXT-X-KEY:METHOD=AES-128,URI=\"key\"\n";
+    let metadata = "http://169.254.169.254/latest/";
+    let page = "<video><source src=/v/master.m3u8 type=application/vnd.apple.mpegurl></video>\
+                <a href=/live.m3u8>1</a><a href=/secret.m3u8>2</a><a href=/denied.m3u8>3</a><a href=/inside.m3u8>4</a>\
+                <a href=/text.m3u8>5</a>";
+    let mut routes = Router::new()
+        .route("/", get(move || async move { Html(page) }))
+        .route("/robots.txt", get(|| async { "User-agent: *\nDisallow: /private/\n" }))
+        .route("/v/master.m3u8", get(move || async move { master }))
+        .route("/v/list.m3u8", get(move || async move { playlist("", &["0.ts", "1.ts", "2.ts"], end) }))
+        .route("/live.m3u8", get(|| async { playlist("", &["/v/0.ts"], "") }))
+        .route("/secret.m3u8", get(move || async move { playlist(key, &["/v/0.ts"], end) }))
+        .route("/denied.m3u8", get(move || async move { playlist("", &["/v/0.ts", "/private/1.ts"], end) }))
+        .route("/inside.m3u8", get(move || async move { playlist("", &["/v/0.ts", metadata], end) }))
+        .route("/text.m3u8", get(move || async move { playlist("", &["/robots.txt"], end) }));
+    // A transport stream can be divided after any packet of 188 bytes.
+    let part = stream.len() / 188 / 3 * 188;
+    for (at, range) in [0..part, part..2 * part, 2 * part..stream.len()].into_iter().enumerate() {
+        let bytes = stream[range].to_vec();
+        routes = routes.route(&format!("/v/{at}.ts"), get(move || async move { bytes.clone() }));
+    }
+    let site = Site::of(routes).await;
+    let crawled = crawl(&app, &site, json!({})).await;
+    let videos = videos_of(&app, &crawled).await;
+    let of = |path: &str| &videos.iter().find(|(at, _)| at == path).unwrap().1;
+    let film = of("/v/master.m3u8");
+    assert_eq!((&film["state"], &film["people"]), (&json!("completed"), &json!(7)), "{film:#}");
+    assert_eq!(film["bytes"], stream.len());
+    for (path, reason) in [
+        ("/live.m3u8", "live_stream"),
+        ("/secret.m3u8", "encrypted_video"),
+        ("/denied.m3u8", "robots_disallowed"),
+        ("/inside.m3u8", "forbidden_address"),
+        ("/text.m3u8", "not_a_video"),
+    ] {
+        assert_eq!((&of(path)["state"], &of(path)["reason"]), (&json!("failed"), &json!(reason)), "{path}");
+    }
+    // A caller can name a playlist too.
+    let body = json!({"url": format!("{}/v/master.m3u8", site.url)});
+    let added = json_of(app.post_json("/videos", &body).await, StatusCode::ACCEPTED).await;
+    let path = format!("/videos/{}", id(&added["id"]));
+    let ended = app.until(&path, |video: &Value| video["finished_at"].is_string()).await;
+    assert_eq!((&ended["reason"], &ended["original_id"]), (&json!("exact_duplicate"), &film["id"]));
 }

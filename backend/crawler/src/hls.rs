@@ -1,0 +1,195 @@
+//! Reads playlists of HTTP Live Streaming (RFC 8216) as lists of files that together are one video.
+use crate::urls;
+use m3u8_rs::{Key, KeyMethod, MediaPlaylist, Playlist as Parsed, VariantStream};
+use std::collections::HashSet;
+use url::Url;
+
+/// Maximum length of a playlist in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of files of a playlist. With the usual 6 s per file, they last 33 hours.
+pub const MAX_FILES: usize = 20_000;
+/// Variants with more lines are taken only if there is no other.
+const MAX_HEIGHT: u64 = 1080;
+/// How the names of codecs for video begin in the attribute `CODECS` (RFC 6381).
+const VIDEO_CODECS: &[&str] = &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01", "dvh", "mp4v", "vvc"];
+
+/// What a playlist lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Playlist {
+    /// The playlist of the best variant with at most 1080 lines.
+    Variant(Url),
+    /// The files of the video, in order. Joined, they are a file in an ordinary container.
+    Files(Vec<Url>),
+}
+
+/// Why a playlist cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaylistError {
+    /// It is damaged, or lists nothing that can be read.
+    #[error("the playlist is damaged or lists no video")]
+    Invalid,
+    /// Its files are encrypted.
+    #[error("the video is encrypted")]
+    Encrypted,
+    /// It has no end.
+    #[error("the playlist is that of a live stream")]
+    Live,
+    /// It lists more than [`MAX_FILES`] files.
+    #[error("the playlist lists more than {MAX_FILES} files")]
+    TooLong,
+}
+
+/// Returns whether a file is a playlist, by its first bytes (RFC 8216 4.3.1.1).
+pub fn is_playlist(head: &[u8]) -> bool {
+    head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).starts_with(b"#EXTM3U")
+}
+
+/// Parses a playlist of at most [`MAX_BYTES`]. `base` is its address. Takes milliseconds, so do not
+/// call it on a thread of the async runtime.
+///
+/// # Errors
+/// Fails with [`PlaylistError`].
+pub fn parse(text: &[u8], base: &Url) -> Result<Playlist, PlaylistError> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    // Each line can become a value of several hundred bytes.
+    if text.len() > MAX_BYTES || memchr::memchr_iter(b'\n', text).count() > 4 * MAX_FILES {
+        return Err(PlaylistError::TooLong);
+    }
+    match m3u8_rs::parse_playlist_res(text).map_err(|_| PlaylistError::Invalid)? {
+        Parsed::MasterPlaylist(master) => {
+            if master.session_key.iter().any(|key| is_encrypted(&key.0)) {
+                return Err(PlaylistError::Encrypted);
+            }
+            let variant = best(&master.variants).ok_or(PlaylistError::Invalid)?;
+            urls::resolve(base, &variant.uri).map(Playlist::Variant).ok_or(PlaylistError::Invalid)
+        }
+        Parsed::MediaPlaylist(media) => files(&media, base).map(Playlist::Files),
+    }
+}
+
+/// Returns the variant with the most lines up to [`MAX_HEIGHT`], and of these the one with the
+/// highest bit rate.
+fn best(variants: &[VariantStream]) -> Option<&VariantStream> {
+    let height = |variant: &VariantStream| variant.resolution.map_or(0, |size| size.height);
+    let with_video = || variants.iter().filter(|variant| !variant.is_i_frame && has_video(variant));
+    let best = with_video()
+        .filter(|variant| height(variant) <= MAX_HEIGHT)
+        .max_by_key(|variant| (height(variant), variant.bandwidth));
+    best.or_else(|| with_video().min_by_key(|variant| height(variant)))
+}
+
+fn has_video(variant: &VariantStream) -> bool {
+    variant.resolution.is_some()
+        || variant.codecs.as_deref().is_none_or(|codecs| {
+            codecs.split(',').any(|codec| VIDEO_CODECS.iter().any(|video| codec.trim().starts_with(video)))
+        })
+}
+
+fn is_encrypted(key: &Key) -> bool {
+    key.method != KeyMethod::None
+}
+
+fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
+    if media.segments.iter().any(|segment| segment.key.as_ref().is_some_and(is_encrypted)) {
+        return Err(PlaylistError::Encrypted);
+    }
+    if !media.end_list {
+        return Err(PlaylistError::Live);
+    }
+    if media.segments.len() > MAX_FILES {
+        return Err(PlaylistError::TooLong);
+    }
+    let resolve = |text: &str| urls::resolve(base, text).ok_or(PlaylistError::Invalid);
+    let mut files: Vec<Url> = Vec::new();
+    // Several segments can be parts of one file, which is then taken once and whole.
+    let mut whole: HashSet<Url> = HashSet::new();
+    let mut header: Option<Url> = None;
+    for segment in &media.segments {
+        let file = resolve(&segment.uri)?;
+        if let Some(map) = &segment.map {
+            let map = resolve(&map.uri)?;
+            if map != file && header.as_ref() != Some(&map) {
+                files.push(map.clone());
+            }
+            header = Some(map);
+        }
+        if segment.byte_range.is_none() || whole.insert(file.clone()) {
+            files.push(file);
+        }
+    }
+    if files.is_empty() { Err(PlaylistError::Invalid) } else { Ok(files) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(text: &str) -> Result<Playlist, PlaylistError> {
+        parse(text.as_bytes(), &Url::parse("http://site.example/v/list.m3u8").unwrap())
+    }
+
+    fn files(names: &[&str]) -> Result<Playlist, PlaylistError> {
+        let url = |name: &&str| Url::parse("http://site.example/v/").unwrap().join(name).unwrap();
+        Ok(Playlist::Files(names.iter().map(url).collect()))
+    }
+
+    #[test]
+    fn the_best_variant_with_at_most_1080_lines_is_taken() {
+        let variant = |attributes: &str, uri: &str| format!("#EXT-X-STREAM-INF:{attributes}\n{uri}\n");
+        let sizes = ["640x360", "1920x1080", "3840x2160"];
+        let all: String = sizes
+            .iter()
+            .map(|s| variant(&format!("BANDWIDTH=9,RESOLUTION={s}"), &format!("{s}.m3u8")))
+            .collect();
+        let one = |text: &str| match read(&format!("#EXTM3U\n{text}")) {
+            Ok(Playlist::Variant(url)) => url.path().trim_start_matches("/v/").to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(one(&all), "1920x1080.m3u8");
+        let large = variant("BANDWIDTH=9,RESOLUTION=3840x2160", "4k")
+            + &variant("BANDWIDTH=9,RESOLUTION=7680x4320", "8k");
+        assert_eq!(one(&large), "4k");
+        let rates = variant("BANDWIDTH=1", "low") + &variant("BANDWIDTH=5", "high");
+        assert_eq!(one(&rates), "high");
+        let sound = variant("BANDWIDTH=9,CODECS=\"mp4a.40.2\"", "sound")
+            + &variant("BANDWIDTH=1,CODECS=\"avc1.64001f,mp4a.40.2\"", "video");
+        assert_eq!(one(&sound), "video");
+        let key = "#EXT-X-SESSION-KEY:METHOD=SAMPLE-AES,URI=\"skd://x\"\n";
+        assert_eq!(read(&format!("#EXTM3U\n{key}{all}")), Err(PlaylistError::Encrypted));
+    }
+
+    #[test]
+    fn the_files_of_a_video_are_listed_in_order_with_their_headers() {
+        let list = |body: &str| read(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
+        assert_eq!(list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"), files(&["a.ts", "../b.ts?x=1"]));
+        let mapped = "#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:6,\n1.m4s\n#EXTINF:6,\n2.m4s\n";
+        assert_eq!(list(mapped), files(&["init.mp4", "1.m4s", "2.m4s"]));
+        let ranges = "#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"700@0\"\n#EXTINF:6,\n#EXT-X-BYTERANGE:10@700\nall.mp4\n\
+                      #EXTINF:6,\n#EXT-X-BYTERANGE:10\nall.mp4\n";
+        assert_eq!(list(ranges), files(&["all.mp4"]));
+        assert_eq!(list("#EXT-X-KEY:METHOD=NONE\n#EXTINF:6,\na.ts\n"), files(&["a.ts"]));
+        let keyed = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
+        assert_eq!(list(keyed), Err(PlaylistError::Encrypted));
+        assert_eq!(list(""), Err(PlaylistError::Invalid));
+        assert_eq!(list("#EXTINF:6,\nfile:///etc/passwd\n"), Err(PlaylistError::Invalid));
+        assert_eq!(read("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"), Err(PlaylistError::Live));
+        assert!(read("no playlist").is_err() && read("").is_err());
+    }
+
+    #[test]
+    fn limits_hold() {
+        let many = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
+        let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{many}#EXT-X-ENDLIST\n");
+        assert_eq!(read(&list), Err(PlaylistError::TooLong));
+        assert_eq!(read(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
+        assert!(is_playlist(b"\xef\xbb\xbf#EXTM3U\n") && !is_playlist(b"#EXTINF"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read(lines in "(#EXTM3U\n)?(#EXT-X-(STREAM-INF|MAP|KEY|BYTERANGE|ENDLIST|TARGETDURATION|MEDIA|SESSION-KEY)(:[A-Z=,\"0-9a-z@]{0,20})?\n|#EXTINF:[0-9.,]{0,4}\n|[a-z/:.?#\u{e4}]{0,8}\n){0,12}") {
+            let _ = read(&lines);
+        }
+    }
+}

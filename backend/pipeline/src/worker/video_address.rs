@@ -1,0 +1,243 @@
+//! Fetches the file of a video from its address: one file, or the files of a playlist.
+//!
+//! If a crawl found the video, the crawl's rules apply to each request, as they do to images. Only
+//! the guard applies to an address that a caller named.
+
+use super::context::{Context, CrawlView};
+use super::fetch_policy::{Area, FetchPolicy};
+use super::http_cache;
+use super::video_file::{CopyError, Spool};
+use bytes::{Bytes, BytesMut};
+use crawler::fetch::{AnyHop, Download, Kind, Validators};
+use crawler::hls::{self, Playlist};
+use crawler::{Directives, FetchError, Fetched, Request};
+use std::sync::Arc;
+use std::time::Duration;
+use store::crawled_videos::KnownVideo;
+use store::retried;
+use store::videos::Video;
+use tokio::time::timeout;
+use url::Url;
+
+/// Number of bytes that suffice to recognise a video or a playlist.
+const HEAD: usize = 200;
+/// Maximum wait for a host between two files of a playlist. Longer waits end the attempt.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Fetches the video at `address` and writes it to `spool`.
+///
+/// # Errors
+/// Fails with [`CopyError`].
+pub(super) async fn fetch(
+    context: &Context,
+    video: &Video,
+    address: &Url,
+    spool: &mut Spool,
+) -> Result<(), CopyError> {
+    let view = match video.crawl_id {
+        Some(crawl) => Some(context.running(crawl).await.map_err(CopyError::Crawl)?),
+        None => None,
+    };
+    let source = Source { context, video, view };
+    source.check_allowed(address).await?;
+    let known = source.known(address).await?;
+    let validators = known.as_ref().map(|known| Validators {
+        url: address.clone(),
+        etag: known.etag.clone(),
+        last_modified: known.last_modified.clone(),
+    });
+    let mut download =
+        source.open(Request { validators, ..Request::new(address.clone(), Kind::Video) }).await?;
+    if let (http_cache::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
+        return Err(CopyError::NotModified(known.id));
+    }
+    let answered = download.head.url.clone();
+    if answered != *address {
+        source.check_allowed(&answered).await?;
+    }
+    source.record_response(address, &download.head).await?;
+    let mut head = BytesMut::new();
+    while head.len() < HEAD
+        && let Some(piece) = download.chunk().await?
+    {
+        head.extend_from_slice(&piece);
+    }
+    if hls::is_playlist(&head) {
+        let text = rest_of_playlist(head, download).await?;
+        let (_, limit) = context.fetcher.video_limits();
+        let all = source.copy_playlist(text, answered, spool);
+        let late = FetchError::Timeout("the files of the playlist were not complete within the time limit");
+        return timeout(limit, all).await.map_err(|_| late)?;
+    }
+    // A page or an image is not read to its end.
+    if !begins_like_video(&head) {
+        return Err(CopyError::NotAVideo);
+    }
+    spool.write(&head).await?;
+    spool.write_rest(download).await
+}
+
+fn begins_like_video(head: &[u8]) -> bool {
+    vision::Format::sniff(head).is_none() && video::is_video(head)
+}
+
+async fn rest_of_playlist(head: BytesMut, mut download: Download) -> Result<Bytes, CopyError> {
+    let mut text = head;
+    while let Some(piece) = download.chunk().await? {
+        if text.len() + piece.len() > hls::MAX_BYTES {
+            return Err(FetchError::TooLarge { limit: hls::MAX_BYTES }.into());
+        }
+        text.extend_from_slice(&piece);
+    }
+    Ok(text.freeze())
+}
+
+struct Source<'a> {
+    context: &'a Context,
+    video: &'a Video,
+    /// The crawl that found the video.
+    view: Option<Arc<CrawlView>>,
+}
+
+impl Source<'_> {
+    /// Writes the files of a playlist, one after the other. `text` is that of the playlist at
+    /// `address`, which lists variants or files.
+    async fn copy_playlist(&self, text: Bytes, address: Url, spool: &mut Spool) -> Result<(), CopyError> {
+        let files = match parse(text, address).await? {
+            Playlist::Files(files) => files,
+            Playlist::Variant(url) => {
+                self.check_allowed(&url).await?;
+                let request = Request::new(url, Kind::Playlist);
+                let (text, address) = self.fetch_patiently(request).await?;
+                match parse(text, address).await? {
+                    Playlist::Files(files) => files,
+                    Playlist::Variant(_) => return Err(hls::PlaylistError::Invalid.into()),
+                }
+            }
+        };
+        for (at, file) in files.iter().enumerate() {
+            let mut download = self.open_patiently(file).await?;
+            let first = download.chunk().await?.unwrap_or_default();
+            if at == 0 && !begins_like_video(&first) {
+                return Err(CopyError::NotAVideo);
+            }
+            spool.write(&first).await?;
+            spool.write_rest(download).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens a file, under the crawl's rules.
+    async fn open(&self, request: Request) -> Result<Download, CopyError> {
+        let Some(view) = &self.view else {
+            return Ok(self.context.fetcher.download(request, &AnyHop).await?);
+        };
+        let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
+        self.check_directives(&download.head.robots_tags)?;
+        Ok(download)
+    }
+
+    /// Fetches a playlist, under the crawl's rules. Returns it with its address after redirects.
+    async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
+        let fetched = match &self.view {
+            Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
+            None => self.context.fetcher.fetch(request, &AnyHop).await?,
+        };
+        self.check_directives(&fetched.robots_tags)?;
+        Ok((fetched.body, fetched.url))
+    }
+
+    fn check_directives(&self, tags: &[String]) -> Result<(), CopyError> {
+        let tags = tags.iter().map(String::as_str);
+        match Directives::parse(tags, self.context.fetcher.agent()).images_denied() {
+            Some(reason) if self.view.as_ref().is_some_and(|view| view.options.respect_robots) => {
+                Err(CopyError::Denied(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn open_patiently(&self, url: &Url) -> Result<Download, CopyError> {
+        loop {
+            match self.open(Request::new(url.clone(), Kind::Video)).await {
+                Err(error) => wait_for_host(error).await?,
+                download => return download,
+            }
+        }
+    }
+
+    async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
+        loop {
+            match self.fetch(request.clone()).await {
+                Err(error) => wait_for_host(error).await?,
+                fetched => return fetched,
+            }
+        }
+    }
+
+    /// # Errors
+    /// Fails if the address is suppressed in the collection of the video.
+    async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
+        let store = &self.context.store;
+        let suppressed = retried("suppresses_address", || async {
+            let mut tx = store.begin().await?;
+            store.suppresses_address(tx.conn(), self.video.collection_id, address.as_str()).await
+        });
+        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+    }
+
+    /// Returns the stored video of this address, if the crawl sends conditional requests. A part of
+    /// the video itself may be stored already, so a repeated attempt fetches the file.
+    async fn known(&self, address: &Url) -> Result<Option<KnownVideo>, CopyError> {
+        let conditional = self.view.as_ref().is_some_and(|view| view.options.revalidate);
+        if !conditional || self.video.checkpoint_us.is_some() {
+            return Ok(None);
+        }
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        Ok(retried("known_video", || store.known_video(*collection_id, address.as_str(), *id)).await?)
+    }
+
+    /// Records the address after redirects, or the validators if there was no redirect.
+    async fn record_response(&self, address: &Url, head: &Fetched) -> Result<(), CopyError> {
+        let (store, id) = (&self.context.store, self.video.id);
+        let validators = head.validators();
+        if head.url == *address && validators.is_none() {
+            return Ok(());
+        }
+        retried("record_video_response", || async {
+            let mut tx = store.begin().await?;
+            match &validators {
+                _ if head.url != *address => {
+                    store.record_moved_video(tx.conn(), id, head.url.as_str()).await?;
+                }
+                Some(Validators { etag, last_modified, .. }) => {
+                    let (etag, last_modified) = (etag.as_deref(), last_modified.as_deref());
+                    store.record_video_validators(tx.conn(), id, etag, last_modified).await?;
+                }
+                None => {}
+            }
+            tx.commit().await
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+/// Waits if the rate limit of the host postponed a request for a short time. The request can then be
+/// repeated. If each wait between two files ended the attempt, no playlist could be read.
+async fn wait_for_host(error: CopyError) -> Result<(), CopyError> {
+    match error {
+        CopyError::Fetch(FetchError::Postponed(wait)) if wait <= MAX_WAIT => {
+            tokio::time::sleep(wait).await;
+            Ok(())
+        }
+        error => Err(error),
+    }
+}
+
+/// Parses a playlist on a blocking thread.
+async fn parse(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
+    let parsed = tokio::task::spawn_blocking(move || hls::parse(&text, &address)).await;
+    // The parser panicked.
+    Ok(parsed.unwrap_or(Err(hls::PlaylistError::Invalid))?)
+}
