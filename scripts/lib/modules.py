@@ -19,7 +19,7 @@ ORDER = {
         "completion": {"domain"},
         "maintenance": set(),
         "reapply": {"domain"},
-        "video_control": {"domain"},
+        "video_control": {"domain", "completion"},
         "ingest": {"domain", "analyze", "completion", "videos"},
         "crawl": {"domain", "completion", "ingest"},
         "worker": {"domain", "analyze", "cluster", "completion", "videos", "ingest", "crawl"},

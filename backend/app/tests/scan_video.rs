@@ -40,7 +40,7 @@ fn folder(place: &TestFolder, times: u32) {
 }
 
 async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
-    let filter = VideoFilter { collection: collection.into(), state: None };
+    let filter = VideoFilter { collection: collection.into(), state: None, crawl_id: None };
     database.store().videos(&filter, None, 10).await.unwrap_or_default()
 }
 

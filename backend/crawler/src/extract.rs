@@ -34,8 +34,8 @@ pub const MAX_VIDEOS: usize = 500;
 /// Maximum length in bytes of an attribute value that can be a URL.
 const MAX_RAW_URL: usize = crate::urls::MAX_PARSED_LENGTH;
 /// Maximum total length in bytes of the absolute URLs of a page's links, and separately of its
-/// images and of its videos. Later URLs are dropped. For each image and each video, the page's own URL is also
-/// counted, because the service stores both.
+/// images and of its videos. Later URLs are dropped. For each image and each video, the page's own
+/// URL is also counted, because the service stores both.
 pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Maximum length in characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;

@@ -52,7 +52,8 @@ pub struct CrawlProgress {
     /// Videos by state. Every state is present.
     pub videos: BTreeMap<VideoState, i64>,
     /// Number of faces in the distinct images that this crawl's URLs led to, including the
-    /// originals of duplicates, and in its videos. Equals the number of faces that `faces` lists for the crawl.
+    /// originals of duplicates, and in its videos. Equals the number of faces that `faces` lists
+    /// for the crawl.
     pub faces: i64,
     /// Number of pages, images and videos that were not read, by reason.
     pub reasons: BTreeMap<Reason, i64>,
@@ -222,9 +223,9 @@ impl Store {
 
     /// Returns the crawl's progress from one snapshot.
     ///
-    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`, and live
-    /// videos as cancelled. Workers
-    /// no longer process them, and the rows are settled with the same state later.
+    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`, and its
+    /// live videos as cancelled. Workers no longer process them, and the rows are settled with the
+    /// same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
             "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count from crawls
@@ -271,7 +272,8 @@ impl Store {
     }
 }
 
-/// A number of pages, image URLs or videos in one state, the state of the crawl, or the number of faces.
+/// A number of pages, image URLs or videos in one state, the state of the crawl, or the number of
+/// faces.
 #[derive(sqlx::FromRow)]
 struct ProgressRow {
     crawl: Option<CrawlState>,

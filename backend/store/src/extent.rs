@@ -1,6 +1,6 @@
 //! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
 //! that signs such a count for the caller's confirmation.
-use crate::erasure::{images_of_crawl_alone, videos_of_crawl_alone};
+use crate::crawl_deletion::{images_of_crawl_alone, videos_of_crawl_alone};
 use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use uuid::Uuid;

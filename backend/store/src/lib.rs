@@ -14,6 +14,7 @@ mod collection_deletion;
 pub mod collections;
 pub mod copies;
 mod crawl_closing;
+mod crawl_deletion;
 pub mod crawled_videos;
 pub mod crawls;
 pub mod database;

@@ -1,5 +1,5 @@
-//! Removes traces of erased images and videos outside their own rows: URLs and alternative texts in ledgers,
-//! titles and cached content of pages that contain them, and seeds.
+//! Removes traces of erased images and videos outside their own rows: URLs and alternative texts in
+//! ledgers, titles and cached content of pages that contain them, and seeds.
 //!
 //! The queue's records are not handled here; [`Traces::jobs`] lists them.
 mod statements;

@@ -54,6 +54,7 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     browser.click(".match a[href^='#/videos/']").await;
     browser.until("/^#\\/videos\\/[0-9a-f-]{36}\\?at=[0-9]+$/.test(location.hash)").await;
     browser.until(LANES).await;
+    browser.until_text(".shot", "Person").await;
 
     stage.open("/videos", "Videos").await;
     browser.until_text(".crawl .numbers", "7").await;

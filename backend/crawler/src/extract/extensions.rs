@@ -3,8 +3,8 @@
 
 /// Extensions of files that the decoders can read (AVIF only in builds that include it).
 const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
-/// Extensions of playlists, and of video files that the decoder can read. `ts` is missing, because it also means
-/// TypeScript.
+/// Extensions of playlists, and of video files that the decoder can read. `ts` is missing, because
+/// it also means TypeScript.
 const VIDEO: &[&str] = &["avi", "flv", "m3u8", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"];
 /// Extensions of image formats that not every build of the decoders can read.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];

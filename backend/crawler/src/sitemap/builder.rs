@@ -116,7 +116,8 @@ impl SitemapBuilder {
         }
     }
 
-    /// Adds a video. The members of a `<media:group>` are versions of one video; the first is taken.
+    /// Adds a video. The members of a `<media:group>` are versions of one video; the first is
+    /// taken.
     fn version(&mut self, url: String) {
         let in_group = self.open.iter().any(|name| name == "group");
         if !in_group || !std::mem::replace(&mut self.entry.group_has_video, true) {

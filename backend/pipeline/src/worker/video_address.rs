@@ -223,8 +223,8 @@ impl Source<'_> {
     }
 }
 
-/// Waits if the rate limit of the host postponed a request for a short time. The request can then be
-/// repeated. If each wait between two files ended the attempt, no playlist could be read.
+/// Waits if the rate limit of the host postponed a request for a short time. The request can then
+/// be repeated. If each wait between two files ended the attempt, no playlist could be read.
 async fn wait_for_host(error: CopyError) -> Result<(), CopyError> {
     match error {
         CopyError::Fetch(FetchError::Postponed(wait)) if wait <= MAX_WAIT => {

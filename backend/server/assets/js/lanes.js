@@ -12,12 +12,16 @@ const PAGE = 500;
 
 /**
  * Returns the lanes of a video. `load(video)` loads tracks that are new, `mark(ms)` moves the time
- * marker, and `jump(ms)` is called when the user selects a track.
+ * marker, and `jump(ms)` is called when the user selects a track. `open(ms)` moves the marker and
+ * shows the track at this time, if one is loaded then or by the first `load`.
  */
 export function lanes(id, signal, jump) {
   const [list, more, shot] = [h("ul.lanes"), h("div"), h("div.shot", { "aria-live": "polite" })];
   const element = h("div", {}, list, more, shot);
   let [tracks, cursor, video, marked, running, again] = [[], undefined, null, 0, false, false];
+  let wanted = null;
+  // The picture of a person is kept while its best face does not change, and is not loaded again.
+  const pictures = new Map();
 
   async function load(now) {
     video = now;
@@ -42,6 +46,7 @@ export function lanes(id, signal, jump) {
     tracks.push(...answer.tracks.filter((track) => !known.has(track.id)));
     if (answer.next_cursor) cursor = answer.next_cursor;
     draw();
+    showWanted();
     const control = button(`More tracks after ${position(tracks.at(-1)?.end_ms ?? 0)}`, { onclick: () => busy(control, next) });
     put(more, answer.next_cursor && h("p.center", {}, control));
   }
@@ -61,21 +66,34 @@ export function lanes(id, signal, jump) {
 
   function lane(number, own, whole) {
     const best = own.flatMap((track) => track.faces).sort((a, b) => (b.quality ?? 0) - (a.quality ?? 0))[0];
-    const label = number === 0 ? "Not numbered yet" : `Person ${count(number)}`;
+    const label = labelOf(number);
+    const picture = best && (pictures.get(best.face_id) ?? crop(best.face_id, "", signal));
+    if (best) pictures.set(best.face_id, picture);
     const bars = own.map((track) => h("button.span", {
       type: "button", "data-track": track.id, "aria-label": `${label}, ${position(track.start_ms)} to ${position(track.end_ms)}`,
       vars: { from: `${(100 * track.start_ms) / whole}%`, width: `${(100 * (track.end_ms - track.start_ms)) / whole}%` },
       onclick: () => select(track, label),
     }));
     return h("li.lane", {},
-      h("div.who", {}, best && h("a", { href: href(`/faces/${best.face_id}`), "aria-label": `Best face of ${label.toLowerCase()}` }, crop(best.face_id, "", signal)), h("span", {}, label), h("span.quiet", {}, plural(own.length, "track"))),
+      h("div.who", {}, best && h("a", { href: href(`/faces/${best.face_id}`), "aria-label": `Best face of ${label.toLowerCase()}` }, picture), h("span", {}, label), h("span.quiet", {}, plural(own.length, "track"))),
       h("div.track", {}, bars, h("span.now", { "aria-hidden": "true" })));
   }
 
+  /** Shows the track at the wanted time, once. */
+  function showWanted() {
+    const found = wanted !== null && tracks.find((track) => track.start_ms <= wanted && wanted <= track.end_ms);
+    if (found) describe(found, labelOf(found.person ?? 0));
+    if (found || isOver(video)) wanted = null;
+  }
+
   function select(track, label) {
-    const best = track.faces[0];
     jump(track.start_ms);
     mark(track.start_ms);
+    describe(track, label);
+  }
+
+  function describe(track, label) {
+    const best = track.faces[0];
     put(shot,
       best && h("a", { href: href(`/faces/${best.face_id}`), "aria-label": "The face" }, crop(best.face_id, "", signal)),
       h("p", {}, `${label}: ${position(track.start_ms)} to ${position(track.end_ms)}, ${plural(track.samples, "frame")}`,
@@ -87,5 +105,13 @@ export function lanes(id, signal, jump) {
     element.style.setProperty("--now", `${Math.min((100 * ms) / Number(element.dataset.whole ?? 1), 100)}%`);
   }
 
-  return { element, load, mark };
+  function open(ms) {
+    wanted = ms > 0 ? ms : null;
+    mark(ms);
+    if (tracks.length > 0) showWanted();
+  }
+
+  return { element, load, mark, open };
 }
+
+const labelOf = (number) => (number === 0 ? "Not numbered yet" : `Person ${count(number)}`);

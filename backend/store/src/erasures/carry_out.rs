@@ -19,8 +19,8 @@ const IMAGES: usize = 1_000;
 
 impl Store {
     /// Carries out a plan in the transaction that created it. Also removes the URLs of erased
-    /// images, and of videos without remaining faces, from ledger rows and from all other records of
-    /// where they were found.
+    /// images, and of videos without remaining faces, from ledger rows and from all other records
+    /// of where they were found.
     pub async fn carry_out(&self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let gone: Vec<Uuid> =

@@ -2,6 +2,7 @@
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
 import { follow } from "../events.js";
+import { externalLink } from "../faces.js";
 import { bytes, count, time } from "../format.js";
 import { outcome } from "../labels.js";
 import { lanes } from "../lanes.js";
@@ -41,7 +42,8 @@ function draw(first, at, signal) {
   };
 
   update(first);
-  people.mark(at);
+  people.open(at);
+  film.seek(at);
   if (!isOver(first)) listen();
   return [heading(name(first), actions), top, numbers, panel("People", film.element, people.element), panel("About", about)];
 }
@@ -69,6 +71,10 @@ function details(video) {
   return facts([
     ["Added", time(video.created_at)],
     video.finished_at && ["Ended", time(video.finished_at)],
+    video.source_url && ["Address", externalLink(video.source_url)],
+    video.page_url && ["Found on", externalLink(video.page_url)],
+    video.crawl_id && ["Crawl", h("a", { href: href(`/crawls/${video.crawl_id}`) }, "The crawl that found it")],
+    video.original_id && ["Same file", h("a", { href: href(`/videos/${video.original_id}`) }, "The video with its faces")],
     ["Collection", h("a", { href: href("/videos", { collection: video.collection }) }, video.collection)],
     video.bytes !== null && ["Size", bytes(video.bytes)],
     video.codec && ["Codec", video.codec],

@@ -89,8 +89,8 @@ pub(crate) struct CreateCrawl {
     /// files. `off` processes every URL.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
-    /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`, JSON-LD,
-    /// links and enclosures. A crawl ends after the last of its videos.
+    /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`,
+    /// JSON-LD, links and enclosures. A crawl ends after the last of its videos.
     #[schema(default = false)]
     videos: Option<bool>,
     /// Maximum number of videos.
