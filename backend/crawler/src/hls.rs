@@ -93,6 +93,9 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
     if media.segments.iter().any(|segment| segment.key.as_ref().is_some_and(is_encrypted)) {
         return Err(PlaylistError::Encrypted);
     }
+    if media.segments.is_empty() {
+        return Err(PlaylistError::Invalid);
+    }
     if !media.end_list {
         return Err(PlaylistError::Live);
     }
@@ -117,7 +120,7 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
             files.push(file);
         }
     }
-    if files.is_empty() { Err(PlaylistError::Invalid) } else { Ok(files) }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -172,6 +175,7 @@ mod tests {
         let keyed = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
         assert_eq!(list(keyed), Err(PlaylistError::Encrypted));
         assert_eq!(list(""), Err(PlaylistError::Invalid));
+        assert_eq!(read("#EXTM3U\n"), Err(PlaylistError::Invalid));
         assert_eq!(list("#EXTINF:6,\nfile:///etc/passwd\n"), Err(PlaylistError::Invalid));
         assert_eq!(read("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"), Err(PlaylistError::Live));
         assert!(read("no playlist").is_err() && read("").is_err());

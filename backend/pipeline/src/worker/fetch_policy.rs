@@ -55,6 +55,34 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
+/// The policy of files that a document names which a caller added: only the delay of their hosts, so
+/// that the document cannot make the service send many requests to a host of another owner.
+pub(super) struct Paced<'a> {
+    context: &'a Context,
+    permit_guard: PermitGuard,
+}
+
+impl<'a> Paced<'a> {
+    pub(super) fn new(context: &'a Context) -> Self {
+        Self { context, permit_guard: PermitGuard::new(context.throttle.clone()) }
+    }
+}
+
+#[async_trait::async_trait]
+impl HopPolicy for Paced<'_> {
+    async fn admit(&self, url: &Url) -> Result<(), FetchError> {
+        self.permit_guard.acquire(url, self.context.throttle.delay(None, None)).await
+    }
+
+    async fn finished(&self, _url: &Url, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
+        self.permit_guard.end(status, retry_after, took).await;
+    }
+
+    fn abandoned(&self, _url: &Url) {
+        self.permit_guard.abandon();
+    }
+}
+
 /// Holds the host permit of a fetch. The permit is always released when the fetch ends. A separate
 /// task releases it, even if the fetch is dropped.
 pub(super) struct PermitGuard {

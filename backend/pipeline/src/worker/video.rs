@@ -216,6 +216,9 @@ impl ScanVideo {
                 queue.complete(tx.conn(), job.claim).await?;
             }
             let unused = store.end_video(tx.conn(), id, end.clone()).await?;
+            if end.reason == Some(Reason::SuppressedUrl) {
+                store.erase_suppressed_video(tx.conn(), id).await?;
+            }
             tx.commit().await?;
             Ok::<_, IngestError>(unused)
         })

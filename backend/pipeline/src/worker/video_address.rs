@@ -1,16 +1,17 @@
 //! Fetches the file of a video from its address: one file, or the files of a playlist.
 //!
 //! If a crawl found the video, the crawl's rules apply to each request, as they do to images. Only
-//! the guard applies to an address that a caller named.
+//! the guard applies to an address that a caller named. To the files of a playlist, the delay of
+//! their host applies too.
 
 use super::context::{Context, CrawlView};
-use super::fetch_policy::{Area, FetchPolicy};
+use super::fetch_policy::{Area, FetchPolicy, Paced};
 use super::http_cache;
 use super::video_file::{CopyError, Spool};
 use bytes::{Bytes, BytesMut};
 use crawler::fetch::{AnyHop, Download, Kind, Validators};
 use crawler::hls::{self, Playlist};
-use crawler::{Directives, FetchError, Fetched, Request};
+use crawler::{Directives, FetchError, Fetched, HopPolicy, Request};
 use std::sync::Arc;
 use std::time::Duration;
 use store::crawled_videos::KnownVideo;
@@ -47,7 +48,7 @@ pub(super) async fn fetch(
         last_modified: known.last_modified.clone(),
     });
     let mut download =
-        source.open(Request { validators, ..Request::new(address.clone(), Kind::Video) }).await?;
+        source.open(Request { validators, ..Request::new(address.clone(), Kind::Video) }, &AnyHop).await?;
     if let (http_cache::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
         return Err(CopyError::NotModified(known.id));
     }
@@ -127,10 +128,10 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Opens a file, under the crawl's rules.
-    async fn open(&self, request: Request) -> Result<Download, CopyError> {
+    /// Opens a file, under the crawl's rules. If no crawl found it, `policy` applies.
+    async fn open(&self, request: Request, policy: &dyn HopPolicy) -> Result<Download, CopyError> {
         let Some(view) = &self.view else {
-            return Ok(self.context.fetcher.download(request, &AnyHop).await?);
+            return Ok(self.context.fetcher.download(request, policy).await?);
         };
         let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
         self.check_directives(&download.head.robots_tags)?;
@@ -141,7 +142,7 @@ impl Source<'_> {
     async fn fetch(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
         let fetched = match &self.view {
             Some(view) => FetchPolicy::new(self.context, view, Area::Anywhere).fetch(request).await?,
-            None => self.context.fetcher.fetch(request, &AnyHop).await?,
+            None => self.context.fetcher.fetch(request, &Paced::new(self.context)).await?,
         };
         self.check_directives(&fetched.robots_tags)?;
         Ok((fetched.body, fetched.url))
@@ -159,7 +160,7 @@ impl Source<'_> {
 
     async fn open_patiently(&self, url: &Url) -> Result<Download, CopyError> {
         loop {
-            match self.open(Request::new(url.clone(), Kind::Video)).await {
+            match self.open(Request::new(url.clone(), Kind::Video), &Paced::new(self.context)).await {
                 Err(error) => wait_for_host(error).await?,
                 download => return download,
             }

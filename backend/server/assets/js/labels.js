@@ -28,11 +28,11 @@ const MEASURES = [
 ];
 
 const SCOPES = {
-  analyze: "Detect and compare faces in uploaded images; assess and enhance these images.",
-  read: "Read collections, crawls, people, and stored images and faces with their files.",
+  analyze: "Detect faces in uploaded images and clips; compare faces; assess and enhance images.",
+  read: "Read collections, crawls, videos, people, and stored images and faces with their files.",
   search: "Search a collection for a face.",
-  crawl: "Create, pause, resume and cancel crawls.",
-  write: "Enrol, change, merge and cluster people.",
+  crawl: "Create crawls. Pause, resume and cancel crawls and videos.",
+  write: "Enrol, change, merge and cluster people. Add videos.",
   erase: "Delete faces, images, videos, people and crawls; create erasures.",
   system: "Read devices and metrics of the whole service; read and retry its jobs.",
   admin: "Create, change and delete collections; lift suppressions; read the audit log.",

@@ -1,7 +1,7 @@
 //! Removes traces of erased videos: their addresses, and where crawls found them.
 use super::Traces;
-use crate::StoreError;
 use crate::text::url_hash;
+use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -42,6 +42,21 @@ impl Traces {
             .execute(conn)
             .await?;
         Ok(())
+    }
+}
+
+impl Store {
+    /// Removes the traces of a video whose address is suppressed: this address, the pages that
+    /// contain it, and their titles and cached content.
+    pub async fn erase_suppressed_video(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+        let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from videos where id = $1")
+            .bind(id)
+            .fetch_optional(&mut *conn)
+            .await?;
+        let Some(collection) = collection else { return Ok(()) };
+        let mut traces = Traces::new(collection);
+        traces.erase_video_traces(conn, &[id]).await?;
+        traces.finish(conn).await
     }
 }
 
