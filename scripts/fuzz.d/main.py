@@ -24,8 +24,7 @@ from _site import site
 # operations.
 CANNOT_SUCCEED = {
     "POST /jobs/{id}/retry": "no job is given up within the time of a run",
-    "POST /videos": "random bytes are no video",
-    "POST /videos/detect": "nor are they a clip",
+    "POST /videos/detect": "random bytes are no clip",
     "POST /videos/{id}/pause": "the videos have ended",
     "POST /videos/{id}/resume": "nor can they be resumed",
     "POST /videos/{id}/cancel": "nor be cancelled",
