@@ -33,6 +33,9 @@ fn program(names: &[&str]) -> PathBuf {
         })
 }
 
+/// How often the page may replace an element before a click on it.
+const MAX_REPLACED: usize = 20;
+
 impl Browser {
     /// Opens a window. The test must declare `#[needs(browser)]`.
     pub async fn start() -> Self {
@@ -157,15 +160,18 @@ impl Browser {
 
     async fn element(&self, css: &str) -> String {
         self.until(&format!("document.querySelector({css:?})")).await;
-        let found = self.post("/element", json!({"using": "css selector", "value": css})).await;
-        found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned()
+        self.find(css).await.unwrap_or_else(|error| panic!("{css}: {error}"))
+    }
+
+    async fn find(&self, css: &str) -> Result<String, String> {
+        let body = json!({"using": "css selector", "value": css});
+        let found = self.ask(Method::POST, "/element", Some(body)).await?;
+        Ok(found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned())
     }
 
     /// Clicks an element as a user would, so the element must be visible and not covered.
     pub async fn click(&self, css: &str) {
-        let id = self.element(css).await;
-        self.post(&format!("/element/{id}/click"), json!({})).await;
-        self.note(format!("clicked {css}"));
+        self.click_when(&format!("document.querySelector({css:?})"), css).await;
     }
 
     /// Clicks the button or link with this text, as soon as it is enabled.
@@ -175,8 +181,22 @@ impl Browser {
              const found = [...document.querySelectorAll('dialog[open] button, dialog[open] a')].concat([...document.querySelectorAll('button, a')]) \
              .find(e => e.textContent.trim() === {text:?} && e.offsetParent && !e.disabled); found?.setAttribute('data-test', ''); return Boolean(found)"
         );
-        self.until(&format!("(() => {{ {script} }})()")).await;
-        self.click("[data-test]").await;
+        self.click_when(&format!("(() => {{ {script} }})()"), "[data-test]").await;
+    }
+
+    /// Waits for a condition and clicks an element. Tries again if the page replaces the element in
+    /// between, because the new element looks the same to a user.
+    async fn click_when(&self, condition: &str, css: &str) {
+        for _ in 0..MAX_REPLACED {
+            self.until(condition).await;
+            let Ok(id) = self.find(css).await else { continue };
+            match self.ask(Method::POST, &format!("/element/{id}/click"), Some(json!({}))).await {
+                Ok(_) => return self.note(format!("clicked {css}")),
+                Err(error) if error.contains("stale element") => {}
+                Err(error) => panic!("click on {css}: {error}"),
+            }
+        }
+        panic!("the page replaced {css} {MAX_REPLACED} times");
     }
 
     /// Types into an element. For a file input, sets the path of the file.

@@ -1,4 +1,5 @@
 //! Tests the views of videos: upload, live progress, a lane for each person, and deletion.
+use crate::common::files::FileServer;
 use crate::stage::Stage;
 use testing::film::{Codec, Container, Encoding, Film};
 
@@ -64,6 +65,40 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     browser.until_text("dialog", "all its faces").await;
     browser.click("dialog button.danger").await;
     browser.until_text(".empty", "It does not keep the file").await;
+    stage.expect_empty_console().await;
+    stage.stop().await;
+}
+
+#[testing::needs(browser, video)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
+    let ffmpeg = testing::ffmpeg();
+    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let browser = &stage.browser;
+    let film = stage.place.path().join("film.mp4");
+    Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &film).unwrap();
+    let page = b"<video src=\"/film.mp4\"></video><a href=\"/text.mp4\">text</a>".to_vec();
+    let files = [
+        ("/", page),
+        ("/film.mp4", std::fs::read(film).unwrap()),
+        ("/text.mp4", b"no video at all".to_vec()),
+    ];
+    let site = FileServer::with(files.map(|(path, file)| (path.to_owned(), file)).into()).await;
+    stage.open("/crawls/new", "New crawl").await;
+    browser.type_into("textarea", &site.url("/")).await;
+    browser.type_into("[name=delay_ms]", "0").await;
+    browser.run("document.querySelector('[name=videos]').click()").await;
+    browser.until("document.querySelector('[name=max_videos]').checkVisibility()").await;
+    browser.click_text("Start the crawl").await;
+    browser.until_text(".chip", "Completed").await;
+    browser.until_text(".reasons", "Not a video").await;
+    stage.check_view("crawl-videos").await;
+    browser.click_text("Show the videos").await;
+    browser.until_text("h1", "Videos of a crawl").await;
+    browser.until("document.querySelectorAll('.crawl').length === 2").await;
+    browser.run("[...document.querySelectorAll('.crawl')].find(e => e.textContent.includes('Completed')).querySelector('a').click()").await;
+    browser.until_text(".facts", "film.mp4").await;
+    browser.until_text(".facts", "The crawl that found it").await;
     stage.expect_empty_console().await;
     stage.stop().await;
 }
