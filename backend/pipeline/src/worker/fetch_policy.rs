@@ -55,8 +55,9 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
-/// The policy of files that a document names which a caller added: only the delay of their hosts, so
-/// that the document cannot make the service send many requests to a host of another owner.
+/// The policy for the files of a playlist whose address a caller named. Only the delay of each host
+/// applies. It prevents that a playlist makes the service send many requests to someone else's
+/// host.
 pub(super) struct Paced<'a> {
     context: &'a Context,
     permit_guard: PermitGuard,

@@ -7,6 +7,7 @@ use super::context::Context;
 use super::job_error::JobError;
 use super::video_file::{self, CopyError};
 use crate::completion;
+use crate::domain::ChangeError;
 use crate::domain::jobs::{self, VideoJob};
 use crate::ingest::{ReadVideoError, VideoReader};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
@@ -115,16 +116,21 @@ impl ScanVideo {
     }
 
     /// Lets the video wait again. This run is not counted as an attempt.
-    async fn postpone(&self, id: Uuid, wait: Duration) -> Outcome {
+    async fn postpone(&self, job: &ClaimedJob, id: Uuid, wait: Duration) -> Outcome {
+        let Context { store, queue, .. } = &*self.context;
         let waiting = retried("postpone_video", || async {
-            let mut tx = self.context.store.begin().await?;
-            let (from, to) = ([VideoState::Running], VideoState::Queued);
-            self.context.store.set_video_state(tx.conn(), id, &from, to).await?;
-            tx.commit().await
+            let mut tx = store.begin().await?;
+            // Without the claim, another worker may be reading the video.
+            queue.hold(tx.conn(), job.claim).await?;
+            store.set_video_state(tx.conn(), id, &[VideoState::Running], VideoState::Queued).await?;
+            Ok::<_, ChangeError>(tx.commit().await?)
         });
         match waiting.await {
             // It was paused, cancelled or deleted in the meantime.
-            Ok(()) | Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => Outcome::Snooze(wait),
+            Ok(()) | Err(ChangeError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {
+                Outcome::Snooze(wait)
+            }
+            Err(ChangeError::Queue(QueueError::Stale(_))) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
         }
     }
@@ -144,13 +150,13 @@ impl ScanVideo {
         let (mut wait, mut original) = (None, None);
         let (reason, is_transient) = match error {
             ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
-                return self.postpone(id, PAUSED_WAIT).await;
+                return self.postpone(job, id, PAUSED_WAIT).await;
             }
             // The crawl has ended, and its videos are cancelled with it.
             ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return Outcome::Done,
             ScanError::Copy(CopyError::Fetch(error)) => {
                 match JobError::of_fetch(error, self.context.config.robots_retry) {
-                    JobError::Later(wait) => return self.postpone(id, wait).await,
+                    JobError::Later(wait) => return self.postpone(job, id, wait).await,
                     JobError::Retry { reason, wait: later, .. } => {
                         wait = later;
                         (reason, true)
