@@ -57,12 +57,7 @@ pub(super) async fn fetch(
         source.check_allowed(&answered).await?;
     }
     source.record_response(address, &download.head).await?;
-    let mut head = BytesMut::new();
-    while head.len() < HEAD
-        && let Some(piece) = download.chunk().await?
-    {
-        head.extend_from_slice(&piece);
-    }
+    let head = read_head(&mut download).await?;
     if hls::is_playlist(&head) {
         let text = rest_of_playlist(head, download).await?;
         let (_, limit) = context.fetcher.video_limits();
@@ -76,6 +71,17 @@ pub(super) async fn fetch(
     }
     spool.write(&head).await?;
     spool.write_rest(download).await
+}
+
+/// Returns the first pieces of a file: at least [`HEAD`] bytes, or the whole file.
+async fn read_head(download: &mut Download) -> Result<BytesMut, CopyError> {
+    let mut head = BytesMut::new();
+    while head.len() < HEAD
+        && let Some(piece) = download.chunk().await?
+    {
+        head.extend_from_slice(&piece);
+    }
+    Ok(head)
 }
 
 fn begins_like_video(head: &[u8]) -> bool {
@@ -118,11 +124,11 @@ impl Source<'_> {
         };
         for (at, file) in files.iter().enumerate() {
             let mut download = self.open_patiently(file).await?;
-            let first = download.chunk().await?.unwrap_or_default();
-            if at == 0 && !begins_like_video(&first) {
+            let head = read_head(&mut download).await?;
+            if at == 0 && !begins_like_video(&head) {
                 return Err(CopyError::NotAVideo);
             }
-            spool.write(&first).await?;
+            spool.write(&head).await?;
             spool.write_rest(download).await?;
         }
         Ok(())
