@@ -1,4 +1,5 @@
 //! Videos that crawls found: their admission, where they were found, and their end with the crawl.
+use crate::pages::NewRows;
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
 use domain::Reason;
@@ -75,15 +76,10 @@ impl Store {
                 .await?;
         let admitted = admitted.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
         let room = (limits.total - i64::from(admitted)).max(0);
-        let (mut seen, mut new) = (HashSet::new(), Rows::default());
+        let (mut seen, mut new, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
         for video in videos {
-            let url = without_nul(&video.url);
-            let hash = url_hash(Some(&url));
-            if seen.insert(hash) {
-                new.ids.push(Uuid::now_v7());
-                new.hosts.push(without_nul(&video.host));
-                new.hashes.push(hash);
-                new.urls.push(url);
+            if new.push(&mut seen, &video.url) {
+                hosts.push(without_nul(&video.host));
             }
         }
         let mut added: Vec<AdmittedVideo> = sqlx::query_as(
@@ -105,7 +101,7 @@ impl Store {
         .bind(&new.ids)
         .bind(&new.urls)
         .bind(&new.hashes)
-        .bind(&new.hosts)
+        .bind(&hosts)
         .bind(options)
         .bind(limits.per_host)
         .bind(room)
@@ -178,15 +174,6 @@ impl Store {
     }
 }
 
-/// Distinct addresses as columns for `unnest`, with ids in input order.
-#[derive(Default)]
-struct Rows {
-    ids: Vec<Uuid>,
-    urls: Vec<String>,
-    hashes: Vec<Uuid>,
-    hosts: Vec<String>,
-}
-
 /// Records the pages of those videos that the crawl has.
 async fn record_sightings(
     conn: &mut PgConnection,
@@ -222,7 +209,7 @@ async fn record_sightings(
 }
 
 /// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
-/// remains. Returns their number. Their jobs end when they see it.
+/// remains. Returns their number. A job that runs for an ended video does nothing.
 pub(crate) async fn cancel_videos_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,

@@ -215,16 +215,22 @@ pub(crate) fn push_scope(
     min_quality: Option<f32>,
 ) {
     if let Some(crawl) = crawl_id {
-        query
-            .push(" and f.image_id in (select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
-            .push_bind(crawl)
-            .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
-            .push_bind(crawl)
-            .push(")");
+        query.push(" and f.image_id in ");
+        push_images_of_crawl(query, crawl);
     }
     if let Some(quality) = min_quality {
         query.push(" and f.quality_overall >= ").push_bind(quality);
     }
+}
+
+/// Adds a subquery for the images of a crawl, among them the stored frames of its videos.
+pub(crate) fn push_images_of_crawl(query: &mut QueryBuilder<Postgres>, crawl: Uuid) {
+    query
+        .push("(select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
+        .push_bind(crawl)
+        .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
+        .push_bind(crawl)
+        .push(")");
 }
 
 pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {

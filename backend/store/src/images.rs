@@ -1,4 +1,5 @@
 //! Reads and inserts images.
+use crate::faces::push_images_of_crawl;
 use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
 use time::OffsetDateTime;
@@ -208,12 +209,8 @@ impl Store {
         let mut query = QueryBuilder::<Postgres>::new(select_images!("where i.collection_id = "));
         query.push_bind(collection);
         if let Some(crawl) = filter.crawl_id {
-            query
-                .push(" and i.id in (select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
-                .push_bind(crawl)
-                .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
-                .push_bind(crawl)
-                .push(")");
+            query.push(" and i.id in ");
+            push_images_of_crawl(&mut query, crawl);
         }
         if let Some(has_faces) = filter.has_faces {
             query.push(" and (i.face_count > 0) = ").push_bind(has_faces);

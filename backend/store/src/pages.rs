@@ -342,14 +342,15 @@ pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(
 
 /// Distinct URLs as columns for `unnest`, with ids in input order.
 #[derive(Default)]
-struct NewRows {
-    ids: Vec<Uuid>,
-    urls: Vec<String>,
-    hashes: Vec<Uuid>,
+pub(crate) struct NewRows {
+    pub(crate) ids: Vec<Uuid>,
+    pub(crate) urls: Vec<String>,
+    pub(crate) hashes: Vec<Uuid>,
 }
 
 impl NewRows {
-    fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
+    /// Adds a URL. Returns `false` if it was added before.
+    pub(crate) fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
         let url = without_nul(url);
         let hash = url_hash(Some(&url));
         let first = seen.insert(hash);

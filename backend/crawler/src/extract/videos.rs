@@ -18,7 +18,7 @@ pub(super) struct Videos {
     known: HashSet<String>,
     /// Whether the open `<video>` still needs a source. `None` outside of such elements.
     needs_source: Option<bool>,
-    /// Values of `og:video` whose `og:video:type` was not read yet.
+    /// Values of `og:video` for which no `og:video:type` was read yet.
     open_graph: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
     world.store.videos(&filter, None, 10).await.unwrap().pop()
 }
 
-/// Waits until the job of the only video waits for a later time.
+/// Waits until the job of the only video is postponed.
 async fn job_is_postponed(world: &World) {
     let kind = JobKind::ScanVideo.as_str();
     let postponed = async || {

@@ -117,7 +117,7 @@ async fn an_erased_address_of_a_video_is_not_stored_again() {
     let found = app.get_ok(&format!("/videos?crawl_id={}", id(&crawled["id"]))).await;
     let reasons: Vec<&str> = list(&found, "videos").iter().map(|video| id(&video["reason"])).collect();
     assert_eq!(reasons.len(), 4, "{found:#}");
-    // A redirect led to the erased address, so the address that redirects is removed too.
+    // The address that redirects to the erased one is removed too.
     assert!(reasons.contains(&"suppressed_url"), "{found:#}");
     let rows = dump(&app);
     assert!(rows.contains("text.mp4") && !rows.contains("anna"), "{}", rows.len());
