@@ -3,6 +3,9 @@ use crate::tls::Roots;
 use ipnet::IpNet;
 use std::time::Duration;
 
+/// Number of periods over which the speed of a video is measured. Servers of videos send in bursts.
+pub(crate) const VIDEO_WINDOWS: u32 = 4;
+
 /// Configures the fetcher.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -26,6 +29,9 @@ pub struct Config {
     pub min_speed: u64,
     /// Period over which `min_speed` is measured.
     pub min_speed_window: Duration,
+    /// Minimum speed of the body of a video, as `min_speed`, measured over [`VIDEO_WINDOWS`]
+    /// periods. A slow video would occupy a worker for its whole time limit.
+    pub video_min_speed: u64,
     /// Maximum number of redirects per request.
     pub max_redirects: usize,
     /// Maximum length of a page in decoded bytes.
@@ -57,6 +63,7 @@ impl Default for Config {
             video_timeout: Duration::from_secs(3600),
             min_speed: 1024,
             min_speed_window: Duration::from_secs(5),
+            video_min_speed: 64 << 10,
             max_redirects: 5,
             page_limit: 5 << 20,
             image_limit: 25 << 20,

@@ -30,7 +30,7 @@ pub use domain::{
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;
 pub use tracking::boxes::decode as decode_boxes;
-pub use video_control::{Upload, Videos};
+pub use video_control::{AddedAddress, MAX_LIVE_ADDRESSES, Upload, Videos};
 pub use videos::{
     FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoEnd, VideoOptions,
     VideoPart, VideoParts, VideoProgress, VideoTrack,

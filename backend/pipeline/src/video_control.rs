@@ -3,17 +3,32 @@
 use crate::completion;
 use crate::domain::jobs::VideoJob;
 use crate::domain::{ChangeError, VideoRequest};
-use domain::{Reason, VideoState};
+use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use store::videos::{NewVideo, Video, VideoEnd};
 use store::{Blobs, Store, StoreError, Tx, retried};
 use url::Url;
 use uuid::Uuid;
 
-/// Number of videos that one query of [`Videos::reconcile`] reads.
+/// Maximum number of rows of one query of [`Videos::reconcile`].
 const CHUNK: i64 = 1_000;
-/// More than the jobs of one video.
+/// The limit of jobs that one call cancels. A video has one job.
 const ALL_JOBS: i64 = 1_000;
+
+/// Maximum number of live videos of a collection that were added with an address. A caller can add
+/// them much faster than workers fetch them.
+pub const MAX_LIVE_ADDRESSES: i64 = 1_000;
+
+/// The result of [`Videos::add_address`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddedAddress {
+    /// The video was added.
+    New(Uuid),
+    /// The collection has a live video of the same address.
+    Live(Uuid),
+    /// The collection has [`MAX_LIVE_ADDRESSES`]. Nothing was added.
+    TooMany,
+}
 
 /// An uploaded video.
 #[derive(Clone, Debug)]
@@ -84,8 +99,8 @@ impl Videos {
         .await
     }
 
-    /// Adds a video that a worker fetches from `address`, and its job. Returns its id. If the
-    /// collection has a video of the same file, the new one fails as a duplicate later.
+    /// Adds a video that a worker fetches from `address`, and its job. If the collection has a video
+    /// of the same file, the new one fails as a duplicate later.
     ///
     /// # Errors
     /// Fails if the store or the queue fails.
@@ -94,7 +109,7 @@ impl Videos {
         collection: Uuid,
         address: &Url,
         request: VideoRequest,
-    ) -> Result<Uuid, ChangeError> {
+    ) -> Result<AddedAddress, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: None,
@@ -106,12 +121,19 @@ impl Videos {
         };
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
-            let id = match self.store.insert_video(tx.conn(), &video).await? {
+            let store = &self.store;
+            if let Some(live) = store.video_of_address(tx.conn(), collection, address.as_str()).await? {
+                return Ok(AddedAddress::Live(live));
+            }
+            if store.live_addresses(tx.conn(), collection).await? >= MAX_LIVE_ADDRESSES {
+                return Ok(AddedAddress::TooMany);
+            }
+            let id = match store.insert_video(tx.conn(), &video).await? {
                 Ok(id) | Err(id) => id,
             };
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
             tx.commit().await?;
-            Ok(id)
+            Ok(AddedAddress::New(id))
         })
         .await
     }
@@ -209,19 +231,44 @@ impl Videos {
         Ok(store.delete_video(tx.conn(), id).await?)
     }
 
-    /// Ends live videos whose job the queue discarded, because its worker ended in every attempt.
-    /// Returns their number. Call it periodically.
+    /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
+    /// and cancels the jobs of paused videos that have ended or were deleted. Returns the number of
+    /// repairs. Call it periodically.
     ///
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<u64, ChangeError> {
-        let (mut ended, mut after) = (0, Uuid::nil());
+        let (mut repaired, mut after) = (self.cancel_held_jobs().await?, Uuid::nil());
         loop {
             let live = self.store.live_videos(after, CHUNK).await?;
-            let Some(last) = live.last() else { return Ok(ended) };
+            let Some(last) = live.last() else { return Ok(repaired) };
             after = *last;
-            for id in live {
-                ended += u64::from(self.end_without_job(id).await?);
+            let mut tx = self.store.begin().await?;
+            let without_job = self.queue.groups_without_jobs(tx.conn(), &live).await?;
+            drop(tx);
+            for id in without_job {
+                repaired += u64::from(self.end_without_job(id).await?);
+            }
+        }
+    }
+
+    /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
+    /// its job if its crawl is cancelled or deleted, or if it is erased.
+    async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
+        let (mut cancelled, mut after) = (0, Uuid::nil());
+        loop {
+            let mut tx = self.store.begin().await?;
+            let kind = JobKind::ScanVideo.as_str();
+            let held = self.queue.held_groups(tx.conn(), kind, after, CHUNK).await?;
+            drop(tx);
+            let Some(last) = held.last() else { return Ok(cancelled) };
+            after = *last;
+            let live = self.store.live_videos_among(&held).await?;
+            // An ended video does not become live again, except for a scan, which has no job.
+            for id in held.into_iter().filter(|id| !live.contains(id)) {
+                let mut tx = self.store.begin().await?;
+                cancelled += self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+                tx.commit().await?;
             }
         }
     }

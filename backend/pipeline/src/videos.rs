@@ -190,7 +190,7 @@ impl Analyzer {
         if let Some(resume) = resume {
             segments = parts::remaining(segments, resume.after_us);
         }
-        let mut reader = Reader::start(decoder.clone(), file, index.clone(), segments)
+        let mut reader = Reader::start(decoder.clone(), file, index.clone(), segments, resume.is_some())
             .map_err(|error| VideoAnalyzeError::from(video::VideoError::Io(error)))?;
         let recycle = reader.recycler();
         let numbers = resume.map_or(0, |resume| resume.tracks);

@@ -90,6 +90,41 @@ impl Queue {
             .await?)
     }
 
+    /// Returns those of the groups that have no live job, in one statement.
+    pub async fn groups_without_jobs(
+        &self,
+        conn: &mut PgConnection,
+        groups: &[Uuid],
+    ) -> Result<Vec<Uuid>, QueueError> {
+        Ok(sqlx::query_scalar(
+            "select g.id from unnest($1::uuid[]) as g (id) where not exists (select from jobs where group_id = g.id)",
+        )
+        .bind(groups)
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Returns the held groups after the group `after` that have a job of `kind`, in the order of
+    /// their ids.
+    pub async fn held_groups(
+        &self,
+        conn: &mut PgConnection,
+        kind: &str,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, QueueError> {
+        Ok(sqlx::query_scalar(
+            "select id from job_groups g
+             where id > $2 and exists (select from jobs where group_id = g.id and kind = $1)
+             order by id limit $3",
+        )
+        .bind(kind)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?)
+    }
+
     /// Returns `true` if the group is held. The result remains valid until the transaction ends.
     pub async fn group_is_held(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         lock_groups_shared(conn, &[group]).await?;

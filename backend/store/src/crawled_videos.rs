@@ -136,8 +136,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the newest stored video of the file at an address, except the video `id`, if its
-    /// response had validators.
+    /// Returns the completed video of the file at an address, except the video `id`, with the newest
+    /// validators of a response.
     pub async fn known_video(
         &self,
         collection: Uuid,
@@ -145,9 +145,9 @@ impl Store {
         id: Uuid,
     ) -> Result<Option<KnownVideo>, StoreError> {
         Ok(sqlx::query_as(
-            "select coalesce(v.original_id, v.id) as id, v.etag, v.last_modified from videos v
+            "select o.id, v.etag, v.last_modified from videos v join videos o on o.id = coalesce(v.original_id, v.id)
              where v.collection_id = $1 and md5(v.source_url) = md5($2) and v.source_url = $2 and v.id <> $3
-               and (v.state = 'completed' or v.original_id is not null) and v.final_hash is null
+               and o.state = 'completed' and v.final_hash is null
                and (v.etag is not null or v.last_modified is not null)
              order by v.id desc limit 1",
         )

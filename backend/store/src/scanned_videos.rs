@@ -4,7 +4,7 @@ use crate::text::without_nul;
 use crate::videos::NewVideo;
 use crate::{Store, StoreError};
 use domain::Reason;
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -20,22 +20,25 @@ pub struct VideoCounts {
 impl Store {
     /// Assigns an ended video to a scan that continues it, and returns its id. Its file, collection
     /// and options are those of `video`, it was cancelled or failed, and all its faces have
-    /// embeddings of `model`. Returns `None` if there is no such video.
+    /// embeddings of `model`. No crawl found it, and no caller named its address: both have rules
+    /// and an origin of their own. Returns `None` if there is no such video.
     pub async fn continue_video(
         &self,
         conn: &mut PgConnection,
         video: &NewVideo,
         model: i32,
     ) -> Result<Option<Uuid>, StoreError> {
+        let mut savepoint = conn.begin().await?;
         // The video with the most parts loses the least. The index on the file's hash permits only
         // one live video of a file.
-        Ok(sqlx::query_scalar(
+        let continued = sqlx::query_scalar(
             "update videos set state = 'running', scan_id = $5, source_url = $6, reason = null, detail = null,
                     finished_at = null
              where id = (
                  select v.id from videos v
                  where v.collection_id = $1 and v.sha256 = $2 and v.options = $3
                    and v.state in ('cancelled', 'failed')
+                   and v.crawl_id is null and (v.source_url is null or v.source_url not like 'http%')
                    and not exists (
                        select 1 from tracks t
                        join track_faces s on s.track_id = t.id join faces f on f.id = s.face_id
@@ -52,8 +55,20 @@ impl Store {
         .bind(model)
         .bind(video.scan)
         .bind(video.source_url.as_deref().map(without_nul))
-        .fetch_optional(conn)
-        .await?)
+        .fetch_optional(&mut *savepoint)
+        .await;
+        match continued {
+            Ok(continued) => {
+                savepoint.commit().await?;
+                Ok(continued)
+            }
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                // Another process added a video of the file in the meantime.
+                savepoint.rollback().await?;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Locks a video that a scan reads, until the transaction ends.

@@ -5,7 +5,7 @@ use crate::text::without_nul;
 use crate::{Store, StoreError, tombstones};
 use domain::{Reason, VideoState};
 use serde_json::Value;
-use sqlx::{PgConnection, Postgres, QueryBuilder};
+use sqlx::{Connection, PgConnection, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -49,7 +49,8 @@ pub struct Video {
     pub crawl_id: Option<Uuid>,
     /// The page on which the crawl first found it.
     pub page_url: Option<String>,
-    /// The video of the same file that the collection had before.
+    /// The video of the same file that the collection had before. A live video waits until that one
+    /// has ended.
     pub original_id: Option<Uuid>,
     /// The blob of an uploaded file; `None` after the video has ended.
     pub source_key: Option<String>,
@@ -201,7 +202,7 @@ impl Store {
                 return Ok(Err(existing));
             }
         }
-        Err(StoreError::Conflict("the same video is stored and deleted repeatedly; try again".into()))
+        Err(repeated_video())
     }
 
     /// Returns the video of a file, unless it was cancelled or failed.
@@ -293,29 +294,37 @@ impl Store {
         id: Uuid,
         facts: &VideoFacts,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        // Waits for another transaction that is storing the same file.
-        let other: Option<Uuid> = sqlx::query_scalar(
-            "select o.id from videos v join videos o on o.collection_id = v.collection_id
-             where v.id = $1 and o.id <> v.id and o.sha256 = $2 and o.state not in ('cancelled', 'failed')",
-        )
-        .bind(id)
-        .bind(facts.sha256.as_slice())
-        .fetch_optional(&mut *conn)
-        .await?;
-        if let Some(other) = other {
+        if let Some(other) = other_of_file(&mut *conn, id, &facts.sha256).await? {
             return Ok(Err(other));
         }
+        let mut savepoint = conn.begin().await?;
         let known = sqlx::query(
-            "update videos set sha256 = $2, bytes = $3, codec = $4, duration_us = $5 where id = $1",
+            "update videos set sha256 = $2, bytes = $3, codec = $4, duration_us = $5, original_id = null
+             where id = $1",
         )
         .bind(id)
         .bind(facts.sha256.as_slice())
         .bind(facts.bytes)
         .bind(without_nul(&facts.codec))
         .bind(facts.duration_us)
-        .execute(conn)
-        .await?;
-        if known.rows_affected() == 0 { Err(StoreError::not_found("video", id)) } else { Ok(Ok(())) }
+        .execute(&mut *savepoint)
+        .await;
+        match known {
+            Ok(known) if known.rows_affected() == 0 => Err(StoreError::not_found("video", id)),
+            Ok(_) => {
+                savepoint.commit().await?;
+                Ok(Ok(()))
+            }
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                // The index waited for another transaction that stored a video of the same file.
+                savepoint.rollback().await?;
+                match other_of_file(conn, id, &facts.sha256).await? {
+                    Some(other) => Ok(Err(other)),
+                    None => Err(repeated_video()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Records that everything up to a frame is stored, in the transaction that stores it. Returns
@@ -352,6 +361,65 @@ impl Store {
             .bind(id)
             .fetch_optional(&self.pool)
             .await?)
+    }
+
+    /// Returns those of the videos that exist and have not ended.
+    pub async fn live_videos_among(&self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos where id = any($1) and state in ('queued', 'running', 'paused')",
+        )
+        .bind(ids)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Records that a video waits until `original`, which has the same file, has ended; `None` if it
+    /// waits no longer.
+    pub async fn set_video_original(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        original: Option<Uuid>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "update videos set original_id = (select o.id from videos o where o.id = $2) where id = $1",
+        )
+        .bind(id)
+        .bind(original)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Returns the live video that a caller added with an address in a collection.
+    pub async fn video_of_address(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        address: &str,
+    ) -> Result<Option<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos
+             where collection_id = $1 and md5(source_url) = md5($2) and source_url = $2 and crawl_id is null
+               and state in ('queued', 'running', 'paused')
+             order by id limit 1",
+        )
+        .bind(collection)
+        .bind(address)
+        .fetch_optional(conn)
+        .await?)
+    }
+
+    /// Returns how many live videos of a collection were added with an address.
+    pub async fn live_addresses(&self, conn: &mut PgConnection, collection: Uuid) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select count(*) from videos
+             where collection_id = $1 and state in ('queued', 'running', 'paused')
+               and crawl_id is null and scan_id is null and source_url is not null",
+        )
+        .bind(collection)
+        .fetch_one(conn)
+        .await?)
     }
 
     /// Returns the live videos with jobs after the video `after`, oldest first.
@@ -411,6 +479,27 @@ impl Store {
         let keys = delete_videos(conn, &[id]).await?;
         enqueue_blob_deletions(conn, keys).await
     }
+}
+
+/// Returns another video of the same file and collection as the video `id`, unless it was cancelled
+/// or failed.
+async fn other_of_file(
+    conn: &mut PgConnection,
+    id: Uuid,
+    sha256: &[u8; 32],
+) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select o.id from videos v join videos o on o.collection_id = v.collection_id
+         where v.id = $1 and o.id <> v.id and o.sha256 = $2 and o.state not in ('cancelled', 'failed')",
+    )
+    .bind(id)
+    .bind(sha256.as_slice())
+    .fetch_optional(conn)
+    .await?)
+}
+
+fn repeated_video() -> StoreError {
+    StoreError::Conflict("the same video is stored and deleted repeatedly; try again".into())
 }
 
 /// Returns the images of the stored frames of videos, in the order of their ids.

@@ -2,6 +2,7 @@
 use super::body::{Body, Limits};
 use super::convert::explain;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators};
+use crate::config::VIDEO_WINDOWS;
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
 use crate::tls::provide_crypto;
@@ -165,6 +166,10 @@ impl Fetcher {
             url,
             redirects,
         };
+        let (min_speed, window) = match kind {
+            Kind::Video => (config.video_min_speed, config.min_speed_window * VIDEO_WINDOWS),
+            _ => (config.min_speed, config.min_speed_window),
+        };
         let limits = Limits {
             bytes: match kind {
                 Kind::Page => config.page_limit,
@@ -177,8 +182,8 @@ impl Fetcher {
             },
             truncate: kind == Kind::Robots,
             deadline,
-            min_speed: config.min_speed,
-            window: config.min_speed_window,
+            min_speed,
+            window,
         };
         Ok((fetched, Body::new(response, limits)?))
     }

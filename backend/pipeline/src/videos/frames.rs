@@ -61,7 +61,7 @@ pub(super) struct Reader {
 type Outcome = Arc<OnceLock<Option<Damage>>>;
 
 impl Reader {
-    /// Starts to read.
+    /// Starts to read. `resumed` is whether parts before the segments are stored.
     ///
     /// # Errors
     /// Fails if no thread or pipe can be created.
@@ -70,11 +70,12 @@ impl Reader {
         file: File,
         index: Index,
         segments: Vec<Segment>,
+        resumed: bool,
     ) -> io::Result<Self> {
         let (decoder, cancel) = decoder.cancellable()?;
         let (recycler, recycled) = mpsc::sync_channel(QUEUE);
         let task = ReadTask { decoder, file, index, recycled };
-        Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(&segments, sender))
+        Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(&segments, resumed, sender))
     }
 
     /// Calls `read` on a thread of its own.
@@ -130,15 +131,16 @@ impl ReadTask {
     fn run(
         self,
         segments: &[Segment],
+        resumed: bool,
         sender: &async_mpsc::Sender<Read>,
     ) -> Result<Option<Damage>, VideoError> {
         let (mut cuts, mut parts) = (CutDetector::default(), PartClock::default());
         // If the analysis is resumed, what was stored before remains valid.
-        let mut any = segments.first().is_some_and(|segment| segment.last_us.is_some());
+        let mut any = resumed;
         let mut damage = None;
         for segment in segments {
             let mut frames = match self.decoder.frames(&self.file, &self.index, segment) {
-                Err(error) if any => return Ok(damage.or(Some(ended_by(&error)))),
+                Err(error) if any && is_damage(&error) => return Ok(damage.or(Some(ended_by(&error)))),
                 frames => frames?,
             };
             loop {
@@ -147,7 +149,7 @@ impl ReadTask {
                 }
                 let next = match frames.next_frame() {
                     // What was read before remains valid.
-                    Err(error) if any => return Ok(damage.or(Some(ended_by(&error)))),
+                    Err(error) if any && is_damage(&error) => return Ok(damage.or(Some(ended_by(&error)))),
                     next => next?,
                 };
                 let Some(next) = next else { break };
@@ -168,6 +170,12 @@ impl ReadTask {
         }
         Ok(damage)
     }
+}
+
+/// Returns whether the file is the cause of an error. Another attempt would fail in the same way.
+fn is_damage(error: &VideoError) -> bool {
+    use VideoError::{CpuLimit, Output, Stalled, Undecodable};
+    matches!(error, Undecodable(_) | Output(_) | Stalled(_) | CpuLimit(_))
 }
 
 /// Describes an error after which no more frames are read.

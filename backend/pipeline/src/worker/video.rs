@@ -38,8 +38,12 @@ pub(super) struct ScanVideo {
     tools: VideoTools,
 }
 
-/// Time until a video is tried again whose crawl is paused.
-const PAUSED_WAIT: Duration = Duration::from_secs(30);
+/// Time until a video is tried again whose crawl is paused, or that waits for a video of the same
+/// file.
+const LATER: Duration = Duration::from_secs(30);
+/// Maximum number of attempts if a response takes too long. Each occupies the worker for up to an
+/// hour.
+const SLOW_ATTEMPTS: i16 = 2;
 
 /// Why a video was not read to its end.
 #[derive(Debug, thiserror::Error)]
@@ -97,12 +101,55 @@ impl ScanVideo {
     }
 
     async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+        if let Some(original) = video.original_id {
+            self.check_original(video.id, original).await?;
+        }
         self.begin(video.id).await?;
         let file = video_file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
         tracing::info!(video = %video.id, frames = end.frames, seconds = end.total.as_secs(), "video read");
         Ok(Outcome::Settled)
+    }
+
+    /// Ends the run if the video of the same file, for which this one waited, is live or completed.
+    /// If that one failed or was deleted, this one is read.
+    async fn check_original(&self, id: Uuid, original: Uuid) -> Result<(), ScanError> {
+        let store = &self.context.store;
+        match retried("video_state", || store.video_state(original)).await? {
+            Some(VideoState::Failed | VideoState::Cancelled) | None => {
+                retried("set_video_original", || async {
+                    let mut tx = store.begin().await?;
+                    store.set_video_original(tx.conn(), id, None).await?;
+                    tx.commit().await
+                })
+                .await?;
+                Ok(())
+            }
+            Some(_) => Err(ReadVideoError::Duplicate(original).into()),
+        }
+    }
+
+    /// Ends the video as a duplicate if `original` is completed. While that one is live, this one
+    /// waits for it, without another download: if that one fails, this one is read.
+    async fn end_duplicate(&self, job: &ClaimedJob, id: Uuid, original: Uuid, detail: &str) -> Outcome {
+        let store = &self.context.store;
+        let waits = retried("wait_for_video", || async {
+            let completed = store.video_state(original).await? == Some(VideoState::Completed);
+            if !completed {
+                let mut tx = store.begin().await?;
+                store.set_video_original(tx.conn(), id, Some(original)).await?;
+                tx.commit().await?;
+            }
+            Ok::<_, StoreError>(!completed)
+        });
+        match waits.await {
+            Ok(true) => self.postpone(job, id, LATER).await,
+            Ok(false) => {
+                self.end_failed(job, id, Reason::ExactDuplicate, detail, Some(original), false).await
+            }
+            Err(error) => Outcome::Retry(error.to_string(), None),
+        }
     }
 
     async fn begin(&self, id: Uuid) -> Result<(), StoreError> {
@@ -140,17 +187,18 @@ impl ScanVideo {
         match self.context.ingest.video_stopped(id).await {
             // The group is held, so the job runs again after the video is resumed.
             Some(VideoState::Paused) => Outcome::Snooze(Duration::ZERO),
-            _ => Outcome::Stale,
+            // If its crawl was cancelled or it was erased, its job is still live.
+            _ => Outcome::Done,
         }
     }
 
     async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
         let detail = error.to_string();
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
-        let (mut wait, mut original) = (None, None);
+        let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
         let (reason, is_transient) = match error {
             ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
-                return self.postpone(job, id, PAUSED_WAIT).await;
+                return self.postpone(job, id, LATER).await;
             }
             // The crawl has ended, and its videos are cancelled with it.
             ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return Outcome::Done,
@@ -159,6 +207,9 @@ impl ScanVideo {
                     JobError::Later(wait) => return self.postpone(job, id, wait).await,
                     JobError::Retry { reason, wait: later, .. } => {
                         wait = later;
+                        if reason == Reason::Timeout {
+                            attempts = attempts.min(SLOW_ATTEMPTS);
+                        }
                         (reason, true)
                     }
                     JobError::Final { reason, .. } => (reason, false),
@@ -170,9 +221,8 @@ impl ScanVideo {
                 (Reason::NotModified, false)
             }
             ScanError::Copy(error) => error.reason(),
-            ScanError::Read(ReadVideoError::Duplicate(id)) => {
-                original = Some(id);
-                (Reason::ExactDuplicate, false)
+            ScanError::Read(ReadVideoError::Duplicate(original)) => {
+                return self.end_duplicate(job, id, original, &detail).await;
             }
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
@@ -180,23 +230,46 @@ impl ScanVideo {
                 IngestError::Queue(QueueError::Stale(_)) => return Outcome::Stale,
                 // It was paused, cancelled or deleted in the meantime.
                 IngestError::Store(StoreError::NotFound { .. }) => return Outcome::Done,
-                IngestError::Store(StoreError::Conflict(_)) => return Outcome::Retry(detail, None),
+                IngestError::Store(StoreError::Conflict(_)) => return self.after_conflict(id, detail).await,
                 IngestError::Store(_) => (Reason::StoreFailure, true),
                 IngestError::Queue(_) => (Reason::QueueFailure, true),
                 IngestError::Analyze(error) => (error.reason(), true),
             },
         };
-        if is_transient && job.attempt < job.max_attempts {
+        if is_transient && job.attempt < attempts {
             return Outcome::Retry(detail, wait);
         }
+        self.end_failed(job, id, reason, &detail, original, is_transient).await
+    }
+
+    /// Returns the outcome after the video had another state than expected. A video that was paused
+    /// and resumed in the meantime does not lose an attempt.
+    async fn after_conflict(&self, id: Uuid, detail: String) -> Outcome {
+        match self.context.store.video_state(id).await {
+            Ok(Some(VideoState::Running)) | Err(_) => Outcome::Retry(detail, None),
+            Ok(Some(VideoState::Queued | VideoState::Paused)) => Outcome::Snooze(Duration::ZERO),
+            Ok(_) => Outcome::Done,
+        }
+    }
+
+    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left.
+    async fn end_failed(
+        &self,
+        job: &ClaimedJob,
+        id: Uuid,
+        reason: Reason,
+        detail: &str,
+        original: Option<Uuid>,
+        spent: bool,
+    ) -> Outcome {
         let end = VideoEnd {
             state: VideoState::Failed,
             people: None,
             reason: Some(reason),
-            detail: Some(&detail),
+            detail: Some(detail),
             original,
         };
-        match self.fail(job, id, end, is_transient).await {
+        match self.fail(job, id, end, spent).await {
             Ok(()) => Outcome::Settled,
             Err(IngestError::Queue(QueueError::Stale(_))) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
@@ -239,7 +312,9 @@ impl ScanVideo {
 /// Returns whether another attempt can succeed.
 fn is_transient(error: &VideoAnalyzeError) -> bool {
     match error {
-        VideoAnalyzeError::Video(error) => matches!(error, VideoError::Io(_) | VideoError::Unavailable(_)),
+        VideoAnalyzeError::Video(error) => {
+            matches!(error, VideoError::Io(_) | VideoError::Unavailable(_) | VideoError::Killed)
+        }
         VideoAnalyzeError::Analyze(error) => !matches!(error, AnalyzeError::Option { .. }),
         VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => false,
     }

@@ -1,29 +1,26 @@
 //! Fetches the file of a video from its address: one file, or the files of a playlist.
 //!
-//! If a crawl found the video, the crawl's rules apply to each request, as they do to images. Only
-//! the guard applies to an address that a caller named. To the files of a playlist, the delay of
-//! their host applies too.
+//! If a crawl found the video, the crawl's rules apply to each request, as they do to images. To an
+//! address that a caller named, and to the files of its playlist, the guard and the delay of the
+//! host apply.
 
 use super::context::{Context, CrawlView};
 use super::fetch_policy::{Area, FetchPolicy, Paced};
 use super::http_cache;
 use super::video_file::{CopyError, Spool};
 use bytes::{Bytes, BytesMut};
-use crawler::fetch::{AnyHop, Download, Kind, Validators};
+use crawler::fetch::{Download, Kind, Validators};
 use crawler::hls::{self, Playlist};
-use crawler::{Directives, FetchError, Fetched, HopPolicy, Request};
+use crawler::{Directives, FetchError, Fetched, Request};
 use std::sync::Arc;
-use std::time::Duration;
 use store::crawled_videos::KnownVideo;
-use store::retried;
 use store::videos::Video;
-use tokio::time::timeout;
+use store::{StoreError, retried};
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 /// Number of bytes that suffice to recognise a video or a playlist.
 const HEAD: usize = 200;
-/// Maximum wait for a host between two files of a playlist. Longer waits end the attempt.
-const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Fetches the video at `address` and writes it to `spool`.
 ///
@@ -39,7 +36,8 @@ pub(super) async fn fetch(
         Some(crawl) => Some(context.running(crawl).await.map_err(CopyError::Crawl)?),
         None => None,
     };
-    let source = Source { context, video, view };
+    let (_, limit) = context.fetcher.video_limits();
+    let source = Source { context, video, view, deadline: Instant::now() + limit };
     source.check_allowed(address).await?;
     let known = source.known(address).await?;
     let validators = known.as_ref().map(|known| Validators {
@@ -47,23 +45,18 @@ pub(super) async fn fetch(
         etag: known.etag.clone(),
         last_modified: known.last_modified.clone(),
     });
-    let mut download =
-        source.open(Request { validators, ..Request::new(address.clone(), Kind::Video) }, &AnyHop).await?;
+    let request = Request { validators, ..Request::new(address.clone(), Kind::Video) };
+    let mut download = source.open(request).await?;
     if let (http_cache::NOT_MODIFIED, Some(known)) = (download.head.status, known) {
         return Err(CopyError::NotModified(known.id));
     }
     let answered = download.head.url.clone();
-    if answered != *address {
-        source.check_allowed(&answered).await?;
-    }
     source.record_response(address, &download.head).await?;
     let head = read_head(&mut download).await?;
     if hls::is_playlist(&head) {
         let text = rest_of_playlist(head, download).await?;
-        let (_, limit) = context.fetcher.video_limits();
         let all = source.copy_playlist(text, answered, spool);
-        let late = FetchError::Timeout("the files of the playlist were not complete within the time limit");
-        return timeout(limit, all).await.map_err(|_| late)?;
+        return timeout_at(source.deadline, all).await.map_err(|_| playlist_too_slow())?;
     }
     // A page or an image is not read to its end.
     if !begins_like_video(&head) {
@@ -104,6 +97,8 @@ struct Source<'a> {
     video: &'a Video,
     /// The crawl that found the video.
     view: Option<Arc<CrawlView>>,
+    /// Time at which all files must have arrived.
+    deadline: Instant,
 }
 
 impl Source<'_> {
@@ -113,7 +108,6 @@ impl Source<'_> {
         let files = match parse(text, address).await? {
             Playlist::Files(files) => files,
             Playlist::Variant(url) => {
-                self.check_allowed(&url).await?;
                 let request = Request::new(url, Kind::Playlist);
                 let (text, address) = self.fetch_patiently(request).await?;
                 match parse(text, address).await? {
@@ -123,7 +117,7 @@ impl Source<'_> {
             }
         };
         for (at, file) in files.iter().enumerate() {
-            let mut download = self.open_patiently(file).await?;
+            let mut download = self.open_file(file).await?;
             let head = read_head(&mut download).await?;
             if at == 0 && !begins_like_video(&head) {
                 return Err(CopyError::NotAVideo);
@@ -134,10 +128,10 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Opens a file, under the crawl's rules. If no crawl found it, `policy` applies.
-    async fn open(&self, request: Request, policy: &dyn HopPolicy) -> Result<Download, CopyError> {
+    /// Opens a file, under the crawl's rules if a crawl found it.
+    async fn open(&self, request: Request) -> Result<Download, CopyError> {
         let Some(view) = &self.view else {
-            return Ok(self.context.fetcher.download(request, policy).await?);
+            return Ok(self.context.fetcher.download(request, &Paced::new(self.context)).await?);
         };
         let download = FetchPolicy::new(self.context, view, Area::Anywhere).download(request).await?;
         self.check_directives(&download.head.robots_tags)?;
@@ -164,21 +158,49 @@ impl Source<'_> {
         }
     }
 
-    async fn open_patiently(&self, url: &Url) -> Result<Download, CopyError> {
-        loop {
-            match self.open(Request::new(url.clone(), Kind::Video), &Paced::new(self.context)).await {
-                Err(error) => wait_for_host(error).await?,
-                download => return download,
+    /// Opens a file of a playlist. Waits for its host, and fails if the file or the address after
+    /// redirects is suppressed.
+    async fn open_file(&self, url: &Url) -> Result<Download, CopyError> {
+        self.check_allowed(url).await?;
+        let download = loop {
+            match self.open(Request::new(url.clone(), Kind::Video)).await {
+                Err(error) => self.wait_for_host(error).await?,
+                download => break download?,
             }
+        };
+        if download.head.url != *url {
+            self.check_allowed(&download.head.url).await?;
         }
+        Ok(download)
     }
 
+    /// Works like [`Self::open_file`] for a playlist. Returns it with its address after redirects.
     async fn fetch_patiently(&self, request: Request) -> Result<(Bytes, Url), CopyError> {
-        loop {
+        self.check_allowed(&request.url).await?;
+        let (text, answered) = loop {
             match self.fetch(request.clone()).await {
-                Err(error) => wait_for_host(error).await?,
-                fetched => return fetched,
+                Err(error) => self.wait_for_host(error).await?,
+                fetched => break fetched?,
             }
+        };
+        if answered != request.url {
+            self.check_allowed(&answered).await?;
+        }
+        Ok((text, answered))
+    }
+
+    /// Waits if the rate limit of the host postponed a request. The request can then be repeated. If
+    /// each wait between two files postponed the job, every run would begin with the first file, and
+    /// no playlist of such a host could be read.
+    async fn wait_for_host(&self, error: CopyError) -> Result<(), CopyError> {
+        match error {
+            CopyError::Fetch(FetchError::Postponed(wait)) if Instant::now() + wait < self.deadline => {
+                tokio::time::sleep(wait).await;
+                Ok(())
+            }
+            // The run counts as an attempt: the time limit does not suffice for this host.
+            CopyError::Fetch(FetchError::Postponed(_)) => Err(playlist_too_slow().into()),
+            error => Err(error),
         }
     }
 
@@ -204,17 +226,27 @@ impl Source<'_> {
         Ok(retried("known_video", || store.known_video(*collection_id, address.as_str(), *id)).await?)
     }
 
-    /// Records the address after redirects, or the validators if there was no redirect.
+    /// Records the address after redirects, or the validators if there was no redirect. The check and
+    /// the record are one transaction, so an erasure of the address finds either the suppression or
+    /// the record.
+    ///
+    /// # Errors
+    /// Fails with [`CopyError::Suppressed`] if the address after redirects is suppressed.
     async fn record_response(&self, address: &Url, head: &Fetched) -> Result<(), CopyError> {
-        let (store, id) = (&self.context.store, self.video.id);
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        let (id, collection) = (*id, *collection_id);
         let validators = head.validators();
         if head.url == *address && validators.is_none() {
             return Ok(());
         }
-        retried("record_video_response", || async {
+        let allowed = retried("record_video_response", || async {
             let mut tx = store.begin().await?;
             match &validators {
                 _ if head.url != *address => {
+                    store.lock_suppressions(tx.conn(), collection, false).await?;
+                    if store.suppresses_address(tx.conn(), collection, head.url.as_str()).await? {
+                        return Ok(false);
+                    }
                     store.record_moved_video(tx.conn(), id, head.url.as_str()).await?;
                 }
                 Some(Validators { etag, last_modified, .. }) => {
@@ -223,23 +255,15 @@ impl Source<'_> {
                 }
                 None => {}
             }
-            tx.commit().await
-        })
-        .await?;
-        Ok(())
+            tx.commit().await?;
+            Ok::<_, StoreError>(true)
+        });
+        if allowed.await? { Ok(()) } else { Err(CopyError::Suppressed) }
     }
 }
 
-/// Waits if the rate limit of the host postponed a request for a short time. The request can then
-/// be repeated. If each wait between two files ended the attempt, no playlist could be read.
-async fn wait_for_host(error: CopyError) -> Result<(), CopyError> {
-    match error {
-        CopyError::Fetch(FetchError::Postponed(wait)) if wait <= MAX_WAIT => {
-            tokio::time::sleep(wait).await;
-            Ok(())
-        }
-        error => Err(error),
-    }
+fn playlist_too_slow() -> FetchError {
+    FetchError::Timeout("the files of the playlist were not complete within the time limit")
 }
 
 /// Parses a playlist on a blocking thread.

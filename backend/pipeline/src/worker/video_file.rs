@@ -36,12 +36,13 @@ pub(super) enum CopyError {
     Changed,
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The crawl that found the video does not allow its job to run now.
-    #[error("the crawl is not running")]
+    /// The crawl that found the video does not allow its job to run now, or cannot be read.
+    #[error("the crawl does not run or cannot be read")]
     Crawl(JobError),
-    #[error(transparent)]
+    /// The text of the database is not shown to users.
+    #[error("a statement of the database failed")]
     Store(#[from] StoreError),
-    #[error("the file could not be copied: {0}")]
+    #[error("the copy of the file could not be written")]
     Spool(#[from] std::io::Error),
 }
 

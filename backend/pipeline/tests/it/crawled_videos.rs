@@ -134,6 +134,75 @@ async fn an_unchanged_file_is_not_downloaded_again() {
     worker.stop().await;
 }
 
+/// Lets jobs run that were postponed.
+async fn run_postponed(world: &World) {
+    world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
+    let (_, first) = crawl_with_a_video(&world, &site).await;
+    let worker = world.video_worker("videos", decoder());
+    world.ended(first.crawl_id.unwrap()).await;
+    world.execute("update videos set state = 'running', finished_at = null").await;
+    let (crawl, second) = crawl_with_a_video(&world, &site).await;
+    job_is_postponed(&world).await;
+    let waiting = world.store.video(second.id).await.unwrap();
+    assert_eq!((waiting.state, waiting.original_id), (VideoState::Queued, Some(first.id)));
+    // While it waits, the file is not fetched again.
+    world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
+    job_is_postponed(&world).await;
+    assert_eq!(site.asked("/film.mkv"), 2);
+    world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
+    run_postponed(&world).await;
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    let read = world.store.video(second.id).await.unwrap();
+    assert_eq!((read.state, read.original_id, read.reason), (VideoState::Completed, None, None));
+
+    let (crawl, third) = crawl_with_a_video(&world, &site).await;
+    world.ended(crawl.id).await;
+    let third = world.store.video(third.id).await.unwrap();
+    assert_eq!((third.reason, third.original_id), (Some(Reason::ExactDuplicate), Some(second.id)));
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
+    let worker = world.video_worker("videos", decoder());
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let (crawl, video) = crawl_with_a_video(&world, &site).await;
+        world.ended(crawl.id).await;
+        found.push(world.store.video(video.id).await.unwrap());
+    }
+    assert_eq!(found[1].reason, Some(Reason::NotModified));
+    world.execute("update videos set state = 'failed' where original_id is null").await;
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    world.ended(crawl.id).await;
+    assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_paused_video_leaves_no_job_after_its_crawl_was_cancelled() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    videos.pause(&world.store, video.id).await.unwrap();
+    assert_eq!(videos.reconcile().await.unwrap(), 0);
+    world.crawls.cancel(crawl.id).await.unwrap();
+    videos.reconcile().await.unwrap();
+    let mut tx = world.store.begin().await.unwrap();
+    assert!(!world.queue.group_is_live(tx.conn(), video.id).await.unwrap());
+    assert!(!world.queue.group_is_held(tx.conn(), video.id).await.unwrap());
+}
+
 fn film() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mkv");

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use std::time::Duration;
 
 /// Maximum size of a text that is parsed on the current thread, in bytes. A larger text would block
 /// all other tasks of that thread.
@@ -49,6 +50,22 @@ pub(crate) fn unsupported(headers: &HeaderMap, allowed: &[&str]) -> ApiError {
         .field("content-type")
         .value(media)
         .allowed(allowed.iter().copied())
+}
+
+/// Reads a JSON body of an operation that also accepts uploads, whose limits do not suit it.
+///
+/// # Errors
+/// Fails with 413 for more than `limit` bytes, 503 if the body needs more than `time`, and as
+/// [`Json`].
+pub(crate) async fn read_small_json<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    limit: usize,
+    time: Duration,
+) -> Result<T, ApiError> {
+    let (parts, body) = request.into_parts();
+    let read = tokio::time::timeout(time, body::read(&parts.headers, body, limit, "the body")).await;
+    let too_slow = |_| ApiError::new(Code::Timeout, format!("the JSON body did not arrive within {time:?}"));
+    parse(read.map_err(too_slow)??).await
 }
 
 /// Parses a JSON text. A long text is parsed on a thread for blocking work.

@@ -14,7 +14,7 @@ mod structure;
 pub(crate) mod values;
 
 pub(crate) use body::{discard_rest, drop_unread, limited_upload, upload_error};
-pub(crate) use json::{Json, is_json, media_type, unsupported};
+pub(crate) use json::{Json, is_json, media_type, read_small_json, unsupported};
 pub(crate) use path::{Id, NameOrId, SubjectFace};
 pub(crate) use query::Query;
 

@@ -71,11 +71,15 @@ pub(crate) async fn videos_of_frames(
         .await?)
 }
 
-/// Returns those of the videos that have ended and have no frames any more.
+/// Returns those of the videos that have ended and have no frames any more, and the videos of the
+/// same files, which have the same addresses.
 pub(crate) async fn emptied(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
-        "select id from videos v where id = any($1) and finished_at is not null
-         and not exists (select 1 from video_frames f where f.video_id = v.id) order by id for update",
+        "with empty as (
+             select id from videos v where id = any($1) and finished_at is not null
+             and not exists (select 1 from video_frames f where f.video_id = v.id))
+         select id from videos where id in (select id from empty) or original_id in (select id from empty)
+         order by id for update",
     )
     .bind(videos)
     .fetch_all(conn)

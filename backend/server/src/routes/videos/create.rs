@@ -3,18 +3,25 @@ use super::options::{MaxGap, check_type, file_address, unavailable, video_reques
 use super::upload::{place, refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
-use crate::extract::image::read_json;
-use crate::extract::{Query, is_json};
+use crate::extract::{Query, is_json, read_small_json};
 use crate::routes::dto::Binary;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pipeline::Upload;
+use pipeline::{AddedAddress, MAX_LIVE_ADDRESSES, Upload};
 use serde::Deserialize;
+use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
+
+/// Maximum length of a JSON body in bytes: the longest URL, with space for escapes.
+const MAX_JSON: usize = 32 << 10;
+/// Time limit for a JSON body. The limits of an upload would let it last an hour.
+const JSON_TIME: Duration = Duration::from_secs(10);
+/// Time after which a caller may try again if too many videos wait.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Options of a new video.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -59,15 +66,15 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
 /// The body is the file, or JSON with the URL of the file, which a worker fetches under the same
 /// guard as the crawler. The video is analysed in the background; `GET /videos/{id}` reports the
 /// progress. The file is deleted when the video has ended. If the collection has a video of the
-/// same file, that one is returned. If the URL leads to the same file, the video fails with
-/// `exact_duplicate`.
+/// same file, or a video of the same URL that has not ended, that one is returned. If another URL
+/// leads to the same file, the video fails with `exact_duplicate`.
 #[utoipa::path(
     post, path = "/videos", operation_id = "create_video", tag = "videos",
     params(CreateParams),
     request_body(content((Binary = "video/*"), (Binary = "application/octet-stream"), (VideoByUrl = "application/json"))),
     responses(
         (status = 202, description = "The video was added; its URL is in `Location`", body = VideoView, headers(("location"))),
-        (status = 200, description = "The collection has a video of the same file", body = VideoView),
+        (status = 200, description = "The collection has a video of the same file, or a video of the same URL that has not ended", body = VideoView),
     ),
 )]
 pub(super) async fn create_video(
@@ -78,13 +85,17 @@ pub(super) async fn create_video(
 ) -> Result<Response, ApiError> {
     let headers = request.headers();
     if is_json(headers) {
-        let VideoByUrl { url } = read_json(request, &state).await?;
+        let VideoByUrl { url } = read_small_json(request, MAX_JSON, JSON_TIME).await?;
         let collection = caller.collection(params.collection.as_deref()).await?;
         let options = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
         let address = file_address(&state, &url)?;
         state.services.video_tools.as_ref().ok_or_else(unavailable)?;
-        let id = state.services.videos.add_address(collection.id, &address, options).await?;
-        return answer(&caller, StatusCode::ACCEPTED, id).await;
+        let (status, id) = match state.services.videos.add_address(collection.id, &address, options).await? {
+            AddedAddress::New(id) => (StatusCode::ACCEPTED, id),
+            AddedAddress::Live(id) => (StatusCode::OK, id),
+            AddedAddress::TooMany => return Err(too_many()),
+        };
+        return answer(&caller, status, id).await;
     }
     let typed = check_type(headers, &["application/json"]);
     let prepared = async {
@@ -111,6 +122,11 @@ pub(super) async fn create_video(
         Err(existing) => (StatusCode::OK, existing),
     };
     answer(&caller, status, id).await
+}
+
+fn too_many() -> ApiError {
+    let sentence = format!("{MAX_LIVE_ADDRESSES} videos with a URL wait in the collection; wait for some");
+    ApiError::overloaded(sentence, RETRY_AFTER)
 }
 
 async fn answer(caller: &Caller, status: StatusCode, id: Uuid) -> Result<Response, ApiError> {

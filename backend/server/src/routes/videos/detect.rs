@@ -89,6 +89,9 @@ pub(super) async fn detect_video(
             quality_profile: collection.as_ref().and_then(profile_of),
             ..VideoOptions::default()
         };
+        // Without this, a busy service would refuse the clip only after the upload. The place in
+        // the queue is not kept meanwhile, because an upload can be slow.
+        drop(state.admit(1)?);
         Ok((options, tools, place(&state)?))
     };
     let (options, tools, place) = match prepared.await {

@@ -73,3 +73,36 @@ async fn addresses_without_a_video_are_refused_or_fail_with_the_reason() {
     }
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
 }
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn the_json_with_an_address_has_its_own_limits() {
+    let app = with_videos().await;
+    let long = json!({"url": format!("https://example.org/{}", "a".repeat(40_000))});
+    let error = problem(app.post_json("/videos", &long).await, 413, "too_many_bytes").await;
+    assert!(error["detail"].as_str().unwrap().contains("32768"), "{error}");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_address_that_waits_is_not_added_again_and_a_collection_has_a_limit() {
+    let app = with_videos().await;
+    let site = Site::with(&[]).await;
+    let url = |name: &str| json!({"url": format!("{}/{name}.mp4", site.url)});
+    let first = json_of(app.post_json("/videos", &url("missing")).await, StatusCode::ACCEPTED).await;
+    let path = format!("/videos/{}", id(&first["id"]));
+    app.until(&path, |video: &Value| video["finished_at"].is_string()).await;
+    // A paused video has not ended. No worker changes it during the test.
+    let paused = "update videos set state = 'paused', finished_at = null";
+    sqlx::query(paused).execute(app.database.pool()).await.unwrap();
+    let again = ok(app.post_json("/videos", &url("missing")).await).await;
+    assert_eq!(again["id"], first["id"]);
+    let fill = "insert into videos (id, collection_id, state, source_url, options)
+                select gen_random_uuid(), collection_id, 'paused', source_url || n, options
+                from videos, generate_series(1, 999) n";
+    sqlx::query(fill).execute(app.database.pool()).await.unwrap();
+    let refused = app.post_json("/videos", &url("one-more")).await;
+    assert_eq!(refused.headers()["retry-after"], "60");
+    let error = problem(refused, 429, "overloaded").await;
+    assert!(error["detail"].as_str().unwrap().contains("1000 videos"), "{error}");
+}
