@@ -15,8 +15,9 @@ export async function follow(path, signal, handle) {
       }
     } catch (error) {
       // A repeated request would get the same client error, for example because the crawl does not
-      // exist or a right is missing.
-      if (signal.aborted || (error.status >= 400 && error.status < 500)) throw error;
+      // exist or a right is missing. 429 only says that too many streams are open now.
+      const final = error.status >= 400 && error.status < 500 && error.status !== 429;
+      if (signal.aborted || final) throw error;
     }
     await new Promise((resolve) => setTimeout(resolve, wait));
   }

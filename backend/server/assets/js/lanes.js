@@ -13,7 +13,7 @@ const PAGE = 500;
 /**
  * Returns the lanes of a video. `load(video)` loads tracks that are new, `mark(ms)` moves the time
  * marker, and `jump(ms)` is called when the user selects a track. `open(ms)` moves the marker and
- * shows the track at this time, if one is loaded then or by the first `load`.
+ * shows the track at this time, also if it is not among the first ones.
  */
 export function lanes(id, signal, jump) {
   const [list, more, shot] = [h("ul.lanes"), h("div"), h("div.shot", { "aria-live": "polite" })];
@@ -40,13 +40,17 @@ export function lanes(id, signal, jump) {
 
   /** Loads the tracks after the last one. While the video is read, later tracks follow. */
   async function next() {
+    const before = tracks;
     const answer = await get(`/videos/${id}/tracks`, { limit: PAGE, cursor }, signal);
-    if (signal.aborted) return;
+    // At the end of the video, all tracks are loaded again. An earlier request is then outdated.
+    if (signal.aborted || before !== tracks) return;
     const known = new Set(tracks.map((track) => track.id));
     tracks.push(...answer.tracks.filter((track) => !known.has(track.id)));
     if (answer.next_cursor) cursor = answer.next_cursor;
     draw();
-    showWanted();
+    const isPossible = answer.next_cursor && tracks.at(-1).start_ms <= wanted;
+    showWanted(isPossible);
+    if (wanted !== null && isPossible) return next();
     const control = button(`More tracks after ${position(tracks.at(-1)?.end_ms ?? 0)}`, { onclick: () => busy(control, next) });
     put(more, answer.next_cursor && h("p.center", {}, control));
   }
@@ -79,11 +83,11 @@ export function lanes(id, signal, jump) {
       h("div.track", {}, bars, h("span.now", { "aria-hidden": "true" })));
   }
 
-  /** Shows the track at the wanted time, once. */
-  function showWanted() {
+  /** Shows the track at the wanted time, once. `isPossible` is whether the next request may return it. */
+  function showWanted(isPossible) {
     const found = wanted !== null && tracks.find((track) => track.start_ms <= wanted && wanted <= track.end_ms);
     if (found) describe(found, labelOf(found.person ?? 0));
-    if (found || isOver(video)) wanted = null;
+    if (found || (isOver(video) && !isPossible)) wanted = null;
   }
 
   function select(track, label) {
@@ -108,7 +112,7 @@ export function lanes(id, signal, jump) {
   function open(ms) {
     wanted = ms > 0 ? ms : null;
     mark(ms);
-    if (tracks.length > 0) showWanted();
+    if (tracks.length > 0) showWanted(true);
   }
 
   return { element, load, mark, open };

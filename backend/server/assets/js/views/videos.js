@@ -21,11 +21,12 @@ export function show(page, { query, signal }) {
   filter.addEventListener("change", () => (setQuery({ state: filter.value, crawl_id }), start()));
   page.append(heading(crawl_id ? "Videos of a crawl" : "Videos", filter), may("write") && !crawl_id && upload(signal), list);
 
-  let timer = 0;
+  let [timer, run] = [0, 0];
   signal.addEventListener("abort", () => clearTimeout(timer));
   start();
   async function start() {
     clearTimeout(timer);
+    run += 1;
     await fillWith(list, signal, () => get("/videos", params(), signal), draw);
   }
   function draw(answer) {
@@ -50,9 +51,11 @@ export function show(page, { query, signal }) {
   /** Reloads the first page periodically while one of its videos is read. */
   function watch(videos, rows) {
     if (videos.every(isOver)) return;
+    const current = run;
     timer = setTimeout(async () => {
       const answer = await get("/videos", params(), signal).catch(() => null);
-      if (signal.aborted) return;
+      // After a change of the filter, the new list has a timer of its own.
+      if (signal.aborted || current !== run) return;
       for (const video of answer?.videos ?? []) {
         const old = rows.querySelector(`[data-id="${video.id}"]`);
         // Only changed rows are replaced, so that an unchanged row keeps the focus.

@@ -93,14 +93,13 @@ async fn an_address_that_waits_is_not_added_again_and_a_collection_has_a_limit()
     let path = format!("/videos/{}", id(&first["id"]));
     app.until(&path, |video: &Value| video["finished_at"].is_string()).await;
     // A paused video has not ended. No worker changes it during the test.
-    let paused = "update videos set state = 'paused', finished_at = null";
-    sqlx::query(paused).execute(app.database.pool()).await.unwrap();
+    app.database.execute("update videos set state = 'paused', finished_at = null").await;
     let again = ok(app.post_json("/videos", &url("missing")).await).await;
     assert_eq!(again["id"], first["id"]);
     let fill = "insert into videos (id, collection_id, state, source_url, options)
                 select gen_random_uuid(), collection_id, 'paused', source_url || n, options
                 from videos, generate_series(1, 999) n";
-    sqlx::query(fill).execute(app.database.pool()).await.unwrap();
+    app.database.execute(fill).await;
     let refused = app.post_json("/videos", &url("one-more")).await;
     assert_eq!(refused.headers()["retry-after"], "60");
     let error = problem(refused, 429, "overloaded").await;
