@@ -62,7 +62,7 @@ pub(crate) async fn images_of_crawl_alone(
     .await?)
 }
 
-/// Locks and returns the videos of a crawl of whose files no other crawl has an address.
+/// Locks and returns the videos of a crawl, except those whose file another crawl found too.
 pub(crate) async fn videos_of_crawl_alone(
     conn: &mut PgConnection,
     crawl: Uuid,

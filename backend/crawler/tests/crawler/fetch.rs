@@ -247,6 +247,17 @@ async fn slow_servers_are_given_up() {
         assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{path} {error}");
         assert_eq!((error.reason(), error.is_transient()), (Reason::Timeout, true));
     }
+    // A video has a minimum speed of its own.
+    let slow = Config { min_speed: 0, min_speed_window: Duration::from_millis(40), ..local_config() };
+    let video = Request::new(site.url("/drip"), Kind::Video);
+    let mut download = Fetcher::new(&slow).download(video, &AnyHop).await.unwrap();
+    let error = loop {
+        match download.chunk().await {
+            Ok(piece) => assert!(piece.is_some(), "the body is endless"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{error}");
     let short = Config { total_timeout: Duration::from_millis(200), min_speed: 0, ..local_config() };
     for (path, part) in [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no response")] {
         let error = fetch_with(&short, &site, path, Kind::Page).await.unwrap_err();

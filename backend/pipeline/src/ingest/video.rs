@@ -186,8 +186,8 @@ impl Ingest {
         damage: Option<&str>,
     ) -> Result<(), ReadVideoError> {
         let Inner { store, model_id, queue, analyzer, .. } = &*self.inner;
-        // Read from the database also without an interruption, so that the numbers do not depend on
-        // it: stored embeddings are rounded.
+        // Stored embeddings are rounded. All are read from the database, so that a video that was
+        // interrupted has the same numbers as one that was not.
         let tracks = retried("track_embeddings", || store.track_embeddings(video.id, *model_id)).await?;
         let appearances = tracks.iter().map(|track| Appearance {
             started_us: track.started_us,

@@ -119,3 +119,37 @@ async fn an_erased_track_does_not_return_with_another_scan() {
     };
     assert_eq!(times(&tracks(&world, again).await), times(&left));
 }
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_scan_does_not_continue_the_video_of_an_address() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let first = stored(read(&begin(&world).await, &path).await).id;
+    let failed =
+        "update videos set state = 'failed', scan_id = null, source_url = 'https://example.org/film.mkv'";
+    world.execute(failed).await;
+    let second = stored(read(&begin(&world).await, &path).await).id;
+    assert_ne!(second, first);
+    let first = world.store.video(first).await.unwrap();
+    assert_eq!(first.source_url.as_deref(), Some("https://example.org/film.mkv"));
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_file() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = stored(read(&begin(&world).await, &path).await).id;
+    let duplicate = "insert into videos (id, collection_id, state, source_url, options, original_id, finished_at)
+                     select gen_random_uuid(), collection_id, 'failed', 'https://example.org/film.mkv', options, id, now()
+                     from videos";
+    world.execute(duplicate).await;
+    for track in tracks(&world, id).await {
+        erase_track(&world, &track).await;
+    }
+    let filter = VideoFilter { collection: "default".into(), ..VideoFilter::default() };
+    let videos = world.store.videos(&filter, None, 10).await.unwrap();
+    assert_eq!(videos.len(), 2);
+    assert!(videos.iter().all(|video| video.source_url.is_none()), "{videos:#?}");
+}

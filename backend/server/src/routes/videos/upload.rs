@@ -82,7 +82,7 @@ pub(super) async fn spool(request: Request, spool: &Path, limit: u64) -> Result<
     Ok(Spooled { file, sha256: hasher.finalize().into(), bytes })
 }
 
-/// Returns an error response's error after reading what the caller still sends.
+/// Fails with `error` after it has read what the caller still sends.
 pub(super) async fn refuse<T>(request: Request, error: ApiError) -> Result<T, ApiError> {
     drop_unread(request).await;
     Err(error)
