@@ -99,8 +99,8 @@ impl Videos {
         .await
     }
 
-    /// Adds a video that a worker fetches from `address`, and its job. If the collection has a video
-    /// of the same file, the new one fails as a duplicate later.
+    /// Adds a video that a worker fetches from `address`, and its job. If the collection has a
+    /// video of the same file, the new one fails as a duplicate later.
     ///
     /// # Errors
     /// Fails if the store or the queue fails.

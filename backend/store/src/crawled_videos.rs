@@ -136,8 +136,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the completed video of the file at an address, except the video `id`, with the newest
-    /// validators of a response.
+    /// Returns the completed video of the file at an address, except the video `id`, with the
+    /// newest validators of a response.
     pub async fn known_video(
         &self,
         collection: Uuid,

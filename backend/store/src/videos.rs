@@ -373,8 +373,8 @@ impl Store {
         .await?)
     }
 
-    /// Records that a video waits until `original`, which has the same file, has ended; `None` if it
-    /// waits no longer.
+    /// Records that a video waits until `original`, which has the same file, has ended; `None` if
+    /// it waits no longer.
     pub async fn set_video_original(
         &self,
         conn: &mut PgConnection,

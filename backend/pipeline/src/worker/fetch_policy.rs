@@ -55,9 +55,9 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
-/// The policy for an address of a video that a caller named, and for the files of its playlist. Only
-/// the delay of each host applies. Without it, a caller or a playlist could make the service send
-/// many requests to someone else's host.
+/// The policy for an address of a video that a caller named, and for the files of its playlist.
+/// Only the delay of each host applies. Without it, a caller or a playlist could make the service
+/// send many requests to someone else's host.
 pub(super) struct Paced<'a> {
     context: &'a Context,
     permit_guard: PermitGuard,

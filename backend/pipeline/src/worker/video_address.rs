@@ -189,9 +189,9 @@ impl Source<'_> {
         Ok((text, answered))
     }
 
-    /// Waits if the rate limit of the host postponed a request. The request can then be repeated. If
-    /// each wait between two files postponed the job, every run would begin with the first file, and
-    /// no playlist of such a host could be read.
+    /// Waits if the rate limit of the host postponed a request. The request can then be repeated.
+    /// If each wait between two files postponed the job, every run would begin with the first file,
+    /// and no playlist of such a host could be read.
     async fn wait_for_host(&self, error: CopyError) -> Result<(), CopyError> {
         match error {
             CopyError::Fetch(FetchError::Postponed(wait)) if Instant::now() + wait < self.deadline => {
@@ -226,9 +226,9 @@ impl Source<'_> {
         Ok(retried("known_video", || store.known_video(*collection_id, address.as_str(), *id)).await?)
     }
 
-    /// Records the address after redirects, or the validators if there was no redirect. The check and
-    /// the record are one transaction, so an erasure of the address finds either the suppression or
-    /// the record.
+    /// Records the address after redirects, or the validators if there was no redirect. The check
+    /// and the record are one transaction, so an erasure of the address finds either the
+    /// suppression or the record.
     ///
     /// # Errors
     /// Fails with [`CopyError::Suppressed`] if the address after redirects is suppressed.
