@@ -83,7 +83,7 @@ export function lanes(id, signal, jump) {
       h("div.track", {}, bars, h("span.now", { "aria-hidden": "true" })));
   }
 
-  /** Shows the track at the wanted time, once. With `isPossible`, the next request may return it. */
+  /** Shows the track at the wanted time, once. `isPossible`: the next request may return it. */
   function showWanted(isPossible) {
     const found = wanted !== null && tracks.find((track) => track.start_ms <= wanted && wanted <= track.end_ms);
     if (found) describe(found, labelOf(found.person ?? 0));
