@@ -74,7 +74,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
     request_body(content((Binary = "video/*"), (Binary = "application/octet-stream"), (VideoByUrl = "application/json"))),
     responses(
         (status = 202, description = "The video was added; its URL is in `Location`", body = VideoView, headers(("location"))),
-        (status = 200, description = "The collection has a video of the same file, or a video of the same URL that has not ended", body = VideoView),
+        (status = 200, description = "The collection has a video of the same file, or a video of the same URL that has not ended", body = VideoView, headers(("location"))),
     ),
 )]
 pub(super) async fn create_video(
