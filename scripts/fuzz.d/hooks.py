@@ -70,6 +70,10 @@ def before_call(context, case, kwargs):
             case.query["cursor"] = FACTS["cursors"]["audit" if case.path in ("/audit", "/images/{id}/sources") else "other"]
     if ParameterLocation.BODY not in wrong and isinstance(case.body, dict):
         keep_the_gallery(case, case.body)
+        if case.path == "/collections/{id}" and case.meta.phase.name.value == "stateful":
+            # Later requests of the same scenario use the collection's name in their path. After it
+            # got a new name, they would rightly get 404, which schemathesis reports as a failure.
+            case.body.pop("name", None)
         if case.path.endswith("/merge"):
             case.body["subjects"] = FACTS["ids"]["subjects"]["doomed"][-1:]
         if case.path == "/subjects/{id}/faces" and case.body.get("face_ids"):
