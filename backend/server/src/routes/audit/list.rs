@@ -8,8 +8,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::audit::{Action, AuditFilter, AuditRecord};
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 use uuid::Uuid;
+
+/// Describes `store::audit::Action` in the OpenAPI document.
+struct ActionName;
+
+impl PartialSchema for ActionName {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(Action::ALL.iter().map(|action| action.as_str())))
+            .into()
+    }
+}
 
 /// Selects the records to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -22,7 +35,7 @@ pub(super) struct ListParams {
     #[serde(deserialize_with = "uuid")]
     key_id: Option<Uuid>,
     /// Only records of this action, such as `face.search` or `collection.delete`.
-    #[param(example = "face.search")]
+    #[param(value_type = Option<ActionName>, inline, example = "face.search")]
     action: Option<String>,
     /// Only records from this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
