@@ -1,0 +1,156 @@
+//! Reads videos: one, lists, and states.
+use crate::{Store, StoreError};
+use domain::{Reason, VideoState};
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// A video.
+#[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
+pub struct Video {
+    /// Its id, which is also its group in the queue.
+    pub id: Uuid,
+    /// The collection's id.
+    pub collection_id: Uuid,
+    /// The collection's name.
+    pub collection: String,
+    /// Its state.
+    pub state: VideoState,
+    /// SHA-256 of the file; `None` until the file is known.
+    pub sha256: Option<Vec<u8>>,
+    /// Size of the file in bytes; `None` until the file is known.
+    pub bytes: Option<i64>,
+    /// The address of the file.
+    pub source_url: Option<String>,
+    /// The crawl that found the file.
+    pub crawl_id: Option<Uuid>,
+    /// The page on which the crawl first found it.
+    pub page_url: Option<String>,
+    /// The video of the same file that the collection had before. A live video waits until that one
+    /// has ended.
+    pub original_id: Option<Uuid>,
+    /// The blob of an uploaded file; `None` after the video has ended.
+    pub source_key: Option<String>,
+    /// The options of the analysis (`pipeline::VideoRequest`).
+    pub options: Value,
+    /// The codec; `None` until the file was opened.
+    pub codec: Option<String>,
+    /// Width of a frame as a player shows it, in pixels.
+    pub width: Option<i32>,
+    /// Height of a frame as a player shows it, in pixels.
+    pub height: Option<i32>,
+    /// Duration in microseconds, if the file reports it.
+    pub duration_us: Option<i64>,
+    /// Time of the last frame whose tracks are stored, in microseconds.
+    pub checkpoint_us: Option<i64>,
+    /// Number of analysed frames.
+    pub frames: i64,
+    /// Highest number of a track.
+    pub last_track: i32,
+    /// Number of tracks without a recognisable face. They are not stored.
+    pub unidentified: i64,
+    /// Number of people; `None` until the whole video was read.
+    pub people: Option<i32>,
+    /// Why the video could not be read, or not to its end.
+    pub reason: Option<Reason>,
+    /// Details of `reason`.
+    pub detail: Option<String>,
+    /// When it was added.
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub finished_at: Option<OffsetDateTime>,
+}
+
+/// Filters of `GET /videos`.
+#[derive(Clone, Debug, Default)]
+pub struct VideoFilter {
+    /// Collection name.
+    pub collection: String,
+    /// Only videos in this state.
+    pub state: Option<VideoState>,
+    /// Only videos that this crawl found.
+    pub crawl_id: Option<Uuid>,
+}
+
+macro_rules! select_videos {
+    ($tail:literal) => {
+        concat!(
+            "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.crawl_id, v.original_id, v.source_key, v.options, ",
+            "(select s.page_url from video_sources s where s.video_id = v.id order by s.id limit 1) as page_url, ",
+            "v.codec, v.width, v.height, v.duration_us, v.checkpoint_us, v.frames, v.last_track, v.unidentified, v.people, v.reason, v.detail, ",
+            "v.created_at, v.finished_at from videos v join collections c on c.id = v.collection_id ",
+            $tail
+        )
+    };
+}
+
+impl Store {
+    /// Returns a video by id.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn video(&self, id: Uuid) -> Result<Video, StoreError> {
+        sqlx::query_as(select_videos!("where v.id = $1 and ($2::uuid is null or v.collection_id = $2)"))
+            .bind(id)
+            .bind(self.collection_scope)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("video", id))
+    }
+
+    /// Returns videos, newest first.
+    pub async fn videos(
+        &self,
+        filter: &VideoFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Video>, StoreError> {
+        let collection = self.collection(&filter.collection).await?.id;
+        let mut query = QueryBuilder::<Postgres>::new(select_videos!("where v.collection_id = "));
+        query.push_bind(collection);
+        if let Some(state) = filter.state {
+            query.push(" and v.state = ").push_bind(state);
+        }
+        if let Some(crawl) = filter.crawl_id {
+            query.push(" and v.crawl_id = ").push_bind(crawl);
+        }
+        if let Some(before) = before {
+            query.push(" and v.id < ").push_bind(before);
+        }
+        query.push(" order by v.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+    }
+
+    /// Returns the state of a video; `None` if it does not exist.
+    pub async fn video_state(&self, id: Uuid) -> Result<Option<VideoState>, StoreError> {
+        Ok(sqlx::query_scalar("select state from videos where id = $1")
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// Returns those of the videos that exist and have not ended.
+    pub async fn live_videos_among(&self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos where id = any($1) and state in ('queued', 'running', 'paused')",
+        )
+        .bind(ids)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Returns the live videos with jobs after the video `after`, oldest first.
+    pub async fn live_videos(&self, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos where state in ('queued', 'running', 'paused') and scan_id is null and id > $1
+             order by id limit $2",
+        )
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
