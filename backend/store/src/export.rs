@@ -1,4 +1,9 @@
-//! Reads the images that a crawl found, in pages of limited size.
+//! Reads the images that a crawl found, in pages of limited size. Videos and their tracks are in
+//! the submodule `videos`.
+mod videos;
+
+pub use videos::{ExportedTrack, ExportedTracks, ExportedVideo, VideoSource};
+
 use crate::faces::Face;
 use crate::images::Image;
 use crate::sources::SourceList;
@@ -66,7 +71,7 @@ impl Store {
         let is_last = ids.len() == found.len() && (ids.len() as i64) < limit;
         let next = ids.last().copied().filter(|_| !is_last);
         let mut sources = self.source_lists_in_crawl(&ids, crawl).await?;
-        let mut vectors = if embeddings { self.embeddings_of(&ids).await? } else { HashMap::new() };
+        let mut vectors = if embeddings { self.embeddings_of_images(&ids).await? } else { HashMap::new() };
         let mut faces: HashMap<Uuid, Vec<ExportedFace>> = HashMap::new();
         for face in self.faces_of(&ids).await? {
             let vector = vectors.remove(&face.id);
@@ -85,13 +90,14 @@ impl Store {
         Ok(ExportedPage { images, next })
     }
 
-    async fn embeddings_of(&self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
-        let rows: Vec<(Uuid, HalfVector)> =
-            sqlx::query_as("select id, embedding from faces where image_id = any($1)")
-                .bind(images)
-                .fetch_all(&self.pool)
-                .await?;
-        let components = |vector: HalfVector| vector.as_slice().iter().map(|c| c.to_f32()).collect();
-        Ok(rows.into_iter().map(|(face, vector)| (face, components(vector))).collect())
+    async fn embeddings_of_images(&self, images: &[Uuid]) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+        let rows = "select id, embedding from faces where image_id = any($1)";
+        Ok(components(sqlx::query_as(rows).bind(images).fetch_all(&self.pool).await?))
     }
+}
+
+/// Returns embeddings by face.
+fn components(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
+    let components = |vector: HalfVector| vector.as_slice().iter().map(|c| c.to_f32()).collect();
+    rows.into_iter().map(|(face, vector)| (face, components(vector))).collect()
 }

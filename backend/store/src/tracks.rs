@@ -207,8 +207,21 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Track>, StoreError> {
         self.video(video).await?;
+        let mut tracks = self.track_rows(video, filter, after, limit).await?;
+        self.read_track_faces(&mut tracks).await?;
+        Ok(tracks)
+    }
+
+    /// Works like [`Self::tracks`], without the faces. Does not check the store's scope.
+    pub(crate) async fn track_rows(
+        &self,
+        video: Uuid,
+        filter: &TrackFilter,
+        after: Option<(i64, Uuid)>,
+        limit: i64,
+    ) -> Result<Vec<Track>, StoreError> {
         let (after_us, after_id) = after.unzip();
-        let mut tracks: Vec<Track> = sqlx::query_as(
+        Ok(sqlx::query_as(
             "select id, number, person, started_us, ended_us, samples, boxes from tracks
              where video_id = $1 and ($2::bigint is null or ended_us >= $2) and ($3::bigint is null or started_us < $3)
                and ($4::integer is null or person = $4)
@@ -223,7 +236,11 @@ impl Store {
         .bind(after_id)
         .bind(limit.max(0))
         .fetch_all(&self.pool)
-        .await?;
+        .await?)
+    }
+
+    /// Reads the best shots of the tracks. Removes tracks that have lost their last face.
+    pub(crate) async fn read_track_faces(&self, tracks: &mut Vec<Track>) -> Result<(), StoreError> {
         let shots: Vec<TrackFace> = sqlx::query_as(
             "select t.track_id, t.face_id, t.at_us, f.quality_overall as quality
              from track_faces t join faces f on f.id = t.face_id
@@ -236,12 +253,12 @@ impl Store {
         for shot in shots {
             of.entry(shot.track_id).or_default().push(shot);
         }
-        for track in &mut tracks {
+        for track in tracks.iter_mut() {
             track.faces = of.remove(&track.id).unwrap_or_default();
         }
         // A track can lose its last face between the two reads.
         tracks.retain(|track| !track.faces.is_empty());
-        Ok(tracks)
+        Ok(())
     }
 
     /// Returns when the faces were visible in videos. Faces of pictures are omitted.

@@ -252,6 +252,11 @@ pub(crate) fn hash_hex(bits: u64) -> String {
     format!("{bits:016x}")
 }
 
+/// Converts microseconds to milliseconds, rounded down.
+pub(crate) fn to_ms(us: i64) -> i64 {
+    us.div_euclid(1000)
+}
+
 /// Returns a duration in milliseconds, rounded to two decimals.
 pub(crate) fn milliseconds(duration: std::time::Duration) -> f64 {
     (duration.as_secs_f64() * 1e5).round() / 1e2

@@ -6,6 +6,7 @@ pub(crate) mod deletion;
 pub(crate) mod dto;
 pub(crate) mod erasures;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod faces;
 pub(crate) mod fallback;
 pub(crate) mod images;

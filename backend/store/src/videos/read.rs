@@ -25,6 +25,8 @@ pub struct Video {
     pub source_url: Option<String>,
     /// The crawl that found the file.
     pub crawl_id: Option<Uuid>,
+    /// The scan that reads the file, or read it last.
+    pub scan_id: Option<Uuid>,
     /// The page on which the crawl first found it.
     pub page_url: Option<String>,
     /// The video of the same file that the collection had before. A live video waits until that one
@@ -71,14 +73,14 @@ pub struct VideoFilter {
     pub collection: String,
     /// Only videos in this state.
     pub state: Option<VideoState>,
-    /// Only videos that this crawl found.
+    /// Only videos that this crawl or scan found.
     pub crawl_id: Option<Uuid>,
 }
 
 macro_rules! select_videos {
     ($tail:literal) => {
         concat!(
-            "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.crawl_id, v.original_id, v.source_key, v.options, ",
+            "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.crawl_id, v.scan_id, v.original_id, v.source_key, v.options, ",
             "(select s.page_url from video_sources s where s.video_id = v.id order by s.id limit 1) as page_url, ",
             "v.codec, v.width, v.height, v.duration_us, v.checkpoint_us, v.frames, v.last_track, v.unidentified, v.people, v.reason, v.detail, ",
             "v.created_at, v.finished_at from videos v join collections c on c.id = v.collection_id ",
@@ -115,13 +117,22 @@ impl Store {
             query.push(" and v.state = ").push_bind(state);
         }
         if let Some(crawl) = filter.crawl_id {
-            query.push(" and v.crawl_id = ").push_bind(crawl);
+            query.push(" and (v.crawl_id = ").push_bind(crawl);
+            query.push(" or v.scan_id = ").push_bind(crawl).push(")");
         }
         if let Some(before) = before {
             query.push(" and v.id < ").push_bind(before);
         }
         query.push(" order by v.id desc limit ").push_bind(limit.max(0));
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
+    }
+
+    /// Returns videos by id, in the order of their ids. Missing videos are omitted.
+    pub(crate) async fn videos_by_id(&self, ids: &[Uuid]) -> Result<Vec<Video>, StoreError> {
+        Ok(sqlx::query_as(select_videos!("where v.id = any($1) order by v.id"))
+            .bind(ids)
+            .fetch_all(&self.pool)
+            .await?)
     }
 
     /// Returns the state of a video; `None` if it does not exist.

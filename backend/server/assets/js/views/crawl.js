@@ -1,8 +1,9 @@
 // The view of one crawl, with live updates.
-import { get, key, request, save, url } from "../api.js";
+import { get } from "../api.js";
 import { IMAGES, PAGES, VIDEOS, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
 import { h, put } from "../dom.js";
 import { follow } from "../events.js";
+import { exports } from "../exports.js";
 import { externalLink, tile } from "../faces.js";
 import { count, duration, figure, time, title } from "../format.js";
 import { outcome } from "../labels.js";
@@ -69,7 +70,7 @@ function draw(first, signal) {
         Boolean(first.options.videos) && [h("h3", {}, "Videos"), videos.element, linkButton("Show the videos", href("/videos", { crawl_id: id }))], !isOver(first) && rates.element),
       panel("Not processed", reasons)),
     panel("Newest faces", strip),
-    h("div.pair", {}, panel("Export", exports(id)), panel("Options", options(first))),
+    h("div.pair", {}, panel("Export", exports(`/crawls/${id}/export`, `crawl-${id}`, "Every image and video with its sources and faces, one per line. The tracks of a video follow it.")), panel("Options", options(first))),
   ];
 }
 
@@ -130,23 +131,6 @@ function reasonTable(reasons) {
   return h("table.reasons", {},
     h("caption.hidden", {}, "Why pages and images were not processed"),
     h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));
-}
-
-/**
- * Without a key, the downloads are plain links, and the browser streams the response to a file.
- * With a key, links cannot be used, because a link cannot send a key.
- */
-function exports(id) {
-  const path = (query) => url(`/crawls/${id}/export`, query);
-  const link = (label, query, extension) => {
-    if (!key.get()) return linkButton(label, path(query), { symbol: "download", download: `crawl-${id}.${extension}` });
-    const control = button(label, { symbol: "download", onclick: () => busy(control, async () => save(await (await request("GET", path(query))).blob(), `crawl-${id}.${extension}`)) });
-    return control;
-  };
-  return [
-    h("p.hint", {}, "Every image with its sources and faces, one per line."),
-    h("div.actions", {}, link("JSON Lines", { format: "jsonl" }, "jsonl"), link("CSV", { format: "csv" }, "csv"), link("With embeddings", { format: "jsonl", embeddings: true }, "jsonl")),
-  ];
 }
 
 function options(crawl) {

@@ -2,6 +2,7 @@
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
 import { follow } from "../events.js";
+import { exports } from "../exports.js";
 import { externalLink } from "../faces.js";
 import { bytes, count, time } from "../format.js";
 import { outcome } from "../labels.js";
@@ -45,7 +46,7 @@ function draw(first, at, signal) {
   people.open(at);
   film.seek(at);
   if (!isOver(first)) listen();
-  return [heading(name(first), actions), top, numbers, panel("People", film.element, people.element), panel("About", about)];
+  return [heading(name(first), actions), top, numbers, panel("People", film.element, people.element), h("div.pair", {}, panel("Export", exports(`/videos/${id}/export`, `video-${id}`, "The video with its sources, and its tracks, one per line.")), panel("About", about))];
 }
 
 function controls(video, update) {

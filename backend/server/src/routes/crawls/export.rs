@@ -1,40 +1,34 @@
 //! `GET /crawls/{id}/export`
 mod csv;
 mod example;
-mod jsonl;
+mod image;
 
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
+use crate::routes::export::video::{TRACKS, track_line, video_line};
+use crate::routes::export::{Export, Format, Piece};
 use crate::{ApiError, AppState, Scope, Spec};
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use futures::{StreamExt, stream};
+use axum::response::Response;
 use serde::Deserialize;
-use store::export::{ExportedImage, ExportedPage};
-use utoipa::{IntoParams, ToSchema};
+use std::collections::VecDeque;
+use store::export::ExportedVideo;
+use utoipa::IntoParams;
 use uuid::Uuid;
 
-/// Number of images per read. This number bounds the memory for a stream, regardless of the length
-/// of the crawl and the speed of the reader.
-const PAGE: i64 = 100;
-
-/// The format of the lines.
-#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum Format {
-    Jsonl,
-    Csv,
-}
+/// Number of images per read.
+const IMAGES: i64 = 100;
+/// Number of ids of videos per read. Videos are read one by one.
+const VIDEOS: i64 = 1_000;
 
 /// Options of an export.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportParams {
-    /// `jsonl` (the default) writes one JSON object per image, with its sources and faces. `csv`
-    /// writes one row per face, and one row per image without faces.
+    /// `jsonl` (the default) writes one JSON object per image, with its sources and faces, then one
+    /// per video, with its sources, and after it one per track of the video, with faces and boxes.
+    /// `csv` writes one row per face, and one row per image or video without faces.
     #[param(inline)]
     format: Option<Format>,
     /// Include the embeddings of the faces.
@@ -48,13 +42,15 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 ///
 /// Each image is listed once, oldest first, with its faces and the places where this crawl found
 /// it. At most the first 100 places are listed. `sources_total` counts up to 1,000 places, and
-/// `sources_cut` is true if some are not listed. The stream is read from the database while it is
-/// sent, so a running crawl may find more images afterwards. If the stream fails, the connection is
-/// aborted, so that a partial export cannot be mistaken for a complete one.
+/// `sources_cut` is true if some are not listed. The videos follow, also those of a scan, each file
+/// once, with its tracks in the order of their start. `kind` of a line is `image`, `video` or
+/// `track`. The stream is read from the database while it is sent, so a running crawl may find more
+/// images afterwards. If the stream fails, the connection is aborted, so that a partial export
+/// cannot be mistaken for a complete one.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "Id of the crawl"), ExportParams),
-    responses((status = 200, description = "One line per image (`jsonl`) or per face (`csv`)", content(
+    responses((status = 200, description = "One line per image, video and track (`jsonl`) or per face (`csv`)", content(
         (String = "application/x-ndjson", example = json!(example::jsonl())),
         (String = "text/csv", example = json!(example::csv())),
     ), headers(("content-disposition")))),
@@ -62,58 +58,99 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 pub(super) async fn export_crawl(
     State(state): State<AppState>,
     caller: Caller,
-    Id(id): Id,
+    Id(crawl): Id,
     Query(params): Query<ExportParams>,
 ) -> Result<Response, ApiError> {
-    caller.store().crawl(id).await?;
-    let (format, embeddings) = (params.format.unwrap_or(Format::Jsonl), params.embeddings.unwrap_or(false));
-    // The first page is read before the response begins, so that an early failure returns an error
-    // response.
-    let first = read(&caller, id, None, embeddings).await?;
-    let (content_type, extension, head) = match format {
-        Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),
-        Format::Csv => ("text/csv; charset=utf-8; header=present", "csv", csv::head(embeddings)),
-    };
-    let line = move |image: &ExportedImage| match format {
-        Format::Jsonl => jsonl::line(image),
-        Format::Csv => csv::lines(image, embeddings),
-    };
-    let pages = stream::try_unfold(Some(Page::Read(first)), move |page| {
-        let (state, caller) = (state.clone(), caller.clone());
-        async move {
-            let ExportedPage { images, next } = match page {
-                None => return Ok::<_, ApiError>(None),
-                Some(Page::Read(page)) => page,
-                Some(Page::After(last)) => {
-                    caller.recheck_key(&state.keyring, &state.services.store).await?;
-                    read(&caller, id, Some(last), embeddings).await?
-                }
-            };
-            let text: String = images.iter().map(line).collect();
-            Ok(Some((Bytes::from(text), next.map(Page::After))))
-        }
-    });
-    let body = stream::once(async move { Ok(Bytes::from(head)) }).chain(pages);
-    let headers = [
-        (header::CONTENT_TYPE, content_type.to_owned()),
-        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"crawl-{id}.{extension}\"")),
-    ];
-    Ok((headers, Body::from_stream(body)).into_response())
+    caller.store().crawl(crawl).await?;
+    let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
+    let export = Export { format, name: format!("crawl-{crawl}"), head: csv::head(embeddings) };
+    let reader = Reader { crawl, format, embeddings };
+    export.respond(state, caller, Cursor::Images(None), move |caller, at| reader.read(caller, at)).await
 }
 
-/// The source of the next page of the stream.
-enum Page {
-    /// The first page.
-    Read(ExportedPage),
-    /// The page after this image.
-    After(Uuid),
+/// Where the next piece of an export begins.
+enum Cursor {
+    /// After this image.
+    Images(Option<Uuid>),
+    /// With the first of these videos, and after `after` if there is none.
+    Videos { after: Uuid, ids: VecDeque<Uuid> },
+    /// After this track of a video. The other videos follow.
+    Tracks { video: Box<ExportedVideo>, after: Option<(i64, Uuid)>, ids: VecDeque<Uuid> },
 }
 
-async fn read(
-    caller: &Caller,
+#[derive(Clone, Copy)]
+struct Reader {
     crawl: Uuid,
-    after: Option<Uuid>,
+    format: Format,
     embeddings: bool,
-) -> Result<ExportedPage, ApiError> {
-    Ok(caller.store().export_images(crawl, after, PAGE, embeddings).await?)
+}
+
+impl Reader {
+    async fn read(self, caller: Caller, at: Cursor) -> Result<Piece<Cursor>, ApiError> {
+        match at {
+            Cursor::Images(after) => self.images(&caller, after).await,
+            Cursor::Videos { after, ids } => self.video(&caller, after, ids).await,
+            Cursor::Tracks { video, after, ids } => self.tracks(&caller, video, after, ids).await,
+        }
+    }
+
+    async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>, ApiError> {
+        let Self { crawl, format, embeddings } = self;
+        let page = caller.store().export_images(crawl, after, IMAGES, embeddings).await?;
+        let line = |image| match format {
+            Format::Jsonl => image::line(image),
+            Format::Csv => csv::of_image(image, embeddings),
+        };
+        let next = match page.next {
+            None => Cursor::Videos { after: Uuid::nil(), ids: VecDeque::new() },
+            after => Cursor::Images(after),
+        };
+        Ok(Piece { text: page.images.iter().map(line).collect(), next: Some(next) })
+    }
+
+    /// Reads the next video, without its tracks.
+    async fn video(
+        self,
+        caller: &Caller,
+        after: Uuid,
+        mut ids: VecDeque<Uuid>,
+    ) -> Result<Piece<Cursor>, ApiError> {
+        let store = caller.store();
+        if ids.is_empty() {
+            ids = store.export_videos(self.crawl, after, VIDEOS).await?.into();
+        }
+        let Some(id) = ids.pop_front() else { return Ok(Piece { text: String::new(), next: None }) };
+        // A video that was deleted after its id was read is omitted.
+        let Some(video) = store.export_video_of_crawl(self.crawl, id).await? else {
+            return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
+        };
+        let text = if self.format == Format::Jsonl { video_line(&video) } else { String::new() };
+        Ok(Piece { text, next: Some(Cursor::Tracks { video: Box::new(video), after: None, ids }) })
+    }
+
+    async fn tracks(
+        self,
+        caller: &Caller,
+        video: Box<ExportedVideo>,
+        after: Option<(i64, Uuid)>,
+        ids: VecDeque<Uuid>,
+    ) -> Result<Piece<Cursor>, ApiError> {
+        let id = video.video.id;
+        let page = caller.store().export_tracks(id, after, TRACKS, self.embeddings).await?;
+        let is_first = after.is_none();
+        let text = match self.format {
+            Format::Jsonl => {
+                page.tracks.iter().map(|track| track_line(id, track)).collect::<Result<_, _>>()?
+            }
+            Format::Csv if is_first && page.tracks.is_empty() => csv::of_video(&video, self.embeddings),
+            Format::Csv => {
+                page.tracks.iter().map(|track| csv::of_track(&video, track, self.embeddings)).collect()
+            }
+        };
+        let next = match page.next {
+            None => Cursor::Videos { after: id, ids },
+            after => Cursor::Tracks { video, after, ids },
+        };
+        Ok(Piece { text, next: Some(next) })
+    }
 }

@@ -1,5 +1,5 @@
 //! The result of the analysis of a video.
-use crate::routes::dto::milliseconds;
+use crate::routes::dto::{milliseconds, to_ms};
 use crate::routes::faces::{DetectedFace, ModelNames};
 use inference::Engine;
 use pipeline::{VideoAnalysis, VideoTrack};
@@ -149,8 +149,4 @@ impl TrackAnswer {
             boxes: track.boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
         }
     }
-}
-
-fn to_ms(us: i64) -> i64 {
-    us.div_euclid(1000)
 }

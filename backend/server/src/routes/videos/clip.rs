@@ -1,6 +1,6 @@
 //! Analyses a short video while its result is sent.
 use super::answer::VideoAnswer;
-use super::view::to_ms;
+use crate::routes::dto::to_ms;
 use crate::{ApiError, AppState};
 use bytes::Bytes;
 use futures::Stream;

@@ -21,7 +21,7 @@ pub(super) struct ListParams {
     /// Only videos in this state.
     #[param(inline)]
     state: Option<VideoState>,
-    /// Only videos that this crawl found.
+    /// Only videos that this crawl or scan found.
     crawl_id: Option<Uuid>,
     /// Maximum number of videos in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]

@@ -6,6 +6,7 @@ mod create;
 mod delete;
 mod detect;
 mod events;
+mod export;
 mod get;
 mod list;
 mod options;
@@ -30,6 +31,7 @@ pub(crate) fn router() -> Routes {
         .add(delete::SPEC, routes!(delete::delete_video))
         .add(events::SPEC, routes!(events::follow_video))
         .add(tracks::SPEC, routes!(tracks::list_tracks))
+        .add(export::SPEC, routes!(export::export_video))
         .add(control::SPEC, routes!(control::pause_video))
         .add(control::SPEC, routes!(control::resume_video))
         .add(control::SPEC, routes!(control::cancel_video))

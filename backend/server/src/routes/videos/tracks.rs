@@ -1,8 +1,8 @@
 //! `GET /videos/{id}/tracks`
-use super::view::to_ms;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};
+use crate::routes::dto::to_ms;
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use pipeline::decode_boxes;

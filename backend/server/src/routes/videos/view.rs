@@ -1,4 +1,5 @@
 //! Defines the types of videos in the API.
+use crate::routes::dto::to_ms;
 use domain::{Reason, VideoState};
 use serde::Serialize;
 use store::tracks::StoredAppearance;
@@ -23,7 +24,7 @@ pub(super) struct VideoView {
     /// The address of the file; null for an upload.
     #[schema(example = json!(null))]
     source_url: Option<String>,
-    /// The crawl that found it; null for any other video.
+    /// The crawl or scan that found it; null for any other video.
     #[schema(example = json!(null))]
     crawl_id: Option<Uuid>,
     /// The page on which the crawl first found it.
@@ -84,7 +85,7 @@ impl From<Video> for VideoView {
             collection: video.collection,
             options: video.options,
             source_url: video.source_url,
-            crawl_id: video.crawl_id,
+            crawl_id: video.crawl_id.or(video.scan_id),
             page_url: video.page_url,
             original_id: video.original_id,
             sha256: video.sha256.map(hex::encode),
@@ -139,9 +140,4 @@ impl From<StoredAppearance> for Appearance {
             at_ms: to_ms(stored.at_us),
         }
     }
-}
-
-/// Converts microseconds to milliseconds, rounded down.
-pub(super) fn to_ms(us: i64) -> i64 {
-    us.div_euclid(1000)
 }

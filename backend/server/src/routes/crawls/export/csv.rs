@@ -1,22 +1,26 @@
-//! Writes comma-separated values (RFC 4180): one row per face, and one row per image without faces.
-use store::export::ExportedImage;
-use store::faces::Face;
+//! Writes one row per face, and one row per image or video without faces.
+use crate::routes::dto::to_ms;
+use crate::routes::export::csv::{FACE_COLUMNS, about_face, embedding, empty, number, row};
+use store::export::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo};
+use store::tracks::FRAME_FORMAT;
 
-const COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources,face_id,x,y,face_width,face_height,\
-                       det_score,quality,quality_passed,embedding_model";
+/// Columns that describe the image or video of a face.
+const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources";
+/// Columns that say when the face is in a video.
+const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
 /// Returns the header row.
 pub(super) fn head(embeddings: bool) -> String {
-    format!("{COLUMNS}{}\r\n", if embeddings { ",embedding" } else { "" })
+    crate::routes::export::csv::head(&format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"), embeddings)
 }
 
 /// Returns the rows of an image. `image_url` and `page_url` are the first place where the crawl
 /// found the image. `sources` is the number of places; counting stops at 1,000. An embedding is one
 /// field, in which spaces separate the components.
-pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
+pub(super) fn of_image(exported: &ExportedImage, embeddings: bool) -> String {
     let image = &exported.image;
     let first = exported.sources.sources.first();
-    let about_image = [
+    let file = [
         image.id.to_string(),
         hex::encode(&image.sha256),
         image.width.to_string(),
@@ -28,55 +32,65 @@ pub(super) fn lines(exported: &ExportedImage, embeddings: bool) -> String {
         exported.sources.total.to_string(),
     ];
     if exported.faces.is_empty() {
-        let empty = COLUMNS.split(',').count() + usize::from(embeddings) - about_image.len();
-        return row(about_image.into_iter().chain(std::iter::repeat_n(String::new(), empty)));
+        return line(&file, None, empty(VIDEO_COLUMNS), embeddings);
     }
-    (exported.faces.iter())
-        .map(|(face, embedding)| {
-            let embedding = embeddings.then(|| components(embedding.as_deref().unwrap_or_default()));
-            row(about_image.iter().cloned().chain(about_face(face)).chain(embedding))
-        })
-        .collect()
+    let line = |face| line(&file, Some(face), empty(VIDEO_COLUMNS), embeddings);
+    exported.faces.iter().map(line).collect()
 }
 
-fn about_face(face: &Face) -> impl Iterator<Item = String> + use<> {
-    let judged = |key: &str| {
-        let value = face.quality.as_ref().and_then(|quality| quality.get(key));
-        value.map(ToString::to_string).unwrap_or_default()
+/// Returns the rows of a track, one for each of its faces. `image_id` is the frame with the face.
+/// `sha256` and `bytes` are those of the file of the video.
+pub(super) fn of_track(video: &ExportedVideo, exported: &ExportedTrack, embeddings: bool) -> String {
+    let track = &exported.track;
+    let times = |at_us: i64| {
+        [
+            video.video.id.to_string(),
+            track.id.to_string(),
+            number(track.person),
+            to_ms(track.started_us).to_string(),
+            to_ms(track.ended_us).to_string(),
+            to_ms(at_us).to_string(),
+        ]
     };
-    let (quality, passed) = (judged("overall"), judged("passed"));
-    let numbers: Vec<String> = face.bbox.iter().chain([&face.det_score]).map(ToString::to_string).collect();
-    (std::iter::once(face.id.to_string()).chain(numbers)).chain([
-        quality,
-        passed,
-        face.embedding_model.clone(),
-    ])
+    let row = |(at_us, face): &(i64, ExportedFace)| {
+        let file = of_file(video, face.0.image_id.to_string(), FRAME_FORMAT);
+        line(&file, Some(face), times(*at_us).into_iter(), embeddings)
+    };
+    exported.faces.iter().map(row).collect()
 }
 
-fn components(embedding: &[f32]) -> String {
-    embedding.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+/// Returns the row of a video without tracks.
+pub(super) fn of_video(video: &ExportedVideo, embeddings: bool) -> String {
+    let rest = VIDEO_COLUMNS.split(',').count() - 1;
+    let times = std::iter::once(video.video.id.to_string()).chain(std::iter::repeat_n(String::new(), rest));
+    line(&of_file(video, String::new(), "video"), None, times, embeddings)
 }
 
-fn row(fields: impl Iterator<Item = String>) -> String {
-    let fields: Vec<String> = fields.map(quoted).collect();
-    format!("{}\r\n", fields.join(","))
+fn of_file(exported: &ExportedVideo, image: String, format: &str) -> [String; 9] {
+    let (video, first) = (&exported.video, exported.sources.first());
+    [
+        image,
+        video.sha256.as_ref().map(hex::encode).unwrap_or_default(),
+        number(video.width),
+        number(video.height),
+        format.to_owned(),
+        number(video.bytes),
+        first.and_then(|source| source.video_url.clone()).unwrap_or_default(),
+        first.and_then(|source| source.page_url.clone()).unwrap_or_default(),
+        exported.total.to_string(),
+    ]
 }
 
-/// Quotes a field if necessary. A field that a spreadsheet would read as a formula is prefixed with
-/// an apostrophe, because URLs are untrusted input.
-fn quoted(field: String) -> String {
-    let field = if field.starts_with(['=', '+', '@', '\t', '\r']) { format!("'{field}") } else { field };
-    if field.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_quoted_where_they_have_to_be() {
-        let fields = ["plain", "a,b", "say \"x\"", "two\nlines", "=1+1", "-0.5"];
-        let row = row(fields.into_iter().map(str::to_owned));
-        assert_eq!(row, "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",'=1+1,-0.5\r\n");
-    }
+fn line(
+    file: &[String],
+    face: Option<&ExportedFace>,
+    times: impl Iterator<Item = String>,
+    embeddings: bool,
+) -> String {
+    let about: Vec<String> = match face {
+        Some(face) => about_face(face).collect(),
+        None => empty(FACE_COLUMNS).collect(),
+    };
+    let embedding = embeddings.then(|| embedding(face));
+    row(file.iter().cloned().chain(about).chain(times).chain(embedding))
 }

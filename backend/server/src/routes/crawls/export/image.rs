@@ -1,14 +1,15 @@
 //! Writes one JSON object per image.
-use crate::routes::dto::{BoundingBox, Quality, hash_hex, points};
+use crate::routes::dto::hash_hex;
+use crate::routes::export::lines::{FaceLine, Kind, json};
 use serde::Serialize;
 use store::export::ExportedImage;
-use store::faces::Face;
 use store::images::Source;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[derive(Serialize)]
 struct Line<'a> {
+    kind: Kind,
     image_id: Uuid,
     sha256: String,
     phash: Option<String>,
@@ -35,22 +36,10 @@ struct SourceLine<'a> {
     found_at: OffsetDateTime,
 }
 
-#[derive(Serialize)]
-struct FaceLine<'a> {
-    face_id: Uuid,
-    bbox: BoundingBox,
-    det_score: f32,
-    landmarks: Vec<[f32; 2]>,
-    quality: Option<Quality>,
-    embedding_model: &'a str,
-    /// Present only if the request includes embeddings.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    embedding: Option<&'a [f32]>,
-}
-
 pub(super) fn line(exported: &ExportedImage) -> String {
     let (image, sources) = (&exported.image, &exported.sources);
-    let line = Line {
+    json(&Line {
+        kind: Kind::Image,
         image_id: image.id,
         sha256: hex::encode(&image.sha256),
         phash: image.phash.map(|hash| hash_hex(hash.cast_unsigned())),
@@ -63,11 +52,8 @@ pub(super) fn line(exported: &ExportedImage) -> String {
         sources: sources.sources.iter().map(source).collect(),
         sources_total: sources.total,
         sources_cut: (sources.sources.len() as i64) < sources.total,
-        faces: exported.faces.iter().map(|(face, vector)| self::face(face, vector.as_deref())).collect(),
-    };
-    let mut text = serde_json::to_string(&line).expect("a line is plain data");
-    text.push('\n');
-    text
+        faces: exported.faces.iter().map(FaceLine::from).collect(),
+    })
 }
 
 fn source(source: &Source) -> SourceLine<'_> {
@@ -76,17 +62,5 @@ fn source(source: &Source) -> SourceLine<'_> {
         image_url: &source.image_url,
         alt: source.alt.as_deref(),
         found_at: source.found_at,
-    }
-}
-
-fn face<'a>(face: &'a Face, embedding: Option<&'a [f32]>) -> FaceLine<'a> {
-    FaceLine {
-        face_id: face.id,
-        bbox: BoundingBox::from_slice(&face.bbox),
-        det_score: face.det_score,
-        landmarks: points(&face.landmarks),
-        quality: Quality::from_stored(face.quality.clone()),
-        embedding_model: &face.embedding_model,
-        embedding,
     }
 }

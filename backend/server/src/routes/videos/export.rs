@@ -1,0 +1,89 @@
+//! `GET /videos/{id}/export`
+mod csv;
+mod example;
+
+use crate::auth::Caller;
+use crate::extract::{Id, Query};
+use crate::routes::export::video::{TRACKS, track_line, video_line};
+use crate::routes::export::{Export, Format, Piece};
+use crate::{ApiError, AppState, Scope, Spec};
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+/// Options of an export.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExportParams {
+    /// `jsonl` (the default) writes one JSON object for the video, with the places where it was
+    /// found, and then one per track, with faces and boxes. `csv` writes one row per track, with
+    /// its best face.
+    #[param(inline)]
+    format: Option<Format>,
+    /// Include the embeddings of the faces.
+    #[param(default = false)]
+    embeddings: Option<bool>,
+}
+
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
+
+/// Export a video with its tracks as a stream of lines.
+///
+/// The tracks are in the order of their start. The sources include those of duplicates of the
+/// video; at most the first 100 are listed. `kind` of a line is `video` or `track`. The stream is
+/// read from the database while it is sent. If the stream fails, the connection is aborted, so that
+/// a partial export cannot be mistaken for a complete one.
+#[utoipa::path(
+    get, path = "/videos/{id}/export", operation_id = "export_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video"), ExportParams),
+    responses((status = 200, description = "The video, and one line per track", content(
+        (String = "application/x-ndjson", example = json!(example::jsonl())),
+        (String = "text/csv", example = json!(example::csv())),
+    ), headers(("content-disposition")))),
+)]
+pub(super) async fn export_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(video): Id,
+    Query(params): Query<ExportParams>,
+) -> Result<Response, ApiError> {
+    let (format, embeddings) = (params.format.unwrap_or_default(), params.embeddings.unwrap_or(false));
+    let export = Export { format, name: format!("video-{video}"), head: csv::head(embeddings) };
+    let reader = Reader { video, format, embeddings };
+    export.respond(state, caller, None, move |caller, after| reader.read(caller, after)).await
+}
+
+#[derive(Clone, Copy)]
+struct Reader {
+    video: Uuid,
+    format: Format,
+    embeddings: bool,
+}
+
+/// The start and the id of a track.
+type Cursor = (i64, Uuid);
+
+impl Reader {
+    /// Reads the tracks after a track. The first piece begins with the video.
+    async fn read(self, caller: Caller, after: Option<Cursor>) -> Result<Piece<Option<Cursor>>, ApiError> {
+        let Self { video, format, embeddings } = self;
+        let mut text = String::new();
+        if after.is_none() {
+            let exported = caller.store().export_video(video).await?;
+            if format == Format::Jsonl {
+                text = video_line(&exported);
+            }
+        }
+        let page = caller.store().export_tracks(video, after, TRACKS, embeddings).await?;
+        for track in &page.tracks {
+            text += &match format {
+                Format::Jsonl => track_line(video, track)?,
+                Format::Csv => csv::line(video, track, embeddings),
+            };
+        }
+        Ok(Piece { text, next: page.next.map(Some) })
+    }
+}

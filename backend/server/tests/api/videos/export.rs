@@ -1,0 +1,198 @@
+//! Tests `GET /videos/{id}/export`, and the videos in `GET /crawls/{id}/export`.
+use super::{film, id, list, read, with_videos};
+use crate::support::site::Site;
+use crate::support::{App, Options, field, json_of, problem};
+use axum::Router;
+use axum::http::header;
+use axum::response::{Html, Redirect};
+use axum::routing::get;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+async fn text(app: &App, path: &str, content_type: &str) -> String {
+    let response = app.get(path).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with(content_type));
+    assert!(response.headers()["content-disposition"].to_str().unwrap().starts_with("attachment; filename="));
+    response.text().await.unwrap()
+}
+
+async fn lines(app: &App, path: &str) -> Vec<Value> {
+    let text = text(app, path, "application/x-ndjson").await;
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the rows of CSV by the names of their columns.
+async fn rows(app: &App, path: &str) -> Vec<BTreeMap<String, String>> {
+    let table = text(app, path, "text/csv").await;
+    let mut rows = table.split_terminator("\r\n").map(|row| row.split(',').map(str::to_owned));
+    let head: Vec<String> = rows.next().unwrap().collect();
+    rows.map(|row| {
+        let row: Vec<String> = row.collect();
+        assert_eq!(row.len(), head.len());
+        head.iter().cloned().zip(row).collect()
+    })
+    .collect()
+}
+
+/// Asserts that lines are those of the tracks that the API lists, with all their faces.
+async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
+    let path = format!("/videos/{}/tracks?limit=1000", id(video));
+    let listed = app.get_ok(&path).await;
+    let listed = list(&listed, "tracks");
+    assert!(listed.len() > 1 && lines.len() == listed.len(), "{} {}", lines.len(), listed.len());
+    for (line, track) in lines.iter().zip(listed) {
+        assert_eq!(
+            (&line["kind"], &line["video_id"], &line["track_id"]),
+            (&json!("track"), video, &track["id"])
+        );
+        for key in ["person", "start_ms", "end_ms", "samples", "boxes"] {
+            assert_eq!(line[key], track[key], "{key}");
+        }
+        for (face, shot) in list(line, "faces").iter().zip(list(track, "faces")) {
+            assert_eq!((&face["face_id"], &face["at_ms"]), (&shot["face_id"], &shot["at_ms"]));
+            let stored = app.get_ok(&format!("/faces/{}", id(&face["face_id"]))).await;
+            for key in ["bbox", "det_score", "landmarks", "quality", "embedding_model", "image_id"] {
+                assert_eq!(face[key], stored[key], "{key}");
+            }
+            assert_eq!(face.get("embedding"), None, "embeddings are exported only on request");
+        }
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_video_is_exported_with_its_tracks() {
+    let app = with_videos().await;
+    let video = read(&app, "?sampling=fps=5", film()).await;
+    let path = format!("/videos/{}/export", id(&video["id"]));
+    let exported = lines(&app, &path).await;
+    let first = &exported[0];
+    assert_eq!(
+        (&first["kind"], &first["video_id"], &first["people"]),
+        (&json!("video"), &video["id"], &json!(7))
+    );
+    for key in [
+        "state",
+        "sha256",
+        "bytes",
+        "codec",
+        "width",
+        "height",
+        "duration_ms",
+        "read_ms",
+        "frames",
+        "created_at",
+    ] {
+        assert_eq!(first[key], video[key], "{key}");
+    }
+    assert_eq!(
+        (&first["sources"], &first["sources_cut"]),
+        (&json!([]), &json!(false)),
+        "an upload has no address"
+    );
+    check_tracks(&app, &video["id"], &exported[1..]).await;
+
+    let with = lines(&app, &format!("{path}?embeddings=true")).await;
+    for face in with[1..].iter().flat_map(|track| list(track, "faces")) {
+        assert_eq!(list(face, "embedding").len(), 128);
+    }
+    let table = rows(&app, &format!("{path}?format=csv&embeddings=true")).await;
+    assert_eq!(table.len(), exported.len() - 1);
+    for (row, track) in table.iter().zip(&exported[1..]) {
+        let best = &track["faces"][0];
+        assert_eq!(
+            (json!(row["track_id"]), json!(row["face_id"])),
+            (track["track_id"].clone(), best["face_id"].clone())
+        );
+        assert_eq!(row["start_ms"], track["start_ms"].to_string());
+        assert_eq!(
+            (row["faces"].parse().unwrap(), row["embedding"].split(' ').count()),
+            (list(track, "faces").len(), 128)
+        );
+    }
+    // What is erased is not exported.
+    let face = &exported[1]["faces"][0]["face_id"];
+    json_of(app.post_json("/erasures", &json!({"face_id": face})).await, StatusCode::CREATED).await;
+    let left = lines(&app, &path).await;
+    assert_eq!(left.len(), exported.len() - 1);
+    assert!(left.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
+}
+
+#[tokio::test]
+async fn what_cannot_be_exported_of_a_video_is_said() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let missing = "/videos/00000000-0000-7000-8000-000000000000/export";
+    problem(app.get(missing).await, 404, "not_found").await;
+    let wrong = problem(app.get(&format!("{missing}?format=xml")).await, 400, "bad_query").await;
+    assert_eq!((field(&wrong), &wrong["allowed"]), ("format", &json!(["jsonl", "csv"])));
+}
+
+/// Serves a page with a picture, and a video at two addresses.
+async fn site() -> Site {
+    let (film, picture) = (film(), testing::picture("ada_small.jpg"));
+    let page =
+        "<title>Film</title><img src=/ada.jpg><video src=/film.mp4></video><a href=/moved.mp4>again</a>";
+    Site::of(
+        Router::new()
+            .route("/", get(move || async move { Html(page) }))
+            .route(
+                "/ada.jpg",
+                get(move || async move { ([(header::CONTENT_TYPE, "image/jpeg")], picture.clone()) }),
+            )
+            .route(
+                "/film.mp4",
+                get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) }),
+            )
+            .route("/moved.mp4", get(|| async { Redirect::temporary("/film.mp4") })),
+    )
+    .await
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
+    let app = with_videos().await;
+    let site = site().await;
+    let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    app.crawl_end(id(&created["id"])).await;
+    let path = format!("/crawls/{}/export", id(&created["id"]));
+    let exported = lines(&app, &path).await;
+    let kinds: Vec<&str> = exported.iter().map(|line| id(&line["kind"])).collect();
+    assert_eq!((kinds[0], kinds[1]), ("image", "video"), "{kinds:?}");
+    let video = &exported[1];
+    let mut places: Vec<(&str, &str)> = list(video, "sources")
+        .iter()
+        .map(|place| (id(&place["page_url"]), id(&place["video_url"])))
+        .collect();
+    places.sort_unstable();
+    let page = format!("{}/", site.url);
+    let [film, moved] = ["film", "moved"].map(|name| format!("{}/{name}.mp4", site.url));
+    assert_eq!(places, [(page.as_str(), film.as_str()), (page.as_str(), moved.as_str())]);
+    assert_eq!((&video["sources_total"], &video["state"]), (&json!(2), &json!("completed")));
+    check_tracks(&app, &video["video_id"], &exported[2..]).await;
+
+    let faces: usize = exported[2..].iter().map(|track| list(track, "faces").len()).sum();
+    let table = rows(&app, &format!("{path}?format=csv")).await;
+    assert_eq!(table.len(), list(&exported[0], "faces").len() + faces);
+    let of_video: Vec<_> = table.iter().filter(|row| !row["video_id"].is_empty()).collect();
+    assert_eq!(of_video.len(), faces);
+    for row in of_video {
+        assert_eq!((row["format"].as_str(), &row["page_url"]), ("video_frame", &page));
+        assert_eq!(
+            (json!(row["sha256"]), json!(row["video_id"])),
+            (video["sha256"].clone(), video["video_id"].clone())
+        );
+        assert!(row["at_ms"].parse::<i64>().is_ok() && !row["face_id"].is_empty());
+    }
+    // Another crawl finds the file unchanged. Its export contains the video too, from its own page.
+    let again = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    app.crawl_end(id(&again["id"])).await;
+    let second = lines(&app, &format!("/crawls/{}/export", id(&again["id"]))).await;
+    assert_eq!(
+        second.iter().filter(|line| line["video_id"] == video["video_id"]).count(),
+        exported.len() - 1
+    );
+}
