@@ -62,15 +62,17 @@ pub(crate) async fn images_of_crawl_alone(
     .await?)
 }
 
-/// Locks and returns the videos of a crawl, except those whose file another crawl found too.
+/// Locks and returns the videos of a crawl or a scan, except those whose file another one found
+/// too.
 pub(crate) async fn videos_of_crawl_alone(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "select v.id from videos v
-         where v.crawl_id = $1
-           and not exists (select 1 from videos o where o.original_id = v.id and o.crawl_id is distinct from $1)
+         where (v.crawl_id = $1 or v.scan_id = $1)
+           and not exists (select 1 from videos o where o.original_id = v.id
+                           and o.crawl_id is distinct from $1 and o.scan_id is distinct from $1)
          order by v.id for update",
     )
     .bind(crawl)

@@ -55,8 +55,14 @@ pub struct CrawlProgress {
     /// originals of duplicates, and in its videos. Equals the number of faces that `faces` lists
     /// for the crawl.
     pub faces: i64,
+    /// The part of `faces` that is in videos.
+    #[serde(skip)]
+    pub video_faces: i64,
     /// Number of pages, images and videos that were not read, by reason.
     pub reasons: BTreeMap<Reason, i64>,
+    /// The part of `reasons` that concerns videos.
+    #[serde(skip)]
+    pub video_reasons: BTreeMap<Reason, i64>,
 }
 
 /// Filters of `GET /crawls`.
@@ -228,19 +234,22 @@ impl Store {
     /// same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
-            "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count from crawls
-             where id = $1 and ($2::uuid is null or collection_id = $2)
+            "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count, false as in_videos
+             from crawls where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
-             select null, state, null, null, reason, count(*) from pages where crawl_id = $1 group by state, reason
+             select null, state, null, null, reason, count(*), false from pages where crawl_id = $1 group by state, reason
              union all
-             select null, null, state, null, reason, count(*) from image_urls where crawl_id = $1 group by state, reason
+             select null, null, state, null, reason, count(*), false from image_urls where crawl_id = $1 group by state, reason
              union all
-             select null, null, null, state, reason, count(*) from videos where crawl_id = $1 group by state, reason
+             select null, null, null, state, reason, count(*), true from videos where crawl_id = $1 or scan_id = $1
+             group by state, reason
              union all
-             select null, null, null, null, null, coalesce(sum(face_count), 0)::bigint from images
-             where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null
-                          union select f.image_id from videos v join video_frames f on f.video_id = v.id
-                          where v.crawl_id = $1)",
+             select null, null, null, null, null, coalesce(sum(face_count), 0)::bigint, false from images
+             where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)
+             union all
+             select null, null, null, null, null, coalesce(sum(i.face_count), 0)::bigint, true
+             from videos v join video_frames f on f.video_id = v.id join images i on i.id = f.image_id
+             where v.crawl_id = $1 or v.scan_id = $1",
         )
         .bind(id)
         .bind(self.collection_scope)
@@ -262,9 +271,15 @@ impl Store {
                 (Some(state), ..) => *progress.pages.entry(state).or_default() += row.count,
                 (_, Some(state), _) => *progress.images.entry(state).or_default() += row.count,
                 (.., Some(state)) => *progress.videos.entry(state).or_default() += row.count,
-                (None, None, None) => progress.faces = row.count,
+                (None, None, None) => {
+                    progress.faces += row.count;
+                    progress.video_faces += if row.in_videos { row.count } else { 0 };
+                }
             }
             if let Some(reason) = row.reason {
+                if row.in_videos {
+                    *progress.video_reasons.entry(reason.clone()).or_default() += row.count;
+                }
                 *progress.reasons.entry(reason).or_default() += row.count;
             }
         }
@@ -282,6 +297,7 @@ struct ProgressRow {
     video: Option<VideoState>,
     reason: Option<Reason>,
     count: i64,
+    in_videos: bool,
 }
 
 impl ProgressRow {

@@ -15,6 +15,8 @@ pub struct Extent {
     pub images: i64,
     /// Stored faces.
     pub faces: i64,
+    /// Videos.
+    pub videos: i64,
     /// Enrolled people and clusters.
     pub subjects: i64,
     /// Suppressions of erased images and people.
@@ -24,7 +26,7 @@ pub struct Extent {
 impl Extent {
     /// Returns the sum over all kinds.
     pub fn rows(&self) -> u64 {
-        let rows = [self.images, self.faces, self.subjects, self.suppressions];
+        let rows = [self.images, self.faces, self.videos, self.subjects, self.suppressions];
         rows.into_iter().map(|count| u64::try_from(count).unwrap_or(0)).sum()
     }
 }
@@ -36,9 +38,10 @@ impl Store {
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
     pub async fn extent_of_collection(&self, id: Uuid) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
-        let (images, faces, subjects, suppressions) = sqlx::query_as(
+        let (images, faces, videos, subjects, suppressions) = sqlx::query_as(
             "select (select count(*) from (select 1 from images where collection_id = $1 limit $2) i),
                     (select count(*) from (select 1 from faces where collection_id = $1 limit $2) f),
+                    (select count(*) from (select 1 from videos where collection_id = $1 limit $2) v),
                     (select count(*) from (select 1 from subjects where collection_id = $1 limit $2) s),
                     (select count(*) from (select 1 from suppressions where collection_id = $1 limit $2) o)",
         )
@@ -46,10 +49,10 @@ impl Store {
         .bind(MAX_COUNT)
         .fetch_one(&self.pool)
         .await?;
-        Ok(Extent { images, faces, subjects, suppressions })
+        Ok(Extent { images, faces, videos, subjects, suppressions })
     }
 
-    /// Counts what is deleted with a crawl and its images.
+    /// Counts what is deleted with a crawl, its images and its videos.
     ///
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope.
@@ -61,7 +64,9 @@ impl Store {
         images.extend(frames_of(&mut conn, &videos).await?);
         let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
         let faces = sqlx::query_scalar(faces).bind(&images).bind(MAX_COUNT).fetch_one(&mut *conn).await?;
-        Ok(Extent { images: i64::try_from(images.len()).unwrap_or(MAX_COUNT), faces, ..Extent::default() })
+        let [images, videos] =
+            [images.len(), videos.len()].map(|count| i64::try_from(count).unwrap_or(MAX_COUNT));
+        Ok(Extent { images, faces, videos, ..Extent::default() })
     }
 
     /// Counts the images and faces of a collection that a retention of `days` days would delete

@@ -223,12 +223,14 @@ pub(crate) fn push_scope(
     }
 }
 
-/// Adds a subquery for the images of a crawl, among them the stored frames of its videos.
+/// Adds a subquery for the images of a crawl or a scan, among them the stored frames of its videos.
 pub(crate) fn push_images_of_crawl(query: &mut QueryBuilder<Postgres>, crawl: Uuid) {
     query
         .push("(select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
         .push_bind(crawl)
         .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
+        .push_bind(crawl)
+        .push(" or v.scan_id = ")
         .push_bind(crawl)
         .push(")");
 }

@@ -71,6 +71,33 @@ impl Store {
         }
     }
 
+    /// Records that a scan found a file of which the collection has the video `original`. Does
+    /// nothing if that one was deleted in the meantime.
+    ///
+    /// The record has no hash: the file is that of `original`.
+    pub async fn record_duplicate_video(
+        &self,
+        conn: &mut PgConnection,
+        video: &NewVideo,
+        original: Uuid,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert into videos (id, collection_id, bytes, source_url, scan_id, options, state, reason, original_id, finished_at)
+             select $1, o.collection_id, $3, $4, $5, $6, 'failed', $7, o.id, now()
+             from (select id, collection_id from videos where id = $2 for key share) o",
+        )
+        .bind(Uuid::now_v7())
+        .bind(original)
+        .bind(video.bytes)
+        .bind(video.source_url.as_deref().map(without_nul))
+        .bind(video.scan)
+        .bind(&video.options)
+        .bind(Reason::ExactDuplicate)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Locks a video that a scan reads, until the transaction ends.
     ///
     /// # Errors

@@ -78,7 +78,7 @@ impl Scan {
         };
         let id = match self.begin_video(&new).await? {
             Begun::Running(id) => id,
-            Begun::Existing(id) => return Ok(ScannedVideo::Duplicate(id)),
+            Begun::Existing(id) => return self.duplicate(&new, id).await,
         };
         let video = retried("video", || self.store.video(id)).await?;
         let reader = VideoReader::Scan(self.crawl.id);
@@ -141,6 +141,18 @@ impl Scan {
         };
         tx.commit().await?;
         Ok(Begun::Running(id))
+    }
+
+    /// Records that the file is that of another video. The deletion of the other scan or crawl then
+    /// keeps that video.
+    async fn duplicate(&self, new: &NewVideo, original: Uuid) -> Result<ScannedVideo, IngestError> {
+        retried("record_duplicate_video", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.record_duplicate_video(tx.conn(), new, original).await?;
+            tx.commit().await
+        })
+        .await?;
+        Ok(ScannedVideo::Duplicate(original))
     }
 
     async fn stored(&self, id: Uuid) -> Result<ScannedVideo, IngestError> {

@@ -153,3 +153,46 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
     assert_eq!(videos.len(), 2);
     assert!(videos.iter().all(|video| video.source_url.is_none()), "{videos:#?}");
 }
+
+async fn all_videos(world: &World) -> Vec<Video> {
+    let filter = VideoFilter { collection: "default".into(), ..VideoFilter::default() };
+    world.store.videos(&filter, None, 10).await.unwrap()
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let delete = async |scan: Uuid| {
+        let extent = world.store.extent_of_crawl(scan).await.unwrap();
+        let mut tx = world.store.begin().await.unwrap();
+        world.store.delete_crawl(tx.conn(), scan, true).await.unwrap();
+        tx.commit().await.unwrap();
+        (extent.videos, extent.faces)
+    };
+    let (one, two) = (begin(&world).await, begin(&world).await);
+    let id = stored(read(&one, &path).await).id;
+    let faces = world.faces().await.len() as i64;
+    assert!(matches!(read(&two, &path).await, Ok(ScannedVideo::Duplicate(_))));
+    let (one, two) = (one.finish(false).await.unwrap().id, two.finish(false).await.unwrap().id);
+    let (first, second) = (world.progress(one).await, world.progress(two).await);
+    assert_eq!((first.videos[&VideoState::Completed], first.faces, first.video_faces), (1, faces, faces));
+    assert_eq!((second.videos[&VideoState::Failed], second.faces), (1, 0));
+    assert_eq!(second.video_reasons[&Reason::ExactDuplicate], 1);
+    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(one) };
+    assert_eq!(world.store.videos(&filter, None, 10).await.unwrap()[0].id, id);
+
+    assert_eq!(delete(one).await, (0, 0), "the other scan found the file too");
+    assert_eq!(world.faces().await.len() as i64, faces);
+    assert_eq!(delete(two).await, (1, 0), "the record that it found the file");
+
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.delete_video(tx.conn(), id).await.unwrap();
+    tx.commit().await.unwrap();
+    let alone = begin(&world).await;
+    stored(read(&alone, &path).await);
+    let alone = alone.finish(false).await.unwrap().id;
+    assert_eq!(delete(alone).await, (1, faces));
+    assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
+}

@@ -59,12 +59,12 @@ export async function cancel(crawl) {
 /** Asks for confirmation and deletes a crawl. Resolves to whether it was deleted. */
 export async function remove(crawl) {
   const sure = await confirm("Delete this crawl?", `This permanently deletes the record of ${name(crawl)}: its pages, image URLs and outcomes.`, "Delete",
-    { option: "Also erase its images, its videos and their faces, unless another crawl found them too" });
+    { option: "Also erase its images, its videos and their faces, unless another crawl or scan found them too" });
   if (!sure) return false;
   const path = `/crawls/${crawl.id}`;
   // The service deletes the images only with the confirmation token of a preview.
   const preview = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
   await call("DELETE", path, { query: { with_images: sure.ticked, confirm: preview ? preview.confirm : undefined } });
-  toast(preview ? `The crawl, ${plural(preview.images, "image")} and ${plural(preview.faces, "face")} were erased.` : "The crawl was deleted.");
+  toast(preview ? `The crawl, ${plural(preview.images, "image")}${preview.videos > 0 ? `, ${plural(preview.videos, "video")}` : ""} and ${plural(preview.faces, "face")} were erased.` : "The crawl was deleted.");
   return true;
 }

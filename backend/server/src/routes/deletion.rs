@@ -19,7 +19,7 @@ pub(crate) struct DeletionParams {
 /// The rows that the call would delete.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
-    "dry_run": true, "images": 1840, "faces": 5130, "subjects": 12, "suppressions": 0,
+    "dry_run": true, "images": 1840, "faces": 5130, "videos": 3, "subjects": 12, "suppressions": 0,
     "confirm": "1769861700.6982.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk"
 }))]
 pub(crate) struct DeletionPreview {
@@ -29,6 +29,8 @@ pub(crate) struct DeletionPreview {
     images: i64,
     /// Number of stored faces. Counting stops at one million.
     faces: i64,
+    /// Number of videos.
+    videos: i64,
     /// Number of subjects, including clusters.
     subjects: i64,
     /// Number of suppressions of erased images and people. Once a suppression is deleted, its image
@@ -40,7 +42,7 @@ pub(crate) struct DeletionPreview {
 
 impl DeletionPreview {
     pub(crate) fn new(extent: Extent, confirm: String) -> Self {
-        let Extent { images, faces, subjects, suppressions } = extent;
-        Self { dry_run: true, images, faces, subjects, suppressions, confirm }
+        let Extent { images, faces, videos, subjects, suppressions } = extent;
+        Self { dry_run: true, images, faces, videos, subjects, suppressions, confirm }
     }
 }

@@ -150,8 +150,13 @@ impl Summary {
         if crawl.kind == CrawlKind::Web {
             add(&mut self.pages, progress.pages);
         }
-        add(&mut self.reasons, progress.reasons);
-        self.faces += progress.faces;
+        // Those of videos are part of `videos`.
+        let of_videos = &progress.video_reasons;
+        let mut reasons = progress.reasons;
+        reasons.iter_mut().for_each(|(reason, n)| *n -= of_videos.get(reason).copied().unwrap_or_default());
+        reasons.retain(|_, n| *n > 0);
+        add(&mut self.reasons, reasons);
+        self.faces += progress.faces - progress.video_faces;
         self.crawls.push(CrawlLine { id: crawl.id, kind: crawl.kind, state: crawl.state });
         Ok(())
     }

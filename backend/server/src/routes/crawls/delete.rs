@@ -20,14 +20,14 @@ use utoipa::IntoParams;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DeleteParams {
-    /// Also delete images that no other crawl found, with their faces.
+    /// Also delete the images and videos that no other crawl or scan found, with their faces.
     #[param(default = false)]
     with_images: Option<bool>,
     /// Report what would be deleted without deleting anything.
     #[param(default = false)]
     dry_run: Option<bool>,
     /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
-    /// deletes more than `CONFIRM_ABOVE` images and faces.
+    /// deletes more than `CONFIRM_ABOVE` images, videos and faces.
     confirm: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub(super) const SPEC: Spec =
 
 /// Delete a crawl that has ended, with its record of pages and image URLs.
 ///
-/// Its images and faces are kept, unless `with_images=true`.
+/// Its images, videos and faces are kept, unless `with_images=true`.
 #[utoipa::path(
     delete, path = "/crawls/{id}", operation_id = "delete_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "Id of the crawl"), DeleteParams),
