@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use server::fuzzing::{ErasureTarget, Thresholds, erasure};
 
-const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
+const TARGETS: [&str; 6] = ["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"];
 const PICTURE_BYTES: usize = 256;
 /// The embedding model's own threshold. `LEVELS` contains thresholds of services and collections
 /// that are below and above this threshold.
@@ -46,6 +46,7 @@ fuzz_target!(|input: &[u8]| {
         }
         ErasureTarget::Face(id) => same_id(&said["face_id"], id),
         ErasureTarget::Image(id) => same_id(&said["image_id"], id),
+        ErasureTarget::Video(id) => same_id(&said["video_id"], id),
         ErasureTarget::Subject(id) => same_id(&said["subject_id"], id),
         ErasureTarget::Url(address) => {
             assert_eq!(given, ["url"]);

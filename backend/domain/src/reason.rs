@@ -111,6 +111,8 @@ reasons! {
     NotHtml = "not_html", "Not an HTML page";
     /// The content is an image. It was added to the image ledger.
     IsAnImage = "is_an_image", "An image, processed as one";
+    /// The content is a video. If the crawl reads videos, it was added to them.
+    IsAVideo = "is_a_video", "A video, processed as one if the crawl reads videos";
     /// A sitemap that was only guessed or listed does not exist.
     NoSitemap = "no_sitemap", "No sitemap found";
     /// The server responded that the content has not changed.
@@ -155,6 +157,8 @@ reasons! {
     SuppressedUrl = "suppressed_url", "The URL was erased and is suppressed";
     /// The image was erased.
     SuppressedImage = "suppressed_image", "The image was erased and is suppressed";
+    /// The video was erased.
+    SuppressedVideo = "suppressed_video", "The video was erased and is suppressed";
     /// All faces of the image were erased.
     SuppressedFace = "suppressed_face", "Its faces were erased and are suppressed";
     /// Every person in the image was erased.

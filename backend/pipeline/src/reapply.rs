@@ -31,6 +31,8 @@ pub struct Reapplied {
     pub images: u64,
     /// Number of subjects.
     pub subjects: u64,
+    /// Number of videos.
+    pub videos: u64,
     /// Number of collections. A worker erases their contents.
     pub collections: u64,
 }
@@ -68,12 +70,13 @@ pub async fn reapply(
             }
             forget_jobs(queue, &mut tx, &again.jobs).await?;
             let (faces, images, subjects) = (again.faces, again.images, again.subjects);
-            let piece = Reapplied { faces, images, subjects, collections: 0 };
+            let piece = Reapplied { faces, images, subjects, videos: again.videos, collections: 0 };
             store.audit(tx.conn(), &record(collection.id, piece)).await?;
             tx.commit().await?;
             all.faces += faces;
             all.images += images;
             all.subjects += subjects;
+            all.videos += again.videos;
         }
     }
     Ok(all)

@@ -64,7 +64,8 @@ impl Videos {
     /// same file, returns `Err` with the id of that one.
     ///
     /// # Errors
-    /// Fails if the store or the queue fails. The caller keeps the blob until then.
+    /// Fails with `StoreError::Conflict` if the video was erased, and if the store or the queue
+    /// fails. The caller keeps the blob until then.
     pub async fn add(
         &self,
         collection: Uuid,
@@ -82,6 +83,11 @@ impl Videos {
         };
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
+            self.store.lock_suppressions(tx.conn(), collection, false).await?;
+            if self.store.suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await? {
+                let erased = "the video was erased and must not be stored again";
+                return Err(StoreError::Conflict(erased.into()).into());
+            }
             let id = match self.store.insert_video(tx.conn(), &video).await? {
                 Ok(id) => id,
                 Err(existing) => return Ok(Err(existing)),

@@ -16,9 +16,10 @@ pub struct NewVideoUrl {
     pub url: String,
     /// Host and port of `url`, as in `crawler::urls::host_key`.
     pub host: String,
-    /// The page that contains the video: its URL after redirects.
-    pub page_url: String,
-    /// The requested URL of the page, if it differs from `page_url`.
+    /// The page that contains the video: its URL after redirects. `None` for a seed.
+    pub page_url: Option<String>,
+    /// The requested URL of the page, if it differs from `page_url`. Without `page_url`, it is not
+    /// recorded.
     pub asked_url: Option<Arc<str>>,
 }
 
@@ -174,23 +175,27 @@ impl Store {
     }
 }
 
-/// Records the pages of those videos that the crawl has.
+/// Records the pages of those videos that the crawl has. Videos whose address was erased are
+/// omitted.
 async fn record_sightings(
     conn: &mut PgConnection,
     crawl: Uuid,
     videos: &[NewVideoUrl],
 ) -> Result<(), StoreError> {
-    let urls: Vec<Uuid> = videos.iter().map(|video| url_hash(Some(&without_nul(&video.url)))).collect();
-    let pages: Vec<String> = videos.iter().map(|video| without_nul(&video.page_url)).collect();
+    let videos: Vec<(&NewVideoUrl, &String)> =
+        videos.iter().filter_map(|video| Some((video, video.page_url.as_ref()?))).collect();
+    let urls: Vec<Uuid> = videos.iter().map(|(video, _)| url_hash(Some(&without_nul(&video.url)))).collect();
+    let pages: Vec<String> = videos.iter().map(|(_, page)| without_nul(page)).collect();
     let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(Some(page))).collect();
     let asked: Vec<Option<Uuid>> = videos
         .iter()
-        .map(|video| video.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
+        .map(|(video, _)| video.asked_url.as_deref().map(|url| url_hash(Some(&without_nul(url)))))
         .collect();
     // The lock prevents that a video is deleted before its source is stored.
     sqlx::query(
         "with ledger as materialized (
-             select id, url_hash from videos where crawl_id = $1 and url_hash = any($2) order by id for key share)
+             select id, url_hash from videos where crawl_id = $1 and url_hash = any($2) and source_url is not null
+             order by id for key share)
          insert into video_sources (video_id, page_url, page_hash, page_asked_hash)
          select v.id, n.page_url, n.page_hash, n.asked
          from unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[]) with ordinality as n (url_hash, page_url, page_hash, asked, position)

@@ -13,6 +13,7 @@ mod likeness;
 mod plan;
 mod restored;
 mod subjects;
+mod videos;
 
 pub use carry_out::CarriedOut;
 pub use plan::{Plan, PlannedFace};
@@ -41,6 +42,8 @@ pub enum Target {
     Face(Uuid),
     /// An image with all its faces.
     Image(Uuid),
+    /// A video with all other videos of the same file.
+    Video(Uuid),
     /// A person with all faces that are assigned to them.
     Subject(Uuid),
     /// All images found at a URL or on the page with that URL. Contains all spellings of the URL;
@@ -55,6 +58,7 @@ impl Target {
             Self::Likeness { .. } => "likeness",
             Self::Face(_) => "face",
             Self::Image(_) => "image",
+            Self::Video(_) => "video",
             Self::Subject(_) => "subject",
             Self::Url(_) => "url",
         }
@@ -80,7 +84,9 @@ pub struct ErasureRecord {
     pub faces: i64,
     /// Number of images that were erased completely.
     pub images: i64,
-    /// Number of suppressions: of images, faces, URLs and people.
+    /// Number of videos that were erased completely; `None` for an erasure of an earlier version.
+    pub videos: Option<i64>,
+    /// Number of suppressions: of images, videos, faces, URLs and people.
     pub suppressions: i64,
     /// When the erasure happened.
     pub created_at: OffsetDateTime,
@@ -120,8 +126,8 @@ impl Store {
         record: &ErasureRecord,
     ) -> Result<OffsetDateTime, StoreError> {
         Ok(sqlx::query_scalar(
-            "insert into erasures (id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            "insert into erasures (id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, videos)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
              on conflict (id) do update set suppressions = excluded.suppressions
              returning created_at",
         )
@@ -134,6 +140,7 @@ impl Store {
         .bind(record.faces)
         .bind(record.images)
         .bind(record.suppressions)
+        .bind(record.videos)
         .fetch_one(conn)
         .await?)
     }
@@ -146,7 +153,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<ErasureRecord>, StoreError> {
         Ok(sqlx::query_as(
-            "select id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at, lifted_at
+            "select id, collection_id, kind, suppress, suppress_person, threshold, faces, images, videos, suppressions, created_at, lifted_at
              from erasures where collection_id = $1 and ($2::uuid is null or id < $2) and ($4::uuid is null or collection_id = $4)
              order by id desc limit $3",
         )
@@ -173,7 +180,7 @@ impl Store {
     ) -> Result<(ErasureRecord, u64), StoreError> {
         let record: Option<ErasureRecord> = sqlx::query_as(
             "update erasures set lifted_at = coalesce(lifted_at, now()) where id = $1 and ($2::uuid is null or collection_id = $2)
-             returning id, collection_id, kind, suppress, suppress_person, threshold, faces, images, suppressions, created_at, lifted_at",
+             returning id, collection_id, kind, suppress, suppress_person, threshold, faces, images, videos, suppressions, created_at, lifted_at",
         )
         .bind(id)
         .bind(self.collection_scope)

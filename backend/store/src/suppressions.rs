@@ -49,8 +49,16 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the frame.
         region: [f32; 4],
     },
-    /// Images found at a URL, which may be that of the image or of the page.
+    /// A video, by its file.
+    VideoFile {
+        /// SHA-256 of the file.
+        sha256: Vec<u8>,
+    },
+    /// Images found at a URL, which may be that of the image or of the page, and the video at a
+    /// URL.
     Url(String),
+    /// Works like [`Self::Url`], for a URL of which only the hash is stored.
+    UrlHash(Uuid),
     /// A person.
     Person(Sketch),
 }
@@ -194,6 +202,23 @@ impl Store {
         let numbers =
             |region: Vec<f32>| std::array::from_fn(|at| region.get(at).copied().unwrap_or_default());
         Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
+    }
+
+    /// Returns `true` if the file of a video is suppressed.
+    pub async fn suppresses_video(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(select 1 from suppressions
+                           where collection_id = $1 and sha256 = $2 and phash is null and region is null)",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_one(executor)
+        .await?)
     }
 
     /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`

@@ -17,6 +17,8 @@ use url::Url;
 
 /// Maximum `Retry-After` that is returned to callers.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// Number of bytes that are read of a video in place of a page.
+const VIDEO_HEAD: usize = 1 << 10;
 /// Maximum number of idle connections per host.
 const MAX_IDLE_PER_HOST: usize = 8;
 /// Lifetime of an idle connection. It is short, so that a crawl over many hosts does not keep a
@@ -170,8 +172,15 @@ impl Fetcher {
             Kind::Video => (config.video_min_speed, config.min_speed_window * VIDEO_WINDOWS),
             _ => (config.min_speed, config.min_speed_window),
         };
+        // A video in place of a page is recognised by its beginning.
+        let video = kind == Kind::Page
+            && fetched
+                .content_type
+                .as_deref()
+                .is_some_and(|found| found.to_ascii_lowercase().starts_with("video/"));
         let limits = Limits {
             bytes: match kind {
+                Kind::Page if video => VIDEO_HEAD,
                 Kind::Page => config.page_limit,
                 Kind::Image => config.image_limit,
                 Kind::Robots => config.robots_limit,
@@ -180,7 +189,7 @@ impl Fetcher {
                 Kind::Video => config.video_limit,
                 Kind::Playlist => hls::MAX_BYTES,
             },
-            truncate: kind == Kind::Robots,
+            truncate: kind == Kind::Robots || video,
             deadline,
             min_speed,
             window,

@@ -7,14 +7,14 @@ use crate::{
     FrameFaces, Resume, VideoAnalyzeError, VideoEnd, VideoOptions, VideoPart, VideoParts, VideoProgress,
     profile_of,
 };
-use domain::VideoState;
+use domain::{Reason, VideoState};
 use inference::Priority;
 use std::fs::File;
 use std::time::Duration;
 use store::videos::{Video, VideoFacts};
 use store::{StoreError, retried};
 use uuid::Uuid;
-use video::{Decoder, Index};
+use video::{Decoder, Index, VideoError};
 
 /// Time between two reads of the state. A pause or a cancellation reaches the reader at most this
 /// much later.
@@ -43,9 +43,33 @@ pub enum ReadVideoError {
     /// The collection contains another video of the same file.
     #[error("the collection contains the same file as the video {0}")]
     Duplicate(Uuid),
+    /// The file was erased.
+    #[error("the video was erased and must not be stored again")]
+    Suppressed,
     /// The stored options of the video are invalid.
     #[error("the options cannot be read: {0}")]
     Options(#[from] serde_json::Error),
+}
+
+impl ReadVideoError {
+    /// Returns the text for users. It contains neither paths of this machine nor the text of the
+    /// database or of a library: these are logged.
+    pub(crate) fn for_users(&self) -> String {
+        match self {
+            Self::Ingest(IngestError::Store(_) | IngestError::Queue(_)) => {
+                "the database or the blob store failed".into()
+            }
+            Self::Analyze(VideoAnalyzeError::Video(VideoError::Unavailable(_) | VideoError::Io(_))) => {
+                "the decoder cannot be used on this machine".into()
+            }
+            Self::Analyze(VideoAnalyzeError::Analyze(error)) | Self::Ingest(IngestError::Analyze(error))
+                if error.reason() == Reason::InferenceFailed =>
+            {
+                "a model failed".into()
+            }
+            error => error.to_string(),
+        }
+    }
 }
 
 impl From<StoreError> for ReadVideoError {
@@ -141,10 +165,7 @@ impl VideoParts for Storing<'_> {
             codec: index.codec.clone(),
             duration_us: index.duration_us,
         };
-        match self.ingest.describe_video(&self.video, &facts).await? {
-            Some(other) => Err(ReadVideoError::Duplicate(other)),
-            None => Ok(()),
-        }
+        self.ingest.describe_video(&self.video, &facts).await
     }
 
     fn frame(&mut self, frame: FrameFaces<'_>) {

@@ -33,6 +33,8 @@ pub enum ScannedVideo {
     },
     /// The collection has this video, or another process is reading the same file.
     Duplicate(Uuid),
+    /// The video was erased and must not be stored again.
+    Suppressed,
     /// The video was not read to its end. What is stored of it remains.
     Unprocessed {
         /// The video.
@@ -50,6 +52,7 @@ pub enum ScannedVideo {
 enum Begun {
     Running(Uuid),
     Existing(Uuid),
+    Suppressed,
 }
 
 impl Scan {
@@ -79,6 +82,7 @@ impl Scan {
         let id = match self.begin_video(&new).await? {
             Begun::Running(id) => id,
             Begun::Existing(id) => return self.duplicate(&new, id).await,
+            Begun::Suppressed => return Ok(ScannedVideo::Suppressed),
         };
         let video = retried("video", || self.store.video(id)).await?;
         let reader = VideoReader::Scan(self.crawl.id);
@@ -101,7 +105,7 @@ impl Scan {
         loop {
             let existing = match retried("begin_scanned_video", || self.try_begin_video(new)).await? {
                 Begun::Existing(id) => id,
-                running => return Ok(running),
+                begun => return Ok(begun),
             };
             // A scan that reads the file has a lease. If its command was killed, the lease expires;
             // if not, the lease is renewed.
@@ -127,6 +131,12 @@ impl Scan {
 
     async fn try_begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
         let mut tx = self.store.begin().await?;
+        self.store.lock_suppressions(tx.conn(), new.collection, false).await?;
+        if let Some(sha256) = &new.sha256
+            && self.store.suppresses_video(&mut *tx.conn(), new.collection, sha256).await?
+        {
+            return Ok(Begun::Suppressed);
+        }
         let model = self.ingest.inner.model_id;
         let id = match self.store.continue_video(tx.conn(), new, model).await? {
             Some(id) => id,
@@ -162,11 +172,15 @@ impl Scan {
 
     /// Ends a video that could not be read. Fails with errors that affect all files.
     async fn unprocessed(&self, id: Uuid, error: ReadVideoError) -> Result<ScannedVideo, IngestError> {
-        let detail = error.to_string();
+        let detail = error.for_users();
+        if detail != error.to_string() {
+            tracing::warn!(video = %id, %error, "failed to read a video");
+        }
         let (state, reason) = match error {
             ReadVideoError::Analyze(error) => (error.state(), error.reason()),
             ReadVideoError::Ingest(IngestError::Analyze(error)) => (error.state(), error.reason()),
             ReadVideoError::Duplicate(other) => return Ok(ScannedVideo::Duplicate(other)),
+            ReadVideoError::Suppressed => (Unprocessed::Skipped, Reason::SuppressedVideo),
             ReadVideoError::Options(_) => (Unprocessed::Failed, Reason::BadOptions),
             ReadVideoError::Ingest(error) => return self.after_store_error(id, error).await,
         };

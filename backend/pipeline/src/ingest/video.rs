@@ -62,24 +62,31 @@ struct Candidate {
 }
 
 impl Ingest {
-    /// Records what the file reports about itself. Returns the id of the other video if the
-    /// collection already has one of the same file.
+    /// Records what the file reports about itself.
     ///
     /// # Errors
-    /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, or
-    /// with `StoreError::Conflict` if the scan was ended.
+    /// Fails with [`ReadVideoError`]: with `Duplicate` if the collection has another video of the
+    /// same file, with `Suppressed` if the file was erased, and for example with
+    /// `QueueError::Stale` if the claim was lost, or with `StoreError::Conflict` if the scan was
+    /// ended.
     pub async fn describe_video(
         &self,
         video: &StoredVideo,
         facts: &VideoFacts,
-    ) -> Result<Option<Uuid>, IngestError> {
-        retried("describe_video", || async {
+    ) -> Result<(), ReadVideoError> {
+        let store = &self.inner.store;
+        let described = retried("describe_video", || async {
             let mut tx = self.begin_part(video).await?;
-            let described = self.inner.store.describe_video(tx.conn(), video.id, facts).await?;
+            // An erasure finds the hash of this video, or this transaction finds the suppression.
+            store.lock_suppressions(tx.conn(), video.collection, false).await?;
+            if store.suppresses_video(&mut *tx.conn(), video.collection, &facts.sha256).await? {
+                return Ok(Err(ReadVideoError::Suppressed));
+            }
+            let described = store.describe_video(tx.conn(), video.id, facts).await?;
             tx.commit().await?;
-            Ok(described.err())
-        })
-        .await
+            Ok::<_, IngestError>(described.map_err(ReadVideoError::Duplicate))
+        });
+        described.await?
     }
 
     /// Stores the tracks of a part, and that everything up to its end is stored. Tracks of

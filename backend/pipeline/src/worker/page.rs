@@ -14,7 +14,7 @@ use crate::domain::forget_jobs;
 use crate::domain::jobs::{self, ImageJob, PageJob, VideoJob};
 use crate::ingest::outcome::count_outcome;
 use crawler::fetch::Kind;
-use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, sitemap, urls};
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
@@ -116,6 +116,7 @@ async fn read(
         Content::Html => read_page(context, view, job, fetched).await,
         Content::Sitemap => read_sitemap(context, view, job, fetched).await,
         Content::Image => Ok(page_outcome::of_image(job, &fetched)),
+        Content::Video => Ok(page_outcome::of_video(view, job, &fetched)),
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("(none)");
             Err(JobError::Final {
@@ -139,18 +140,23 @@ enum Content {
     Html,
     Sitemap,
     Image,
+    /// A video file or a playlist.
+    Video,
     Other,
 }
 
 /// Returns the kind of the fetched content.
 ///
 /// The `Content-Type` header determines the kind. The first bytes determine it if the header is
-/// missing or specifies only XML, or if they are the signature of an image.
+/// missing or specifies only XML, or if they are the signature of an image or a video.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();
     if vision::Format::sniff(&fetched.body).is_some() {
         return Content::Image;
+    }
+    if video::is_video(&fetched.body) || hls::is_playlist(&fetched.body) {
+        return Content::Video;
     }
     let root = sitemap::root(&fetched.body);
     match (mime, root) {
@@ -268,7 +274,8 @@ async fn store_once(
     reader: &str,
 ) -> Result<(usize, usize, PageResult), ChangeError> {
     let Context { store, queue, .. } = context;
-    let PageOutcome { sitemaps, nested, images, videos, home, visit_change, mentions, .. } = outcome;
+    let PageOutcome { sitemaps, nested, images, videos, home, visit_change, mentions, shown_videos, .. } =
+        outcome;
     let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
@@ -323,9 +330,13 @@ async fn store_once(
             store.cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
         }
     }
-    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions).await?;
+    store.clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
     if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
         let suppressed = store.erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
+        forget_jobs(queue, &mut tx, &suppressed).await?;
+    }
+    if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
+        let suppressed = store.erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
         forget_jobs(queue, &mut tx, &suppressed).await?;
     }
     queue.enqueue(tx.conn(), &jobs).await?;

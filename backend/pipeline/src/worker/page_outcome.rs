@@ -29,6 +29,8 @@ pub(super) struct PageOutcome {
     pub(super) images: Vec<NewImageUrl>,
     /// Empty if the crawl does not read videos.
     pub(super) videos: Vec<NewVideoUrl>,
+    /// The addresses of the videos of an HTML page, also if the crawl does not read videos.
+    pub(super) shown_videos: Vec<String>,
     /// The URL to which the seed was redirected.
     pub(super) home: Option<Url>,
     pub(super) result: PageResult,
@@ -46,6 +48,7 @@ impl PageOutcome {
             nested: 0,
             images: Vec::new(),
             videos: Vec::new(),
+            shown_videos: Vec::new(),
             home: None,
             result,
             mentions: Vec::new(),
@@ -123,9 +126,10 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             })
             .collect(),
     };
+    let shown_videos = page.videos.iter().map(|video| video.url.to_string()).collect();
     let videos = match &denied {
         None if view.options.videos => (page.videos.into_iter())
-            .filter_map(|video| new_video(video.url, page_url.clone(), asked.clone()))
+            .filter_map(|video| new_video(video.url, Some(page_url.clone()), asked.clone()))
             .collect(),
         _ => Vec::new(),
     };
@@ -137,6 +141,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         nested: 1,
         images,
         videos,
+        shown_videos,
         home,
         result,
         mentions,
@@ -187,7 +192,7 @@ pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
         true => (videos.into_iter())
             .filter_map(|video| {
                 let page = video.page.filter(|page| may_list(page, &fetched.url));
-                new_video(video.url, page.map_or_else(|| own_url.clone(), String::from), None)
+                new_video(video.url, Some(page.map_or_else(|| own_url.clone(), String::from)), None)
             })
             .collect(),
         false => Vec::new(),
@@ -215,8 +220,27 @@ pub(super) fn of_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     PageOutcome { images, ..PageOutcome::new(result) }
 }
 
+/// Computes the outcome of a page that is a video file or a playlist. The video is added to those
+/// of the crawl, if the crawl reads videos.
+pub(super) fn of_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> PageOutcome {
+    let detail = match view.options.videos {
+        true => "the URL is a video; it was added to the videos of the crawl",
+        false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
+    };
+    let result = PageResult {
+        reason: Some(Reason::IsAVideo),
+        detail: Some(detail.into()),
+        status: Some(i32::from(fetched.status)),
+        final_url: Some(fetched.url.to_string()),
+        ..PageResult::new(PageState::Skipped)
+    };
+    let found = new_video(fetched.url.clone(), None, asked(job, fetched));
+    let videos = found.filter(|_| view.options.videos).into_iter().collect();
+    PageOutcome { videos, ..PageOutcome::new(result) }
+}
+
 /// Returns a video to admit, or `None` if its host name is invalid.
-fn new_video(url: Url, page_url: String, asked_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
+fn new_video(url: Url, page_url: Option<String>, asked_url: Option<Arc<str>>) -> Option<NewVideoUrl> {
     if urls::host_error(&url).is_some() {
         return None;
     }

@@ -7,8 +7,8 @@ use super::context::Context;
 use super::job_error::JobError;
 use super::video_file::{self, CopyError};
 use crate::completion;
-use crate::domain::ChangeError;
 use crate::domain::jobs::{self, VideoJob};
+use crate::domain::{ChangeError, forget_jobs};
 use crate::ingest::{ReadVideoError, VideoReader};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
@@ -52,6 +52,16 @@ enum ScanError {
     Read(#[from] ReadVideoError),
     #[error(transparent)]
     Copy(#[from] CopyError),
+}
+
+impl ScanError {
+    /// Works like [`ReadVideoError::for_users`].
+    fn for_users(&self) -> String {
+        match self {
+            Self::Read(error) => error.for_users(),
+            Self::Copy(error) => error.to_string(),
+        }
+    }
 }
 
 impl From<StoreError> for ScanError {
@@ -193,7 +203,7 @@ impl ScanVideo {
     }
 
     async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
-        let detail = error.to_string();
+        let (detail, for_users) = (error.to_string(), error.for_users());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
         let (reason, is_transient) = match error {
@@ -222,8 +232,9 @@ impl ScanVideo {
             }
             ScanError::Copy(error) => error.reason(),
             ScanError::Read(ReadVideoError::Duplicate(original)) => {
-                return self.end_duplicate(job, id, original, &detail).await;
+                return self.end_duplicate(job, id, original, &for_users).await;
             }
+            ScanError::Read(ReadVideoError::Suppressed) => (Reason::SuppressedVideo, false),
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
             ScanError::Read(ReadVideoError::Ingest(error)) => match error {
@@ -239,7 +250,10 @@ impl ScanVideo {
         if is_transient && job.attempt < attempts {
             return Outcome::Retry(detail, wait);
         }
-        self.end_failed(job, id, reason, &detail, original, is_transient).await
+        if for_users != detail {
+            tracing::warn!(video = %id, error = detail, "failed to read a video");
+        }
+        self.end_failed(job, id, reason, &for_users, original, is_transient).await
     }
 
     /// Returns the outcome after the video had another state than expected. A video that was paused
@@ -295,8 +309,9 @@ impl ScanVideo {
                 queue.complete(tx.conn(), job.claim).await?;
             }
             let unused = store.end_video(tx.conn(), id, end.clone()).await?;
-            if end.reason == Some(Reason::SuppressedUrl) {
-                store.erase_suppressed_video(tx.conn(), id).await?;
+            if matches!(end.reason, Some(Reason::SuppressedUrl | Reason::SuppressedVideo)) {
+                let jobs = store.erase_suppressed_video(tx.conn(), id).await?;
+                forget_jobs(queue, &mut tx, &jobs).await?;
             }
             tx.commit().await?;
             Ok::<_, IngestError>(unused)

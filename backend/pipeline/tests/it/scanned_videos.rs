@@ -1,6 +1,6 @@
 //! Video files of scans: cancellations from outside, two scans of one file, and erasures.
 
-use crate::stored_videos::{REQUEST, erase_track, film, tracks, videos, when};
+use crate::stored_videos::{REQUEST, collection, erase_track, erasure, film, tracks, videos, when};
 use crate::support::World;
 use crate::videos::decoder;
 use domain::{Reason, VideoState};
@@ -9,9 +9,11 @@ use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::Path;
+use store::erasures::Target;
 use store::tracks::Track;
 use store::videos::{Video, VideoFilter};
 use uuid::Uuid;
+use video::{Config, Decoder, Launcher, Limits};
 
 async fn begin(world: &World) -> Scan {
     let (seeds, options) = (["/nowhere".to_owned()], AnalyzeOptions::default());
@@ -19,13 +21,17 @@ async fn begin(world: &World) -> Scan {
 }
 
 async fn read(scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
+    read_with(&decoder(), scan, path).await
+}
+
+async fn read_with(decoder: &Decoder, scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
     let bytes = std::fs::read(path).unwrap();
     let file = VideoFile {
         file: File::open(path).unwrap(),
         sha256: Sha256::digest(&bytes).into(),
         bytes: bytes.len() as u64,
     };
-    scan.video(&decoder(), path, file, REQUEST, &mut ()).await
+    scan.video(decoder, path, file, REQUEST, &mut ()).await
 }
 
 fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
@@ -154,9 +160,38 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
     assert!(videos.iter().all(|video| video.source_url.is_none()), "{videos:#?}");
 }
 
+/// Erases a video with all others of its file, and suppresses it.
+async fn erase_video(world: &World, id: Uuid) {
+    let collection = collection(world).await;
+    let mut tx = world.store.begin().await.unwrap();
+    let plan = world.store.plan_erasure(tx.conn(), collection, &Target::Video(id)).await.unwrap();
+    let erasure = erasure(collection);
+    world.store.record_erasure(tx.conn(), &erasure).await.unwrap();
+    world.store.carry_out(tx.conn(), &plan).await.unwrap();
+    world.store.suppress(tx.conn(), collection, erasure.id, &plan.pictures).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
 async fn all_videos(world: &World) -> Vec<Video> {
     let filter = VideoFilter { collection: "default".into(), ..VideoFilter::default() };
     world.store.videos(&filter, None, 10).await.unwrap()
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_video_does_not_return_with_another_scan() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = stored(read(&begin(&world).await, &path).await).id;
+    // Another scan found the same file.
+    let copy = world.folder().join("copy.mkv");
+    std::fs::copy(&path, &copy).unwrap();
+    assert!(matches!(read(&begin(&world).await, &copy).await, Ok(ScannedVideo::Duplicate(of)) if of == id));
+    assert_eq!(all_videos(&world).await.len(), 2);
+    erase_video(&world, id).await;
+    assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
+    assert!(matches!(read(&begin(&world).await, &path).await, Ok(ScannedVideo::Suppressed)));
+    assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
 }
 
 #[testing::needs(video)]
@@ -195,4 +230,27 @@ async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
     let alone = alone.finish(false).await.unwrap().id;
     assert_eq!(delete(alone).await, (1, faces));
     assert!(all_videos(&world).await.is_empty() && world.faces().await.is_empty());
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let ffmpeg = world.folder().join("ffmpeg-of-this-machine");
+    std::fs::copy(testing::ffmpeg(), &ffmpeg).unwrap();
+    let config =
+        Config { ffmpeg: ffmpeg.clone(), launcher: Launcher::Direct, threads: 2, limits: Limits::default() };
+    let decoder = Decoder::open(config).unwrap();
+    std::fs::remove_file(&ffmpeg).unwrap();
+    let ScannedVideo::Unprocessed { video, reason, detail, .. } =
+        read_with(&decoder, &begin(&world).await, &path).await.unwrap()
+    else {
+        panic!("the decoder is gone");
+    };
+    assert_eq!(
+        (reason, detail.as_str()),
+        (Reason::VideoUnavailable, "the decoder cannot be used on this machine")
+    );
+    assert_eq!(world.store.video(video).await.unwrap().detail, Some(detail));
 }

@@ -259,7 +259,7 @@ pub(crate) async fn erase_track(world: &World, track: &Track) {
     world.store.drop_blobs(&world.blobs, &done.blobs).await.unwrap();
 }
 
-fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
+pub(crate) fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
     store::erasures::ErasureRecord {
         id: Uuid::now_v7(),
         collection_id: collection,
@@ -269,6 +269,7 @@ fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
         threshold: None,
         faces: 0,
         images: 0,
+        videos: Some(0),
         suppressions: 0,
         created_at: time::OffsetDateTime::UNIX_EPOCH,
         lifted_at: None,

@@ -68,6 +68,7 @@ const KINDS = {
   likeness: "A person, by an image",
   face: "A face",
   image: "An image",
+  video: "A video",
   subject: "An enrolled person",
   url: "A URL",
 };

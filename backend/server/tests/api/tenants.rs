@@ -148,6 +148,8 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             body(json!({"face_id": face, "collection": "ours", "dry_run": true})),
             body(json!({"image_id": image, "suppress_person": true})),
             body(json!({"image_id": image, "collection": collection})),
+            body(json!({"video_id": video})),
+            body(json!({"video_id": video, "collection": "ours", "dry_run": true})),
             body(json!({"subject_id": collection_id})),
             body(json!({"url": "http://127.0.0.1:1/", "collection": collection})),
             (format!("{path}?collection={collection}"), Some(picture)),

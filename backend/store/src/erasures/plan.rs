@@ -1,5 +1,6 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::likeness::similar_faces;
+use super::videos::same_file;
 use super::{Target, subjects};
 use crate::crawled_videos::videos_at;
 use crate::faces::check_embedding;
@@ -39,13 +40,13 @@ pub struct Plan {
     pub images: Vec<Uuid>,
     /// Number of faces of other embedding models, which could not be compared with the likeness.
     pub not_compared: i64,
-    /// Suppressions of whole images, and of single faces of other images.
+    /// Suppressions of whole images and videos, and of single faces of other images.
     pub pictures: Vec<Suppression>,
     /// People and clusters to be erased: the requested one, and those that would have no faces
     /// left.
     pub subjects: Vec<Uuid>,
-    /// Videos whose file is at the requested URL, or that were found on the page with that URL.
-    /// They are erased completely.
+    /// Videos that are erased completely: the requested one, those whose file is at the requested
+    /// URL or that were found on the page with that URL, and other videos of the same files.
     pub videos: Vec<Uuid>,
     /// The collection.
     pub(crate) collection: Uuid,
@@ -151,6 +152,13 @@ impl Store {
                 images.extend(frames_of(conn, &plan.videos).await?);
                 images
             }
+            Target::Video(video) => {
+                plan.videos = same_file(conn, collection, *video).await?;
+                if plan.videos.is_empty() {
+                    return Err(StoreError::not_found("video", video));
+                }
+                frames_of(conn, &plan.videos).await?
+            }
             _ => Vec::new(),
         };
         let faces = match target {
@@ -172,7 +180,7 @@ impl Store {
                 let theirs = "f.id in (select face_id from subject_faces where collection_id = $1 and subject_id = any($2))";
                 faces_where(conn, collection, theirs, &[*subject]).await?
             }
-            Target::Image(_) | Target::Url(_) => Vec::new(),
+            Target::Image(_) | Target::Video(_) | Target::Url(_) => Vec::new(),
         };
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
@@ -181,6 +189,7 @@ impl Store {
         let shown = subjects::lock_subjects_of(conn, collection, &named, &faces).await?;
         plan.complete(conn, collection, &named, faces).await?;
         plan.add_emptied(conn, &shown).await?;
+        plan.suppress_files(conn, matches!(target, Target::Video(_))).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
             return Err(StoreError::not_found("image", image));
         }

@@ -1,11 +1,12 @@
 //! Uses the tombstones to find deleted data that a restored backup contains, and deletes it again.
 use super::{CarriedOut, Plan};
 use crate::traces::LedgerJobs;
+use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Maximum number of faces, images and subjects (each) per call of [`Store::erase_again`].
+/// Maximum number of faces, images, subjects and videos (each) per call of [`Store::erase_again`].
 const BATCH: i64 = 500;
 
 /// What one call deleted again.
@@ -17,6 +18,8 @@ pub struct ErasedAgain {
     pub images: u64,
     /// Number of subjects.
     pub subjects: u64,
+    /// Number of videos.
+    pub videos: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
     /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
@@ -26,7 +29,7 @@ pub struct ErasedAgain {
 impl ErasedAgain {
     /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
-        self.faces + self.images + self.subjects == 0
+        self.faces + self.images + self.subjects + self.videos == 0
     }
 }
 
@@ -45,14 +48,20 @@ impl Store {
     ) -> Result<ErasedAgain, StoreError> {
         sqlx::query("set local statement_timeout = 0").execute(&mut *conn).await?;
         self.lock_suppressions(conn, collection, true).await?;
-        let images = with_tombstones(conn, "images", collection).await?;
+        let mut images = with_tombstones(conn, "images", collection).await?;
         let faces = with_tombstones(conn, "faces", collection).await?;
         let subjects = with_tombstones(conn, "subjects", collection).await?;
-        let plan = Plan::of(conn, collection, &images, &faces, subjects).await?;
+        let mut videos = Vec::new();
+        // A video has many frames, so it is deleted after them.
+        if (images.len() as i64) < BATCH {
+            videos = with_tombstones(conn, "videos", collection).await?;
+            images.extend(frames_of(conn, &videos).await?);
+        }
+        let plan = Plan { videos, ..Plan::of(conn, collection, &images, &faces, subjects).await? };
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
-        let subjects = plan.subjects.len() as u64;
+        let (subjects, videos) = (plan.subjects.len() as u64, plan.videos.len() as u64);
         let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
-        Ok(ErasedAgain { faces, images, subjects, blobs, jobs })
+        Ok(ErasedAgain { faces, images, subjects, videos, blobs, jobs })
     }
 }
 
@@ -62,7 +71,7 @@ async fn with_tombstones(
     table: &'static str,
     collection: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
-    // Built at run time from the name of the table, which is one of three constants.
+    // Built at run time from the name of the table, which is one of four constants.
     let sql = format!(
         "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
          where r.collection_id = $1 order by r.id limit $2"

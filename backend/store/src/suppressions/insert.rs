@@ -38,6 +38,7 @@ impl Store {
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Picture(&'a [u8], Option<[u32; 4]>, Option<i64>),
+    Video(&'a [u8]),
     Url(Uuid),
     Person(&'a str, &'a str, i32),
 }
@@ -51,7 +52,9 @@ impl<'a> Identity<'a> {
             Suppression::VideoFace { sha256, at_us, region } => {
                 Self::Picture(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
             }
+            Suppression::VideoFile { sha256 } => Self::Video(sha256),
             Suppression::Url(url) => Self::Url(hash_of(url)),
+            Suppression::UrlHash(hash) => Self::Url(*hash),
             Suppression::Person(Sketch { bits, key, model_id }) => Self::Person(bits, key, *model_id),
         }
     }
@@ -93,7 +96,9 @@ impl<'a> Columns<'a> {
                 Suppression::VideoFace { sha256, at_us, region: of } => {
                     (file, region, time) = (Some(sha256.as_slice()), Some(*of), Some(*at_us));
                 }
+                Suppression::VideoFile { sha256 } => file = Some(sha256.as_slice()),
                 Suppression::Url(url) => address = Some(hash_of(url)),
+                Suppression::UrlHash(hash) => address = Some(*hash),
                 Suppression::Person(sketch) => person = Some(sketch),
             }
             columns.id.push(Uuid::now_v7());

@@ -71,37 +71,64 @@ impl Store {
         .fetch_optional(&mut *conn)
         .await?;
         let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
-        let mut traces = Traces::new(collection);
         let found = LedgerRow { id: page, crawl_id: crawl, url, url_hash: hash };
-        traces.erase_page_rows(conn, vec![found]).await?;
-        erase_cached_pages(conn, collection, &[hash], &mut traces.pages).await?;
-        erase_titles(conn, collection, Some(crawl), &traces.pages).await?;
-        Ok(traces.jobs)
+        erase_page(conn, collection, found).await
+    }
+
+    /// Works like [`Self::erase_page_of_suppressed_image`] for a page that turned out to be the
+    /// video at `video`. Does nothing unless its address is suppressed, or was erased in this
+    /// crawl.
+    pub async fn erase_page_of_suppressed_video(
+        &self,
+        conn: &mut PgConnection,
+        page: Uuid,
+        video: &str,
+    ) -> Result<LedgerJobs, StoreError> {
+        let known: Option<(Uuid, String, Uuid, Uuid)> = sqlx::query_as(
+            "select p.crawl_id, p.url, p.url_hash, c.collection_id
+             from pages p join crawls c on c.id = p.crawl_id
+             where p.id = $1 and (
+                 exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = $2)
+                 or exists (select 1 from videos v where v.crawl_id = c.id and v.url_hash = $2 and v.source_url is null))",
+        )
+        .bind(page)
+        .bind(url_hash(Some(&without_nul(video))))
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some((crawl, url, hash, collection)) = known else { return Ok(LedgerJobs::default()) };
+        let found = LedgerRow { id: page, crawl_id: crawl, url, url_hash: hash };
+        erase_page(conn, collection, found).await
     }
 
     /// Clears a page that was just stored if it mentions suppressed content, which would otherwise
     /// be stored again. Deletes the page's cached content, and its title if it contains a
-    /// suppressed image.
+    /// suppressed image or video. `videos` are the addresses of its videos.
     ///
-    /// Call it after the page's images were inserted into the ledger: that statement waits for
-    /// transactions that settle one of them.
+    /// Call it after the page's images and videos were inserted into the ledger: that statement
+    /// waits for transactions that settle one of them.
     pub async fn clear_page_with_suppressed(
         &self,
         conn: &mut PgConnection,
         page: Uuid,
         mentions: &[String],
+        videos: &[String],
     ) -> Result<(), StoreError> {
-        let hashes: Vec<Uuid> = mentions.iter().map(|url| url_hash(Some(&without_nul(url)))).collect();
+        let hashes = |urls: &[String]| -> Vec<Uuid> {
+            urls.iter().map(|url| url_hash(Some(&without_nul(url)))).collect()
+        };
         let found: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
             "select c.collection_id, p.url_hash,
                  exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
-                         and (u.state = 'suppressed' or u.url = 'erased:' || u.id)),
+                         and (u.state = 'suppressed' or u.url = 'erased:' || u.id))
+                 or exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($3))
+                 or exists (select 1 from videos v where v.crawl_id = c.id and v.url_hash = any($3) and v.source_url is null),
                  exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($2))
                  or exists (select 1 from pages q where q.crawl_id = c.id and q.url_hash = any($2) and q.url = 'erased:' || q.id)
              from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
         )
         .bind(page)
-        .bind(&hashes)
+        .bind(hashes(mentions))
+        .bind(hashes(videos))
         .fetch_optional(&mut *conn)
         .await?;
         let Some((collection, hash, shows, mentions)) = found else { return Ok(()) };
@@ -118,4 +145,18 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Erases a page's URL, and the cached content and titles of pages that link to it.
+async fn erase_page(
+    conn: &mut PgConnection,
+    collection: Uuid,
+    page: LedgerRow,
+) -> Result<LedgerJobs, StoreError> {
+    let (crawl, hash) = (page.crawl_id, page.url_hash);
+    let mut traces = Traces::new(collection);
+    traces.erase_page_rows(conn, vec![page]).await?;
+    erase_cached_pages(conn, collection, &[hash], &mut traces.pages).await?;
+    erase_titles(conn, collection, Some(crawl), &traces.pages).await?;
+    Ok(traces.jobs)
 }

@@ -1,11 +1,37 @@
 //! Removes traces of erased videos: their addresses, and where crawls found them.
-use super::Traces;
+use super::statements::LedgerRow;
+use super::{LedgerJobs, Traces};
 use crate::text::url_hash;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Traces {
+    /// Removes the addresses of pages that turned out to be the video at one of these addresses.
+    async fn erase_video_pages(
+        &mut self,
+        conn: &mut PgConnection,
+        addresses: &[String],
+    ) -> Result<(), StoreError> {
+        let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
+        let pages: Vec<LedgerRow> = sqlx::query_as(
+            "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
+             where c.collection_id = $1 and p.url_hash = any($2) and p.reason = 'is_a_video'
+             union select p.id, p.crawl_id, p.url, p.url_hash
+             from crawls c cross join unnest($3::text[]) as a (url)
+             join pages p on p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
+             where c.collection_id = $1 and p.final_url is not null and p.final_url <> p.url
+               and p.reason = 'is_a_video'",
+        )
+        .bind(self.collection)
+        .bind(&hashes)
+        .bind(addresses)
+        .fetch_all(&mut *conn)
+        .await?;
+        self.hashes.extend(pages.iter().map(|row| row.url_hash));
+        self.erase_page_rows(conn, pages).await
+    }
+
     /// Records the addresses of videos and the pages that contain them, for [`Traces::finish`], and
     /// removes them from the videos' rows. The hash of an address is kept, so that the crawl does
     /// not read the video again.
@@ -22,11 +48,11 @@ impl Traces {
                 .bind(videos)
                 .fetch_all(&mut *conn)
                 .await?;
-        for (address, answered) in addresses {
-            self.hashes.extend(answered);
-            self.hashes.extend(address.as_deref().map(|url| url_hash(Some(url))));
-            self.texts.extend(address);
-        }
+        let texts: Vec<String> = addresses.iter().filter_map(|(address, _)| address.clone()).collect();
+        self.hashes.extend(addresses.into_iter().filter_map(|(_, answered)| answered));
+        self.hashes.extend(texts.iter().map(|url| url_hash(Some(url))));
+        self.erase_video_pages(conn, &texts).await?;
+        self.texts.extend(texts);
         let sources: Vec<(String, Uuid, Option<Uuid>)> = sqlx::query_as(
             "delete from video_sources where video_id = any($1) returning page_url, page_hash, page_asked_hash",
         )
@@ -46,17 +72,23 @@ impl Traces {
 }
 
 impl Store {
-    /// Removes the traces of a video whose address is suppressed: this address, the pages that
-    /// contain it, and their titles and cached content.
-    pub async fn erase_suppressed_video(&self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+    /// Removes the traces of a video whose address or file is suppressed: its address, the pages
+    /// that contain it, and their titles and cached content. Returns the jobs of pages that turned
+    /// out to be the video; their records contain its address.
+    pub async fn erase_suppressed_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+    ) -> Result<LedgerJobs, StoreError> {
         let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from videos where id = $1")
             .bind(id)
             .fetch_optional(&mut *conn)
             .await?;
-        let Some(collection) = collection else { return Ok(()) };
+        let Some(collection) = collection else { return Ok(LedgerJobs::default()) };
         let mut traces = Traces::new(collection);
         traces.erase_video_traces(conn, &[id]).await?;
-        traces.finish(conn).await
+        traces.finish(conn).await?;
+        Ok(traces.jobs)
     }
 }
 

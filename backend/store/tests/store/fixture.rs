@@ -1,5 +1,5 @@
 //! Creates rows for tests.
-use domain::CrawlKind;
+use domain::{CrawlKind, VideoState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -9,6 +9,8 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
 use store::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage};
+use store::tracks::{NewTrack, ShotFace};
+use store::videos::{NewVideo, VideoEnd};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use time::OffsetDateTime;
@@ -84,10 +86,56 @@ pub(crate) fn erasure_by_likeness(collection: Uuid) -> ErasureRecord {
         threshold: None,
         faces: 0,
         images: 0,
+        videos: Some(0),
         suppressions: 0,
         created_at: OffsetDateTime::now_utc(),
         lifted_at: None,
     }
+}
+
+/// Stores a completed video with a track of one face in each second. Returns its id, and the faces
+/// in the order of the tracks.
+pub(crate) async fn film(
+    store: &Store,
+    model: &EmbeddingModel,
+    sha256: [u8; 32],
+    tracks: usize,
+) -> (Uuid, Vec<Uuid>) {
+    let collection = collection(store, "default").await;
+    let new = NewVideo {
+        collection,
+        sha256: Some(sha256),
+        bytes: Some(1),
+        source_url: None,
+        source_key: None,
+        scan: None,
+        options: json!({}),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let id = store.insert_video(tx.conn(), &new).await.unwrap().unwrap();
+    let mut faces = Vec::new();
+    for second in 0..tracks {
+        let (number, at_us) = (second as i32 + 1, second as i64 * 1_000_000);
+        let face = face(model, vec![1.0, 0.0, 0.0, 0.0]);
+        faces.push(face.id);
+        let image = store.insert_video_frame(tx.conn(), (collection, id), at_us, (640, 360)).await.unwrap();
+        store.insert_faces(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
+        let track = NewTrack {
+            number,
+            started_us: at_us,
+            ended_us: at_us,
+            samples: 1,
+            // No boxes, in version 1.
+            boxes: vec![1, 0],
+            faces: vec![ShotFace { at_us, face }],
+        };
+        store.insert_tracks(tx.conn(), (collection, id), &[track]).await.unwrap();
+    }
+    let (state, people) = (VideoState::Completed, Some(1));
+    let end = VideoEnd { state, people, reason: None, detail: None, original: None };
+    store.end_video(tx.conn(), id, end).await.unwrap();
+    tx.commit().await.unwrap();
+    (id, faces)
 }
 
 /// Creates a crawl in `default`.

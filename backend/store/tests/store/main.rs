@@ -21,4 +21,5 @@ mod subjects;
 mod suppressions;
 mod tombstones;
 mod transient;
+mod videos;
 mod webhook_secrets;

@@ -8,7 +8,7 @@ use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-async fn deletion_log(store: &Store) -> Vec<Entry> {
+pub(crate) async fn deletion_log(store: &Store) -> Vec<Entry> {
     let mut entries = Vec::new();
     let read = store.deletion_log(|line| {
         entries.push(serde_json::from_str(line).unwrap());
@@ -19,7 +19,7 @@ async fn deletion_log(store: &Store) -> Vec<Entry> {
 }
 
 /// Deletes all rows that the deletion log lists. Returns the numbers of faces, images and people.
-async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
+pub(crate) async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<Entry>) -> (u64, u64, u64) {
     store.import_deletion_log(deletion_log).await.unwrap();
     let mut gone = (0, 0, 0);
     loop {

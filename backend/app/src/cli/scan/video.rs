@@ -84,6 +84,7 @@ async fn one(
     Ok(match scan.video(decoder, &path, file, request, bar).await? {
         ScannedVideo::Stored { video, counts } => VideoOutcome::processed(path, &video, counts),
         ScannedVideo::Duplicate(video) => VideoOutcome::duplicate(path, video),
+        ScannedVideo::Suppressed => VideoOutcome::suppressed(path),
         ScannedVideo::Unprocessed { video, state, reason, detail } => {
             tracing::debug!(path = %path.display(), %reason, "video not read to its end");
             VideoOutcome::unprocessed(path, state, reason, detail).of(video)

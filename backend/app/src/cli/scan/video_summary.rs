@@ -65,6 +65,10 @@ impl VideoOutcome {
         Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).of(video)
     }
 
+    pub(super) fn suppressed(path: PathBuf) -> Self {
+        Self::new(path, ImageState::Suppressed, Some(Reason::SuppressedVideo), None)
+    }
+
     pub(super) fn unprocessed(path: PathBuf, state: Unprocessed, reason: Reason, detail: String) -> Self {
         Self::new(path, state.into(), Some(reason), Some(detail))
     }
@@ -135,6 +139,7 @@ impl VideoSums {
             (ImageState::Duplicate, "  duplicates"),
             (ImageState::Skipped, "  skipped"),
             (ImageState::Failed, "  failed"),
+            (ImageState::Suppressed, "  suppressed"),
         ] {
             if state == ImageState::Processed || self.count(state) > 0 {
                 rows.push((name.into(), self.count(state).to_string()));

@@ -9,7 +9,7 @@ import { may } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, chip, confirm, empty, heading, linkButton, toast } from "../ui.js";
 
-const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Suppressions", number: true }, "Suppressed", { name: "Lift suppressions", hidden: true }];
+const HEADS = [{ name: "When" }, "What", { name: "Faces", number: true }, { name: "Images", number: true }, { name: "Videos", number: true }, { name: "Suppressions", number: true }, "Suppressed", { name: "Lift suppressions", hidden: true }];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
@@ -36,10 +36,11 @@ const cells = (one, row) => [
   h("span", {}, erasureKind(one.kind), one.threshold !== null && h("span.quiet", {}, ` from ${score(one.threshold)}`)),
   count(one.faces),
   count(one.images),
+  count(one.videos),
   count(one.suppressions),
   h("span.chips", {}, one.lifted_at
     ? h("span.quiet", { title: time(one.lifted_at) }, "lifted")
-    : [one.suppress && chip("Images and URL"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
+    : [one.suppress && chip("Files and URL"), one.suppress_person && chip("Person", "busy"), !one.suppress && !one.suppress_person && h("span.quiet", {}, "nothing")]),
   one.suppressions > 0 && !one.lifted_at && may("admin") && lifting(one, row),
 ];
 

@@ -14,12 +14,12 @@ import { busy, button, confirm, empty, field, fillWith, heading, linkButton, loa
 
 const ID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
 /** The kinds of erasures, and the API field for each kind. */
-const FIELDS = { likeness: null, face: "face_id", image: "image_id", subject: "subject_id", url: "url" };
+const FIELDS = { likeness: null, face: "face_id", image: "image_id", video: "video_id", subject: "subject_id", url: "url" };
 /** The kinds that identify a person, who can then be suppressed. */
 const IDENTIFIES_A_PERSON = ["likeness", "face", "image", "subject"];
 
 /** The kinds whose target determines the collection, regardless of the current collection. */
-const HAS_OWN_COLLECTION = ["face", "image"];
+const HAS_OWN_COLLECTION = ["face", "image", "video"];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
@@ -28,7 +28,7 @@ export function show(page, { query, signal }) {
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
   const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, showPreview) });
   const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "collection default" });
-  const suppress = check("Suppress the images and the URL", "The service stores their hashes, so that they are not stored again when they are found again.", true);
+  const suppress = check("Suppress the images, the videos and the URL", "The service stores their hashes, so that they are not stored again when they are found again.", true);
   const person = check("Suppress the person in all images",
     "The service stores a one-way sketch of the face: 256 bits that have no meaning without the secret of the service. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. These faces are suppressed too.", false);
   const likeness = field("Minimum similarity", threshold, "Cosine similarity. A low value also erases other people, so check the preview.");
@@ -86,7 +86,7 @@ export function show(page, { query, signal }) {
       put(seen, picture && picture(target.value, "The selected face or image", signal));
     };
     entry.addEventListener("input", read);
-    const element = [field(isUrl ? "URL" : "Id", entry, isUrl ? "The URL of an image or a page. For a page, all images that were found on it are erased." : "The id is shown in the view of the face, image or person."), seen];
+    const element = [field(isUrl ? "URL" : "Id", entry, isUrl ? "The URL of an image, a video or a page. For a page, all images and videos that were found on it are erased." : "The id is shown in the view of the face, image, video or person."), seen];
     read();
     return element;
   }
@@ -132,11 +132,11 @@ function check(label, text, checked) {
   return { box, element: h("div.field", {}, h("label.check", {}, box, label), h("p.hint", {}, text)) };
 }
 
-const sum = ({ faces, images, subjects }) => `${plural(faces, "face")}${subjects > 0 ? `, ${plural(subjects, "person", "people")}` : ""} and ${plural(images, "whole image")}`;
+const sum = ({ faces, images, subjects, videos }) => `${plural(faces, "face")}${subjects > 0 ? `, ${plural(subjects, "person", "people")}` : ""}${videos > 0 ? `, ${plural(videos, "video")}` : ""} and ${plural(images, "whole image")}`;
 
 /** Returns the faces that would be erased, and the button that erases them. */
 function affected(answer, signal, erase) {
-  const nothing = answer.faces === 0 && answer.images === 0 && answer.subjects === 0;
+  const nothing = answer.faces === 0 && answer.images === 0 && answer.subjects === 0 && answer.videos === 0;
   const control = button(nothing ? "Suppress anyway" : "Erase permanently", { kind: "danger", symbol: "trash", onclick: () => busy(control, () => erase(answer)) });
   return h("div", {},
     h("section.panel", {},

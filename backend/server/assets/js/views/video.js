@@ -11,6 +11,7 @@ import { player } from "../player.js";
 import { go, href } from "../router.js";
 import { busy, button, facts, failed, fillWith, heading, panel } from "../ui.js";
 import { cancel, changeState, isOver, name, progress, remove, stateChip } from "../videos.js";
+import { eraseLink } from "./face.js";
 
 export function show(page, { params: { id }, query, signal }) {
   fillWith(page, signal, () => get(`/videos/${id}`, {}, signal), (video) => draw(video, Number(query.at) || 0, signal));
@@ -65,6 +66,7 @@ function controls(video, update) {
     over && step("Delete", "trash", async () => {
       if (await remove(video)) go("/videos");
     }, "danger"),
+    eraseLink({ video_id: video.id, collection: video.collection }),
   ];
 }
 

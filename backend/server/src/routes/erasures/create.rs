@@ -31,10 +31,10 @@ const SKETCH_BATCH: usize = 1_000;
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ErasureParams {
-    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
-    /// `image_id` it is the collection of that face or image.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id`,
+    /// `image_id` or `video_id` it is the collection of that face, image or video.
     pub(super) collection: Option<String>,
-    /// Prevent the erased images and the address from being stored again.
+    /// Prevent the erased images, videos and the address from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
     /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a
@@ -66,9 +66,9 @@ pub(super) struct ErasureParams {
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
     .problems(&[Code::PICTURE, Code::FACE, &[Code::Conflict, Code::ConfirmationNeeded]])
-    .one_of(&["image_base64", "face_id", "image_id", "subject_id", "url"]);
+    .one_of(&["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"]);
 
-/// Erase a person, a face, an image, or the images found at an address, and suppress them.
+/// Erase a person, a face, an image, a video, or what was found at an address, and suppress it.
 ///
 /// An image (multipart part `image`, raw body, or `image_base64`) shows the person to erase. Every
 /// stored face whose similarity is at least `threshold` is erased, with its crop, chip and
@@ -85,11 +85,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase)
     responses(
         (status = 201, description = "The data was erased", body = ErasureAnswer),
         (status = 200, description = "What the call would erase (`dry_run`)", body = ErasureAnswer, example = json!({
-            "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "subjects": 1,
+            "dry_run": true, "erasure": null, "confirm": "1769861700.1.cGxhaW4gdGV4dCBvZiAzMiBieXRlcywgc2lnbmVk", "faces": 1, "images": 1, "videos": 0, "subjects": 1,
             "not_compared": 0, "affected_subjects": ["0198f1c2-7d10-7000-8000-4a6f1f6e2b04"],
             "affected": [{"face_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b03", "image_id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b02", "similarity": 0.71}]
         })),
-        (status = 404, description = "The collection, face, image or person does not exist"),
+        (status = 404, description = "The collection, face, image, video or person does not exist"),
         (status = 409, description = "The service has no `SUPPRESSION_SECRET`, which `suppress_person` requires"),
     ),
 )]
@@ -118,12 +118,13 @@ pub(super) async fn create_erasure(
     let person_sketches =
         if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
     let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
+    let videos = plan.videos.len();
     let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-    let deletion =
-        Deletion { target: target_text, count: (faces + images + subjects + plan.videos.len()) as u64 };
+    let deletion = Deletion { target: target_text, count: (faces + images + subjects + videos) as u64 };
     if params.dry_run.unwrap_or(false) {
         let detail = json!({
-            "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images, "subjects": subjects,
+            "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images, "videos": videos,
+            "subjects": subjects,
         });
         caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
         tx.commit().await?;
@@ -144,6 +145,7 @@ pub(super) async fn create_erasure(
         threshold,
         faces: faces as i64,
         images: images as i64,
+        videos: Some(videos as i64),
         suppressions: 0,
         created_at: OffsetDateTime::now_utc(),
         lifted_at: None,
@@ -165,8 +167,8 @@ pub(super) async fn create_erasure(
     store.record_erasure(tx.conn(), &record).await?;
     let detail = json!({
         "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
-        "suppress_person": suppress_person, "faces": faces, "images": images, "subjects": subjects,
-        "suppressions": record.suppressions,
+        "suppress_person": suppress_person, "faces": faces, "images": images, "videos": videos,
+        "subjects": subjects, "suppressions": record.suppressions,
     });
     caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
     tx.commit().await?;
@@ -207,6 +209,7 @@ async fn sketches(
     match target {
         Target::Likeness { embedding, model_id, .. } => Ok(vec![sketch(*model_id, embedding)?]),
         Target::Url(_) => Err(refuse("a URL does not identify a person")),
+        Target::Video(_) => Err(refuse("a video does not identify a person")),
         Target::Image(_) if plan.faces.len() != 1 => Err(refuse(&format!(
             "the image must have exactly one face to identify a person; it has {} faces",
             plan.faces.len()

@@ -31,6 +31,8 @@ pub enum ErasureTarget {
     Face(Uuid),
     /// An image.
     Image(Uuid),
+    /// A video.
+    Video(Uuid),
     /// A person.
     Subject(Uuid),
     /// The normal form of an address.
@@ -73,6 +75,7 @@ pub fn erasure(
         TargetInput::Source(source) => likeness(picture(source, picture_bytes)?)?,
         TargetInput::Face(id) => ErasureTarget::Face(id),
         TargetInput::Image(id) => ErasureTarget::Image(id),
+        TargetInput::Video(id) => ErasureTarget::Video(id),
         TargetInput::Subject(id) => ErasureTarget::Subject(id),
         TargetInput::Url(text) => ErasureTarget::Url(address(&text)?.into()),
     };

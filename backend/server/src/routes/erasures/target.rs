@@ -1,5 +1,5 @@
-//! Reads the target of an erasure, which is a likeness in an image, a face, an image, a person, or
-//! the images found at an address.
+//! Reads the target of an erasure, which is a likeness in an image, a face, an image, a video, a
+//! person, or the images and videos found at an address.
 use super::create::ErasureParams;
 use super::threshold::erasure_threshold;
 use crate::auth::Caller;
@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// The target and the options of an erasure: exactly one of `image_base64`, `face_id`, `image_id`,
-/// `subject_id` and `url`.
+/// `video_id`, `subject_id` and `url`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"url": "https://example.org/team.html", "collection": "default"}))]
@@ -29,16 +29,22 @@ pub(crate) struct ErasureBody {
     /// Id of a stored image. The image is erased with all its faces.
     #[serde(default, deserialize_with = "uuid")]
     image_id: Option<Uuid>,
+    /// Id of a video. The video is erased with everything that was stored of it, and with all other
+    /// videos of the same file.
+    #[serde(default, deserialize_with = "uuid")]
+    video_id: Option<Uuid>,
     /// Id of an enrolled person. The person is erased with all assigned faces.
     #[serde(default, deserialize_with = "uuid")]
     subject_id: Option<Uuid>,
-    /// The address of an image or a page. Every image that was found there is erased.
+    /// The address of an image, a video or a page. Every image and video that was found there is
+    /// erased.
     #[schema(format = Uri)]
     url: Option<String>,
-    /// The collection; the default is the collection of the key, else `default`. With `face_id` or
-    /// `image_id` it is the collection of that face or image.
+    /// The collection; the default is the collection of the key, else `default`. With `face_id`,
+    /// `image_id` or `video_id` it is the collection of that face, image or video.
     collection: Option<String>,
-    /// Prevent the erased images and the address from being stored again; the default is true.
+    /// Prevent the erased images, videos and the address from being stored again; the default is
+    /// true.
     suppress: Option<bool>,
     /// Prevent the person from being stored again, by a one-way sketch of the face; the default is
     /// false. Requires a likeness, a face, a person, or an image with one face.
@@ -76,6 +82,7 @@ pub(super) enum TargetInput {
     Source(ImageSource),
     Face(Uuid),
     Image(Uuid),
+    Video(Uuid),
     Subject(Uuid),
     Url(String),
 }
@@ -100,6 +107,7 @@ impl ErasureBody {
             source.map(TargetInput::Source),
             self.face_id.map(TargetInput::Face),
             self.image_id.map(TargetInput::Image),
+            self.video_id.map(TargetInput::Video),
             self.subject_id.map(TargetInput::Subject),
             self.url.map(TargetInput::Url),
         ];
@@ -107,7 +115,8 @@ impl ErasureBody {
         match (targets.next(), targets.next()) {
             (Some(target), None) => Ok((target, params)),
             _ => {
-                const TARGETS: [&str; 5] = ["image_base64", "face_id", "image_id", "subject_id", "url"];
+                const TARGETS: [&str; 6] =
+                    ["image_base64", "face_id", "image_id", "video_id", "subject_id", "url"];
                 let sentence = format!("exactly one of {} is required", TARGETS.join(", "));
                 Err(ApiError::new(Code::InvalidField, sentence).allowed(TARGETS))
             }
@@ -144,6 +153,14 @@ impl TargetInput {
                 }
                 let collection = store.collection_by_id(image.collection_id).await?;
                 Ok(resolved(Target::Image(id), collection, id.to_string()))
+            }
+            Self::Video(id) => {
+                let video = store.video(id).await?;
+                if is_other_collection(&video.collection) {
+                    return Err(ApiError::not_found("video", id).field("video_id"));
+                }
+                let collection = store.collection_by_id(video.collection_id).await?;
+                Ok(resolved(Target::Video(id), collection, id.to_string()))
             }
             Self::Subject(id) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;

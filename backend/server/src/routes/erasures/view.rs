@@ -13,10 +13,10 @@ pub(super) struct ErasureView {
     /// The collection.
     #[schema(example = "default")]
     collection: String,
-    /// Kind of target: `likeness`, `face`, `image`, `subject` or `url`.
+    /// Kind of target: `likeness`, `face`, `image`, `video`, `subject` or `url`.
     #[schema(example = "likeness")]
     kind: String,
-    /// Whether the images and the address are suppressed.
+    /// Whether the images, videos and the address are suppressed.
     #[schema(example = true)]
     suppress: bool,
     /// Whether the person is suppressed.
@@ -31,7 +31,10 @@ pub(super) struct ErasureView {
     /// Number of images that were erased as a whole.
     #[schema(example = 2)]
     images: i64,
-    /// Number of suppressions: images, faces, addresses and people.
+    /// Number of videos that were erased as a whole.
+    #[schema(example = 0)]
+    videos: i64,
+    /// Number of suppressions: images, videos, faces, addresses and people.
     #[schema(example = 2)]
     suppressions: i64,
     /// Time of the erasure.
@@ -54,6 +57,7 @@ impl ErasureView {
             threshold: record.threshold,
             faces: record.faces,
             images: record.images,
+            videos: record.videos.unwrap_or(0),
             suppressions: record.suppressions,
             created_at: record.created_at,
             lifted_at: record.lifted_at,
@@ -87,6 +91,10 @@ pub(super) struct ErasureAnswer {
     /// faces.
     #[schema(example = 2)]
     images: usize,
+    /// Number of videos that are erased completely: the given one, those at the given address, and
+    /// others of the same files.
+    #[schema(example = 0)]
+    videos: usize,
     /// Number of enrolled people and clusters that are erased with name, external id and metadata:
     /// the given one, and those without remaining faces.
     #[schema(example = 1)]
@@ -118,6 +126,7 @@ impl ErasureAnswer {
             erasure: Some(erasure),
             faces: plan.faces.len(),
             images: plan.images.len(),
+            videos: plan.videos.len(),
             subjects: plan.subjects.len(),
             not_compared: plan.not_compared,
             confirm: None,
@@ -141,6 +150,7 @@ impl ErasureAnswer {
             erasure: None,
             faces: plan.faces.len(),
             images: plan.images.len(),
+            videos: plan.videos.len(),
             subjects: plan.subjects.len(),
             not_compared: plan.not_compared,
             confirm: Some(confirm),

@@ -1,6 +1,7 @@
 //! Tests the operations for videos with the standard film, whose people are known.
 mod by_url;
 mod detect;
+mod erased;
 mod export;
 mod of_crawls;
 mod refused;

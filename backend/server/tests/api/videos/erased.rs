@@ -1,0 +1,139 @@
+//! Tests erasures of videos: what they delete, and that the file does not return.
+use super::{film, id, list, read, with_videos};
+use crate::erased::dump;
+use crate::support::site::Site;
+use crate::support::{App, field, json_of, ok, problem};
+use axum::Router;
+use axum::http::header;
+use axum::response::Html;
+use axum::routing::get;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Erases after a dry run, and returns both answers.
+async fn erase(app: &App, body: &Value) -> (Value, Value) {
+    let look = ok(app.post_json("/erasures?dry_run=true", body).await).await;
+    let path = format!("/erasures?confirm={}", id(&look["confirm"]));
+    (look, json_of(app.post_json(&path, body).await, StatusCode::CREATED).await)
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_video_is_gone_and_its_file_is_refused() {
+    let app = with_videos().await;
+    let film = film();
+    let video = read(&app, "", film.clone()).await;
+    let faces = list(&app.get_ok("/faces?limit=1000").await, "faces").len();
+    let body = json!({"video_id": video["id"]});
+    let refused = json!({"video_id": video["id"], "suppress_person": true});
+    let refused = problem(app.post_json("/erasures", &refused).await, 422, "invalid_field").await;
+    assert_eq!(field(&refused), "suppress_person");
+    let both = json!({"video_id": video["id"], "url": "http://127.0.0.1/"});
+    problem(app.post_json("/erasures", &both).await, 422, "invalid_field").await;
+
+    let (look, done) = erase(&app, &body).await;
+    for answer in [&look, &done] {
+        assert_eq!(
+            (&answer["videos"], answer["faces"].as_u64()),
+            (&json!(1), Some(faces as u64)),
+            "{answer:#}"
+        );
+    }
+    let erasure = &done["erasure"];
+    assert_eq!(
+        (&erasure["kind"], &erasure["videos"], &erasure["suppressions"]),
+        (&json!("video"), &json!(1), &json!(1))
+    );
+    problem(app.get(&format!("/videos/{}", id(&video["id"]))).await, 404, "not_found").await;
+    problem(app.post_json("/erasures", &body).await, 404, "not_found").await;
+    for path in ["/faces", "/images", "/videos"] {
+        assert!(list(&app.get_ok(path).await, &path[1..]).is_empty(), "{path}");
+    }
+    assert!(testing::files_below(app.blob_folder.path()).is_empty());
+    let audit = app.get_ok("/audit?action=erasure.create").await;
+    assert_eq!(list(&audit, "records")[0]["detail"]["videos"], 1);
+    assert_eq!(list(&app.get_ok("/erasures").await, "erasures")[0]["videos"], 1);
+
+    problem(app.post_raw("/videos", "video/mp4", film.clone()).await, 409, "conflict").await;
+    assert!(testing::files_below(app.blob_folder.path()).is_empty(), "the refused upload is not kept");
+    let lift = format!("/erasures/{}/suppressions", id(&erasure["id"]));
+    ok(app.delete(&lift).await).await;
+    assert_eq!(read(&app, "", film).await["state"], "completed");
+}
+
+/// Serves a video on a page, and a page that answers late and mentions the video again.
+async fn site(film: Vec<u8>, asked: Arc<Notify>, release: Arc<Notify>) -> Site {
+    let video = || {
+        let film = film.clone();
+        get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) })
+    };
+    let page = "<title>First page</title><video src=/secret.mp4></video><a href=/late>late</a>";
+    let late = "<title>Late page</title><video src=/secret.mp4></video><video src=/copy.mp4></video>";
+    Site::of(
+        Router::new()
+            .route("/", get(move || async move { Html(page) }))
+            .route(
+                "/late",
+                get(move || async move {
+                    asked.notify_one();
+                    release.notified().await;
+                    Html(late)
+                }),
+            )
+            .route("/secret.mp4", video())
+            .route("/copy.mp4", video()),
+    )
+    .await
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
+    let app = with_videos().await;
+    let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let site = site(film(), asked.clone(), release.clone()).await;
+    let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
+    let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let of_crawl = format!("/videos?crawl_id={}", id(&created["id"]));
+    asked.notified().await;
+    let read = |found: &Value| list(found, "videos").iter().any(|video| video["state"] == "completed");
+    let found = app.until(&of_crawl, read).await;
+    let (_, done) = erase(&app, &json!({"video_id": found["videos"][0]["id"]})).await;
+    // The file and its address.
+    assert_eq!(done["erasure"]["suppressions"], 2, "{done:#}");
+    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+
+    release.notify_one();
+    let crawled = app.crawl_end(id(&created["id"])).await;
+    let videos = app.get_ok(&of_crawl).await;
+    let [copy] = list(&videos, "videos").as_slice() else { panic!("{videos:#}") };
+    assert_eq!(
+        (&copy["state"], &copy["reason"]),
+        (&json!("failed"), &json!("suppressed_video")),
+        "{crawled:#}"
+    );
+    assert_eq!((&copy["source_url"], &copy["page_url"]), (&Value::Null, &Value::Null));
+    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+    let rows = dump(&app);
+    for erased in ["secret.mp4", "copy.mp4", "First page", "Late page"] {
+        assert!(!rows.contains(erased), "{erased}");
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
+    let app = with_videos().await;
+    let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";
+    let site = Site::of(Router::new().route("/", get(move || async move { Html(page) }))).await;
+    erase(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
+    for videos in [true, false] {
+        let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": videos});
+        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+        assert_eq!(app.crawl_end(id(&created["id"])).await["state"], "completed");
+        let rows = dump(&app);
+        assert!(!rows.contains("Portrait of a person") && !rows.contains("secret.mp4"), "videos: {videos}");
+    }
+}

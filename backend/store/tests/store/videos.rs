@@ -1,0 +1,128 @@
+//! Tests erasures and exports of videos at the level of rows.
+use crate::fixture;
+use crate::tombstones::{deletion_log, reapply};
+use store::StoreError;
+use store::erasures::{ErasureRecord, Target};
+use store::suppressions::Suppression;
+use testing::TestDatabase;
+use uuid::Uuid;
+
+async fn run(database: &TestDatabase, statement: String) {
+    sqlx::query(sqlx::AssertSqlSafe(statement)).execute(database.pool()).await.unwrap();
+}
+
+/// The tables with the rows of videos, in the order of their references.
+const TABLES: [&str; 6] = ["videos", "images", "faces", "video_frames", "tracks", "track_faces"];
+
+#[tokio::test]
+async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (erased, faces) = fixture::film(&store, &model, [1; 32], 3).await;
+    let (deleted, _) = fixture::film(&store, &model, [2; 32], 0).await;
+    let (kept, _) = fixture::film(&store, &model, [3; 32], 2).await;
+    for table in TABLES {
+        run(&database, format!("create table backup_of_{table} as select * from {table}")).await;
+    }
+    let mut tx = store.begin().await.unwrap();
+    store.delete_video(tx.conn(), deleted).await.unwrap();
+    let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(erased)).await.unwrap();
+    assert_eq!((plan.faces.len(), plan.videos.as_slice()), (faces.len(), &[erased][..]));
+    assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![1; 32] }]);
+    let record = ErasureRecord { kind: "video".into(), ..fixture::erasure_by_likeness(collection) };
+    store.record_erasure(tx.conn(), &record).await.unwrap();
+    store.carry_out(tx.conn(), &plan).await.unwrap();
+    store.suppress(tx.conn(), collection, record.id, &plan.pictures).await.unwrap();
+    tx.commit().await.unwrap();
+    let log = deletion_log(&store).await;
+
+    // The backup is restored without the deletion log, which is then applied.
+    for table in TABLES {
+        run(&database, format!("insert into {table} select * from backup_of_{table} on conflict do nothing"))
+            .await;
+    }
+    for table in ["tombstones", "suppressions", "erasures"] {
+        run(&database, format!("delete from {table}")).await;
+    }
+    assert!(store.video(erased).await.is_ok() && store.video(deleted).await.is_ok());
+    assert_eq!(reapply(&store, collection, log.clone()).await, (3, 3, 0));
+    for video in [erased, deleted] {
+        assert!(matches!(store.video(video).await, Err(StoreError::NotFound { .. })));
+    }
+    assert_eq!(store.video_counts(kept).await.unwrap().tracks, 2);
+    for (file, suppressed) in [([1; 32], true), ([2; 32], false)] {
+        assert_eq!(store.suppresses_video(store.pool(), collection, &file).await.unwrap(), suppressed);
+    }
+    assert_eq!(reapply(&store, collection, log).await, (0, 0, 0), "once is enough");
+}
+
+#[tokio::test]
+async fn a_video_and_all_others_of_its_file_are_erased_together() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (original, _) = fixture::film(&store, &model, [1; 32], 1).await;
+    let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    // A duplicate at another address, an earlier attempt, and a duplicate of another video.
+    run(&database, format!(
+        "insert into videos (id, collection_id, state, sha256, source_url, options, original_id, finished_at)
+             select gen_random_uuid(), collection_id, 'failed', null, 'http://site.test/copy.mp4', options, id, now()
+             from videos where id = '{original}'
+             union all select gen_random_uuid(), collection_id, 'cancelled', sha256, null, options, null, now()
+             from videos where id = '{original}'
+             union all select gen_random_uuid(), collection_id, 'failed', null, 'file:///film.mp4', options, id, now()
+             from videos where id = '{other}'"
+    ))
+    .await;
+    let duplicate: Uuid = sqlx::query_scalar("select id from videos where original_id = $1")
+        .bind(original)
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    // Whichever of them is named, all of them are erased.
+    for named in [original, duplicate] {
+        let mut tx = store.begin().await.unwrap();
+        let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(named)).await.unwrap();
+        assert_eq!((plan.videos.len(), plan.faces.len()), (3, 1));
+        assert!(!plan.videos.contains(&other));
+        let address = Suppression::Url("http://site.test/copy.mp4".into());
+        assert!(plan.pictures.contains(&address) && plan.pictures.len() == 2, "{:?}", plan.pictures);
+    }
+    let mut tx = store.begin().await.unwrap();
+    let plan = store.plan_erasure(tx.conn(), collection, &Target::Video(other)).await.unwrap();
+    assert_eq!(plan.pictures, [Suppression::VideoFile { sha256: vec![2; 32] }], "paths are not suppressed");
+    let elsewhere = store.ensure_collection("elsewhere").await.unwrap().id;
+    let foreign = store.plan_erasure(tx.conn(), elsewhere, &Target::Video(other)).await;
+    assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let model = fixture::model(&store, "m", 4).await;
+    let (video, faces) = fixture::film(&store, &model, [1; 32], 5).await;
+    let first = store.export_tracks(video, None, 2, true).await.unwrap();
+    let ids = |tracks: &[store::export::ExportedTrack]| -> Vec<Uuid> {
+        tracks.iter().flat_map(|track| &track.faces).map(|(_, (face, _))| face.id).collect()
+    };
+    assert_eq!(ids(&first.tracks), faces[..2]);
+    let (_, (_, embedding)) = &first.tracks[0].faces[0];
+    assert_eq!(embedding.as_deref(), Some([1.0, 0.0, 0.0, 0.0].as_slice()));
+    let mut tx = store.begin().await.unwrap();
+    store.delete_face(tx.conn(), faces[2]).await.unwrap();
+    tx.commit().await.unwrap();
+    let second = store.export_tracks(video, first.next, 2, false).await.unwrap();
+    assert_eq!(ids(&second.tracks), faces[3..5]);
+    assert!(second.tracks.iter().all(|track| track.faces[0].1.1.is_none()), "only on request");
+    let last = store.export_tracks(video, second.next, 2, false).await.unwrap();
+    assert!(last.tracks.is_empty() && last.next.is_none());
+
+    let mut tx = store.begin().await.unwrap();
+    store.delete_video(tx.conn(), video).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(store.export_tracks(video, first.next, 2, true).await.unwrap().tracks.is_empty());
+}
