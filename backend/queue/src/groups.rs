@@ -49,6 +49,26 @@ impl Queue {
         Ok(())
     }
 
+    /// Makes those jobs of the groups due now that wait for a later time, and returns their number.
+    /// Jobs of held groups keep waiting. A job whose row is locked keeps its time.
+    pub async fn hasten_groups(&self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
+        let hastened = sqlx::query(
+            "with picked as materialized (
+                 select id from jobs
+                 where group_id = any($1) and state in ('available', 'retryable') and not held and scheduled_at > now()
+                 for update skip locked)
+             update jobs set scheduled_at = now() from picked where jobs.id = picked.id",
+        )
+        .bind(groups)
+        .execute(&mut *conn)
+        .await?
+        .rows_affected();
+        if hastened > 0 {
+            wake(conn).await?;
+        }
+        Ok(hastened)
+    }
+
     /// Removes the hold of a group and cancels at most `most` of its live jobs, unparked jobs
     /// first. Returns the number cancelled; a number below `most` means that no live jobs remain.
     ///

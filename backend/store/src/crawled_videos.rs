@@ -120,6 +120,23 @@ impl Store {
         Ok(added)
     }
 
+    /// Returns the next videos of a crawl after the video `after` that wait to be read.
+    pub async fn waiting_videos(
+        &self,
+        crawl: Uuid,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from videos where crawl_id = $1 and state = 'queued' and id > $2 order by id limit $3",
+        )
+        .bind(crawl)
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Records the validators of the response with a video's file.
     pub async fn record_video_validators(
         &self,

@@ -51,15 +51,34 @@ impl Crawls {
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if the crawl is not paused.
     pub async fn resume(&self, id: Uuid) -> Result<Crawl, CrawlError> {
-        retried("resume_crawl", || async {
+        let crawl = retried("resume_crawl", || async {
             let mut tx = self.store().begin().await?;
             self.queue().release_group(tx.conn(), id).await?;
             let (from, to) = ([CrawlState::Paused], CrawlState::Running);
             let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
             tx.commit().await?;
-            Ok(crawl)
+            Ok::<_, CrawlError>(crawl)
         })
-        .await
+        .await?;
+        // Without this, they start a little later.
+        if let Err(error) = self.hasten_videos(id).await {
+            tracing::warn!(crawl = %id, %error, "failed to start the waiting videos of a resumed crawl");
+        }
+        Ok(crawl)
+    }
+
+    /// Makes the jobs of the crawl's waiting videos due. While a crawl is paused, a worker that
+    /// claims such a job postpones it.
+    async fn hasten_videos(&self, id: Uuid) -> Result<(), CrawlError> {
+        let mut after = Uuid::nil();
+        loop {
+            let videos = self.store().waiting_videos(id, after, CHUNK).await?;
+            let Some(last) = videos.last() else { return Ok(()) };
+            after = *last;
+            let mut tx = self.store().begin().await?;
+            self.queue().hasten_groups(tx.conn(), &videos).await?;
+            tx.commit().await?;
+        }
     }
 
     /// Cancels a crawl. Queued rows are skipped with the reason `cancelled`, and results of running

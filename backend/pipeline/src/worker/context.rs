@@ -24,9 +24,9 @@ use url::Url;
 use uuid::Uuid;
 use vision::Profile;
 
-/// How long a crawl's row is cached. A pause or a cancellation reaches running jobs at most this
-/// much later. The options never change. Regardless of the cache, the claims of a cancelled crawl
-/// are lost and the jobs of a paused crawl are held.
+/// How long the row of a crawl is cached, unless it is paused. A pause or a cancellation reaches
+/// running jobs at most this much later. The options never change. Regardless of the cache, the
+/// claims of a cancelled crawl are lost and the jobs of a paused crawl are held.
 const CRAWL_TTL: Duration = Duration::from_millis(500);
 
 pub(super) struct Context {
@@ -206,6 +206,8 @@ impl Context {
     async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         if let Some((read, view)) = self.cached().get(&id)
             && read.elapsed() < CRAWL_TTL
+            // A resumed crawl must not seem paused: its videos would wait for longer.
+            && view.crawl.state != CrawlState::Paused
         {
             return Ok(view.clone());
         }

@@ -47,11 +47,10 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
-    // The worker may not have seen the new state at its next attempt.
-    let fetched = async || {
-        world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
-        (site.asked("/film.mkv") > 0).then_some(())
-    };
+    let jobs = world.queue.list(None, Some(JobKind::ScanVideo.as_str()), None, None, 10).await.unwrap();
+    let now = time::OffsetDateTime::now_utc();
+    assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
+    let fetched = async || (site.asked("/film.mkv") > 0).then_some(());
     wait_for(fetched).await.expect("the video is fetched");
     assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(world.store.video(video.id).await.unwrap().state, VideoState::Completed);
