@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
+use common::files::FileServer;
 use common::process::{Finished, TestFolder};
 use domain::{Reason, VideoState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -183,4 +184,44 @@ async fn without_ffmpeg_the_images_are_scanned_and_a_line_says_why() {
     assert_eq!(summary["videos"]["reasons"], json!({"video_unavailable": 1}), "{summary}");
     assert!(videos(&database, "default").await.is_empty());
     without("media/film.mp4").expect(1);
+}
+
+#[testing::needs(video)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_videos_of_a_web_site_are_scanned_on_request() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let film = place.path().join("film.mp4");
+    Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &film).unwrap();
+    let page = "<video src=/film.mp4></video><img src=/ada.jpg>".as_bytes().to_vec();
+    let (film, picture) = (std::fs::read(film).unwrap(), testing::picture("ada.jpg"));
+    let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", picture)]).await;
+    let crawl = |url: String, options: &[&str]| {
+        let mut command = command(&place, &database, &[url.as_str(), "--delay-ms", "0"]);
+        command.args(options).env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8");
+        tokio::task::block_in_place(|| Finished::of(&mut command))
+    };
+    let without = crawl(site.url("/index.html"), &[]).expect(0).json();
+    assert_eq!((&without["videos"]["total"], &without["images"]["processed"]), (&json!(0), &json!(1)));
+
+    let with = crawl(site.url("/index.html"), &["--videos", "--max-videos", "1"]).expect(0).json();
+    let (sums, stored) = (&with["videos"], videos(&database, "default").await);
+    assert_eq!((&sums["processed"], &sums["people"]), (&json!(1), &json!(stored[0].people)), "{with}");
+    assert_eq!(sums["tracks"], tracks(&database, &stored[0]).await.len());
+    assert!(sums["faces"].as_i64() > Some(0) && with["faces"] == without["faces"], "{with}");
+
+    // The address of a video file.
+    let again = crawl(site.url("/film.mp4"), &["--videos"]).expect(0).json();
+    assert_eq!((&again["videos"]["duplicate"], &again["videos"]["total"]), (&json!(1), &json!(1)), "{again}");
+    let refused = crawl(site.url("/film.mp4"), &[]).expect(1).json();
+    assert_eq!(refused["reasons"], json!({"is_a_video": 1}), "{refused}");
+    crawl(site.url("/film.mp4"), &["--max-videos", "1"]).expect(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn videos_of_a_web_site_need_ffmpeg() {
+    let (database, place) = (TestDatabase::create().await, TestFolder::new());
+    let mut command = place.facecrawl(&["scan", "http://127.0.0.1:9/", "--videos"]);
+    command.env("DATABASE_URL", database.url()).env("FFMPEG", "/no/such/ffmpeg");
+    let refused = Finished::of(&mut command).expect(2);
+    assert!(refused.stderr.contains("--videos needs ffmpeg"), "{}", refused.stderr);
 }

@@ -98,8 +98,9 @@ impl Crawls {
     /// Checks seeds (1 to 10,000 http or https URLs) and options, and inserts the crawl and its
     /// first jobs in one transaction.
     ///
-    /// A seed whose path has the extension of an image file is fetched as an image. The collection
-    /// must exist; `default` always exists.
+    /// A seed whose path has the extension of an image file is fetched as an image. If the crawl
+    /// reads videos, a seed with the extension of a video file or a playlist is read as a video.
+    /// The collection must exist; `default` always exists.
     ///
     /// # Errors
     /// Fails with [`CrawlError::Invalid`], which contains the field and what is allowed.
@@ -111,8 +112,7 @@ impl Crawls {
     ) -> Result<Crawl, CrawlError> {
         options.check()?;
         let seeds = seeds::parse(seeds)?;
-        let images = seeds.iter().filter(|url| seeds::is_image_file(url)).count();
-        options.check_room(seeds.len() - images, images)?;
+        options.check_room(seeds::counts(&seeds, &options))?;
         if options.webhook.is_some() && self.config.webhook_secret.is_none() {
             return Err(CrawlError::invalid(
                 "webhook",

@@ -21,6 +21,7 @@ pub use error::{ChangeError, CrawlError};
 
 pub use interval::Interval;
 pub use match_threshold::{MatchThreshold, ThresholdSource};
+pub(crate) use options::SeedCounts;
 pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;

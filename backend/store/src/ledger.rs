@@ -89,12 +89,15 @@ impl Store {
                    union all
                    select state, reason from image_urls where crawl_id = $1 and state <> 'queued'
                    union all
-                   select state, reason from videos
+                   select case when reason in ($2, $3) then 'completed' else state end, reason from videos
                    where crawl_id = $1 and state not in ('queued', 'running', 'paused')) as settled
              group by fetched, reason
              order by count desc, fetched, reason",
         )
         .bind(crawl)
+        // The file was fetched, or the server said that it is the stored one.
+        .bind(Reason::ExactDuplicate)
+        .bind(Reason::NotModified)
         .fetch_all(conn)
         .await?)
     }

@@ -1,10 +1,14 @@
 //! Starts the runs of a crawl: the first one, and the next runs of recurring crawls. The module
 //! `completion` ends runs.
 
-use super::{CrawlError, CrawlOptions, Crawls, seeds};
-use crate::domain::jobs::{ImageJob, PageJob};
+use super::seeds::SeedKind;
+use super::{CrawlError, CrawlOptions, Crawls};
+use crate::domain::VideoRequest;
+use crate::domain::jobs::{ImageJob, PageJob, VideoJob};
 use crawler::frontier::depth_priority;
+use crawler::urls;
 use queue::{Claim, NewJob};
+use store::crawled_videos::{AdmittedVideo, NewVideoUrl};
 use store::crawls::Crawl;
 use store::pages::{NewImageUrl, NewPage};
 use store::{StoreError, Tx};
@@ -19,20 +23,34 @@ impl Crawls {
         crawl: &Crawl,
         options: &CrawlOptions,
     ) -> Result<(), CrawlError> {
-        let is_image = |seed: &&String| Url::parse(seed).is_ok_and(|url| seeds::is_image_file(&url));
-        let (images, pages): (Vec<&String>, Vec<&String>) = crawl.seeds.iter().partition(is_image);
-        let pages: Vec<NewPage> =
-            pages.into_iter().map(|url| NewPage { url: url.clone(), depth: 0 }).collect();
-        let images: Vec<NewImageUrl> = images
-            .into_iter()
-            .map(|url| NewImageUrl { url: url.clone(), page_url: None, asked_url: None, alt: None })
-            .collect();
+        let (mut pages, mut images, mut videos) = (Vec::new(), Vec::new(), Vec::new());
+        for seed in &crawl.seeds {
+            let (url, parsed) = (seed.clone(), Url::parse(seed));
+            match parsed.as_ref().map_or(SeedKind::Page, |url| SeedKind::of(url, options)) {
+                SeedKind::Page => pages.push(NewPage { url, depth: 0 }),
+                SeedKind::Image => {
+                    images.push(NewImageUrl { url, page_url: None, asked_url: None, alt: None });
+                }
+                SeedKind::Video => videos.extend(parsed.ok().map(|parsed| NewVideoUrl {
+                    url,
+                    host: urls::host_key(&parsed),
+                    page_url: None,
+                    asked_url: None,
+                })),
+            }
+        }
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
+        let request = serde_json::to_value(VideoRequest::default()).expect("options are plain data");
+        let limits = options.video_limits();
+        let videos = self.store().admit_videos(tx.conn(), crawl.id, limits, &request, &videos).await?;
         let jobs: Vec<NewJob> = (pages
             .into_iter()
             .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
         .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
+        .chain(videos.into_iter().map(|AdmittedVideo { id, host }| {
+            VideoJob { video_id: id }.job_of_crawl(crawl.collection_id, host)
+        }))
         .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
         Ok(())

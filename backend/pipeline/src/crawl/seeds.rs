@@ -1,6 +1,8 @@
 //! Parses the seeds of a request. This module fetches nothing.
 
-use super::CrawlError;
+use super::{CrawlError, CrawlOptions};
+use crate::domain::SeedCounts;
+use crawler::extract;
 use std::collections::HashSet;
 use url::Url;
 
@@ -46,9 +48,38 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     Ok(urls)
 }
 
-/// Returns `true` if the last path segment has the extension of an image file. The guess saves one
-/// fetch. The handler of pages adds other images to the image ledger.
-pub(super) fn is_image_file(url: &Url) -> bool {
+/// The ledger to which a seed is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeedKind {
+    Page,
+    Image,
+    Video,
+}
+
+impl SeedKind {
+    /// Returns the kind of a seed, guessed by its extension. The guess saves one fetch.
+    pub(super) fn of(url: &Url, options: &CrawlOptions) -> Self {
+        match url {
+            url if is_image_file(url) => Self::Image,
+            url if options.videos && extract::has_video_extension(url.path()) => Self::Video,
+            _ => Self::Page,
+        }
+    }
+}
+
+/// Returns the number of seeds of each kind.
+pub(super) fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
+    let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
+    SeedCounts {
+        pages: count(SeedKind::Page),
+        images: count(SeedKind::Image),
+        videos: count(SeedKind::Video),
+    }
+}
+
+/// Returns `true` if the last path segment has the extension of an image file. The handler of pages
+/// adds other images to the image ledger, and other videos to those of the crawl.
+fn is_image_file(url: &Url) -> bool {
     let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     matches!(extension.as_deref(), Some("jpg" | "jpeg" | "jpe" | "png" | "webp" | "gif" | "bmp" | "avif"))

@@ -78,6 +78,14 @@ pub struct CrawlOptions {
     pub webhook: Option<Url>,
 }
 
+/// Number of seeds of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SeedCounts {
+    pub(crate) pages: usize,
+    pub(crate) images: usize,
+    pub(crate) videos: usize,
+}
+
 impl Default for CrawlOptions {
     fn default() -> Self {
         Self {
@@ -153,10 +161,13 @@ impl CrawlOptions {
 
     /// Checks that the limits allow at least all seeds. Otherwise some seeds would have no ledger
     /// row.
-    pub(crate) fn check_room(&self, pages: usize, images: usize) -> Result<(), CrawlError> {
-        for (field, limit, seeds) in
-            [("max_pages", self.max_pages, pages), ("max_images", self.max_images, images)]
-        {
+    pub(crate) fn check_room(&self, seeds: SeedCounts) -> Result<(), CrawlError> {
+        let SeedCounts { pages, images, videos } = seeds;
+        for (field, limit, seeds) in [
+            ("max_pages", self.max_pages, pages),
+            ("max_images", self.max_images, images),
+            ("max_videos", self.max_videos, videos),
+        ] {
             if (limit as u64) < seeds as u64 {
                 return Err(CrawlError::invalid(
                     field,

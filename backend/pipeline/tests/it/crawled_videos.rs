@@ -133,6 +133,42 @@ async fn an_unchanged_file_is_not_downloaded_again() {
     worker.stop().await;
 }
 
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_seed_can_be_a_video_with_or_without_an_extension() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let playlist = "#EXTM3U\n#EXTINF:6,\n/film.mkv\n#EXT-X-ENDLIST\n";
+    let film = film();
+    site.set("/film.mkv", Answer::new("video/x-matroska", film.clone()));
+    site.set("/watch", Answer::new("video/x-matroska", film));
+    site.set("/list.m3u8", Answer::new("application/vnd.apple.mpegurl", playlist));
+    let (pages, videos) = (world.worker("pages"), world.video_worker("videos", decoder()));
+    for path in ["/film.mkv", "/watch", "/list.m3u8"] {
+        let crawl =
+            world.create(&[site.url(path)], CrawlOptions { videos: true, revalidate: false, ..fast() }).await;
+        assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed, "{path}");
+        let video = video_of(&world, &crawl).await.unwrap();
+        assert_eq!((video.source_url.as_deref(), video.page_url), (Some(site.url(path).as_str()), None));
+        // The file is the same, so the first one is read, and the others are its duplicates.
+        let is_first = path == "/film.mkv";
+        assert_eq!(video.reason, (!is_first).then_some(Reason::ExactDuplicate), "{path}");
+    }
+    // Without the option, the reason says what can be done.
+    for path in ["/film.mkv", "/watch", "/list.m3u8"] {
+        let crawl = world.create(&[site.url(path)], fast()).await;
+        world.ended(crawl.id).await;
+        assert!(video_of(&world, &crawl).await.is_none());
+        let progress = world.progress(crawl.id).await;
+        assert_eq!(progress.reasons, [(Reason::IsAVideo, 1)].into(), "{path}");
+    }
+    let too_few = CrawlOptions { videos: true, max_videos: 1, ..fast() };
+    let seeds = [site.url("/a.mp4"), site.url("/b.m3u8")];
+    let error = world.crawls.create("default", &seeds, too_few).await.unwrap_err();
+    assert!(error.to_string().contains("max_videos"), "{error}");
+    pages.stop().await;
+    videos.stop().await;
+}
+
 /// Lets jobs run that were postponed.
 async fn run_postponed(world: &World) {
     world.execute("update jobs set scheduled_at = now() where state = 'available'").await;

@@ -9,11 +9,13 @@ mod web;
 use super::video::VideoArgs;
 use super::{Exit, UsageError};
 use crate::config::Settings;
+use crate::decoder::open_decoder;
 use crate::image_files::{self, Found};
 use crate::output;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
+use pipeline::worker::VideoTools;
 use pipeline::{CrawlOptions, Dedupe};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -61,6 +63,12 @@ struct CrawlArgs {
     /// Maximum number of images [default: 5000]
     #[arg(long, value_name = "N")]
     max_images: Option<i64>,
+    /// Also read the videos of the pages, and URLs of video files and playlists (needs ffmpeg)
+    #[arg(long)]
+    videos: bool,
+    /// Maximum number of videos with --videos [default: 100]
+    #[arg(long, value_name = "N", requires = "videos")]
+    max_videos: Option<i64>,
     /// Minimum time between two requests to a host, in milliseconds [default: CRAWL_DELAY_MS]
     #[arg(long, value_name = "MS")]
     delay_ms: Option<u64>,
@@ -106,6 +114,8 @@ impl ScanArgs {
             max_depth: self.crawl.max_depth.unwrap_or(defaults.max_depth),
             max_pages: self.crawl.max_pages.unwrap_or(defaults.max_pages),
             max_images: self.crawl.max_images.unwrap_or(defaults.max_images),
+            videos: self.crawl.videos,
+            max_videos: self.crawl.max_videos.unwrap_or(defaults.max_videos),
             delay_ms: self.crawl.delay_ms,
             respect_robots: !self.crawl.ignore_robots,
             dedupe: self.dedupe(),
@@ -135,10 +145,12 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     let (paths, urls) = args.inputs()?;
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
-    let foundation = tokio::select! {
+    let video_tools = if args.crawl.videos && !urls.is_empty() { Some(video_tools(settings)?) } else { None };
+    let mut foundation = tokio::select! {
         foundation = Foundation::start(settings, Sharing::Shared) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
+    foundation.video_tools = video_tools;
     let result = tokio::select! {
         result = scan(settings, &foundation, &args, found, urls, &signal) => result,
         error = foundation.database.unusable() => Err(error),
@@ -151,6 +163,13 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
         output::line(summary.table())?;
     }
     Ok(summary.exit())
+}
+
+/// Returns what the worker of a crawl needs to read videos.
+fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
+    let decoder = tokio::task::block_in_place(|| open_decoder(settings));
+    let decoder = decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
+    Ok(VideoTools { decoder, spool: settings.video_spool() })
 }
 
 async fn scan(
@@ -174,6 +193,7 @@ async fn scan(
     }
     if !urls.is_empty() && !signal.is_cancelled() {
         let crawl = web::run(settings, foundation, args, &urls, signal).await?;
+        summary.add_videos_of_crawl(foundation.store(), crawl.id).await?;
         summary.add(foundation.store(), crawl).await?;
     }
     summary.finish(started.elapsed(), video_time, signal.is_cancelled());

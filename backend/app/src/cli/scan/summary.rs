@@ -9,7 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use store::Store;
 use store::crawls::Crawl;
+use store::videos::VideoFilter;
 use uuid::Uuid;
+
+/// Number of videos of a crawl that are read at a time.
+const VIDEOS: i64 = 100;
 
 /// The outcome of one file.
 #[derive(Debug, Serialize)]
@@ -129,7 +133,7 @@ impl Summary {
             collection: collection.into(),
             crawls: Vec::new(),
             images: ImageCounts::default(),
-            videos: VideoSums::of(&[]),
+            videos: VideoSums::default(),
             pages: BTreeMap::new(),
             faces: 0,
             reasons: BTreeMap::new(),
@@ -163,8 +167,27 @@ impl Summary {
 
     /// Adds the outcomes of the video files.
     pub(super) fn add_videos(&mut self, outcomes: Vec<VideoOutcome>) {
-        self.videos = VideoSums::of(&outcomes);
+        outcomes.iter().for_each(|outcome| self.videos.add(outcome));
         self.video_files = outcomes;
+    }
+
+    /// Adds the videos that a crawl found to the sums.
+    pub(super) async fn add_videos_of_crawl(&mut self, store: &Store, crawl: Uuid) -> anyhow::Result<()> {
+        let filter = VideoFilter {
+            collection: self.collection.clone(),
+            crawl_id: Some(crawl),
+            ..VideoFilter::default()
+        };
+        let mut before = None;
+        loop {
+            let videos = store.videos(&filter, before, VIDEOS).await?;
+            let Some(last) = videos.last() else { return Ok(()) };
+            before = Some(last.id);
+            for video in &videos {
+                let counts = store.video_counts(video.id).await?;
+                self.videos.add(&VideoOutcome::of_crawl(video, counts));
+            }
+        }
     }
 
     /// Completes the summary of a scan that took `took`, of which `videos` were spent on videos.

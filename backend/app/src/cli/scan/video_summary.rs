@@ -1,6 +1,6 @@
 //! The outcomes of the videos of a scan, and their sums.
 use crate::cli::video::time;
-use domain::{ImageState, Reason, Unprocessed};
+use domain::{ImageState, Reason, Unprocessed, VideoState};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -61,6 +61,20 @@ impl VideoOutcome {
         }
     }
 
+    /// Returns the outcome of a video that a crawl found. It counts like an image with the same
+    /// reason.
+    pub(super) fn of_crawl(video: &Video, counts: VideoCounts) -> Self {
+        let outcome = match (video.state, &video.reason) {
+            (VideoState::Completed, _) => ImageState::Processed,
+            (VideoState::Failed, Some(reason)) => state_of(reason),
+            (VideoState::Failed, None) => ImageState::Failed,
+            (VideoState::Cancelled, _) => ImageState::Skipped,
+            _ => ImageState::Queued,
+        };
+        let path = PathBuf::from(video.source_url.clone().unwrap_or_default());
+        Self { outcome, ..Self::processed(path, video, counts) }
+    }
+
     pub(super) fn duplicate(path: PathBuf, video: Uuid) -> Self {
         Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).of(video)
     }
@@ -76,6 +90,28 @@ impl VideoOutcome {
     /// Adds the stored video.
     pub(super) fn of(self, video: Uuid) -> Self {
         Self { video_id: Some(video), ..self }
+    }
+}
+
+/// Returns the state of a video that was not read for `reason`.
+fn state_of(reason: &Reason) -> ImageState {
+    match reason {
+        Reason::ExactDuplicate | Reason::NotModified => ImageState::Duplicate,
+        Reason::SuppressedUrl | Reason::SuppressedVideo => ImageState::Suppressed,
+        Reason::ForbiddenUrl
+        | Reason::ForbiddenAddress
+        | Reason::RobotsDisallowed
+        | Reason::Noindex
+        | Reason::Noimageindex
+        | Reason::Noai
+        | Reason::Noimageai
+        | Reason::NotAVideo
+        | Reason::UnsupportedCodec
+        | Reason::VideoTooLarge
+        | Reason::TooManyBytes
+        | Reason::EncryptedVideo
+        | Reason::LiveStream => ImageState::Skipped,
+        _ => ImageState::Failed,
     }
 }
 
@@ -96,12 +132,12 @@ pub(super) struct VideoSums {
     reasons: BTreeMap<Reason, i64>,
 }
 
-impl VideoSums {
-    pub(super) fn of(outcomes: &[VideoOutcome]) -> Self {
-        // The states that are shown even if no video has them.
+impl Default for VideoSums {
+    /// The states that are shown even if no video has them.
+    fn default() -> Self {
         let shown = [ImageState::Processed, ImageState::Duplicate, ImageState::Skipped, ImageState::Failed];
-        let mut sums = Self {
-            total: outcomes.len(),
+        Self {
+            total: 0,
             states: shown.map(|state| (state, 0)).into(),
             people: 0,
             tracks: 0,
@@ -109,19 +145,22 @@ impl VideoSums {
             frames: 0,
             read_ms: 0,
             reasons: BTreeMap::new(),
-        };
-        for outcome in outcomes {
-            *sums.states.entry(outcome.outcome).or_default() += 1;
-            sums.people += i64::from(outcome.people);
-            sums.tracks += outcome.tracks;
-            sums.faces += outcome.faces;
-            sums.frames += outcome.frames;
-            sums.read_ms += outcome.read_ms.unwrap_or_default();
-            if let Some(reason) = &outcome.reason {
-                *sums.reasons.entry(reason.clone()).or_default() += 1;
-            }
         }
-        sums
+    }
+}
+
+impl VideoSums {
+    pub(super) fn add(&mut self, outcome: &VideoOutcome) {
+        self.total += 1;
+        *self.states.entry(outcome.outcome).or_default() += 1;
+        self.people += i64::from(outcome.people);
+        self.tracks += outcome.tracks;
+        self.faces += outcome.faces;
+        self.frames += outcome.frames;
+        self.read_ms += outcome.read_ms.unwrap_or_default();
+        if let Some(reason) = &outcome.reason {
+            *self.reasons.entry(reason.clone()).or_default() += 1;
+        }
     }
 
     pub(super) fn count(&self, state: ImageState) -> i64 {
@@ -140,6 +179,7 @@ impl VideoSums {
             (ImageState::Skipped, "  skipped"),
             (ImageState::Failed, "  failed"),
             (ImageState::Suppressed, "  suppressed"),
+            (ImageState::Queued, "  not reached"),
         ] {
             if state == ImageState::Processed || self.count(state) > 0 {
                 rows.push((name.into(), self.count(state).to_string()));

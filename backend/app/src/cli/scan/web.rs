@@ -57,6 +57,7 @@ async fn follow(
         let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
         let image = |state| progress.images.get(&state).copied().unwrap_or_default();
         let settled = progress.images.values().sum::<i64>() - image(ImageState::Queued);
+        let videos = progress.videos.iter().filter(|(state, _)| state.is_live()).map(|(_, n)| n).sum::<i64>();
         let rate = settled as f64 / started.elapsed().as_secs_f64().max(1e-3);
         bar.set_position(settled.unsigned_abs());
         bar.set_message(format!(
@@ -64,7 +65,7 @@ async fn follow(
             progress.faces,
             image(ImageState::Failed),
             page(PageState::Fetched),
-            page(PageState::Queued) + image(ImageState::Queued),
+            page(PageState::Queued) + image(ImageState::Queued) + videos,
         ));
         crawl = foundation.store().crawl(crawl.id).await?;
     }
