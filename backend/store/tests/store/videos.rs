@@ -126,3 +126,46 @@ async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
     tx.commit().await.unwrap();
     assert!(store.export_tracks(video, first.next, 2, true).await.unwrap().tracks.is_empty());
 }
+
+#[tokio::test]
+async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let model = fixture::model(&store, "m", 4).await;
+    let (own, _) = fixture::film(&store, &model, [1; 32], 1).await;
+    let (of_another, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    let scan = fixture::crawl(&store).await.id;
+    run(
+        &database,
+        format!("update videos set scan_id = '{scan}', source_url = 'file:///a.mp4' where id = '{own}'"),
+    )
+    .await;
+    run(
+        &database,
+        format!("update videos set source_url = 'http://site.test/b.mp4' where id = '{of_another}'"),
+    )
+    .await;
+    for original in [own, of_another] {
+        run(&database, format!(
+            "insert into videos (id, collection_id, state, source_url, options, original_id, scan_id, finished_at)
+             select gen_random_uuid(), collection_id, 'failed', 'file:///copy.mp4', options, id, '{scan}', now()
+             from videos where id = '{original}'"
+        ))
+        .await;
+    }
+    let ids = store.export_videos(scan, Uuid::nil(), 1).await.unwrap();
+    assert_eq!(ids, [own]);
+    assert_eq!(store.export_videos(scan, own, 10).await.unwrap(), [of_another]);
+    assert!(store.export_videos(scan, of_another, 10).await.unwrap().is_empty());
+    let places = async |id| {
+        let exported = store.export_video_of_crawl(scan, id).await.unwrap().unwrap();
+        assert_eq!(exported.total as usize, exported.sources.len());
+        exported.sources.into_iter().map(|place| place.video_url.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(places(own).await, ["file:///a.mp4", "file:///copy.mp4"]);
+    assert_eq!(places(of_another).await, ["file:///copy.mp4"], "not the place where another crawl found it");
+    let elsewhere = store.ensure_collection("elsewhere").await.unwrap().id;
+    let scoped = store.within(elsewhere);
+    assert!(scoped.export_videos(scan, Uuid::nil(), 10).await.unwrap().is_empty());
+    assert!(matches!(scoped.export_video(own).await, Err(StoreError::NotFound { .. })));
+}

@@ -9,6 +9,10 @@ use axum::routing::get;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use store::faces::NewFace;
+use store::tracks::{NewTrack, ShotFace};
+use store::videos::NewVideo;
+use uuid::Uuid;
 
 async fn text(app: &App, path: &str, content_type: &str) -> String {
     let response = app.get(path).await;
@@ -118,6 +122,75 @@ async fn a_video_is_exported_with_its_tracks() {
     let left = lines(&app, &path).await;
     assert_eq!(left.len(), exported.len() - 1);
     assert!(left.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
+}
+
+/// Adds a completed video with tracks of one face each, and returns its id and the ids of the
+/// faces.
+async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
+    let store = &app.state.services.store;
+    let collection = store.collection("default").await.unwrap().id;
+    let new = NewVideo {
+        collection,
+        sha256: Some([7; 32]),
+        bytes: Some(1),
+        source_url: None,
+        source_key: None,
+        scan: None,
+        options: json!({}),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let video = store.insert_video(tx.conn(), &new).await.unwrap().unwrap();
+    let mut faces = Vec::new();
+    for second in 0..tracks {
+        let at_us = second as i64 * 1_000_000;
+        let face = NewFace {
+            id: Uuid::now_v7(),
+            bbox: [1.0, 2.0, 30.0, 40.0],
+            det_score: 0.75,
+            landmarks: [0.5; 10],
+            quality: None,
+            quality_overall: None,
+            quality_passed: None,
+            embedding: (0..128).map(|at| if at == 0 { 1.0 } else { 0.0 }).collect(),
+            model_id: app.state.services.ingest.model_id(),
+            chip_key: None,
+            crop_key: None,
+        };
+        faces.push(face.id);
+        let owner = (collection, video);
+        let image = store.insert_video_frame(tx.conn(), owner, at_us, (640, 360)).await.unwrap();
+        store.insert_faces(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
+        let track = NewTrack {
+            number: second as i32 + 1,
+            started_us: at_us,
+            ended_us: at_us,
+            samples: 1,
+            // No boxes, in version 1.
+            boxes: vec![1, 0],
+            faces: vec![ShotFace { at_us, face }],
+        };
+        store.insert_tracks(tx.conn(), owner, &[track]).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    (video, faces)
+}
+
+#[tokio::test]
+async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
+    const TRACKS: usize = 220;
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let (video, faces) = long_video(&app, TRACKS).await;
+    let path = format!("/videos/{video}/export?embeddings=true");
+    // More than there are connections to the database.
+    for _ in 0..30 {
+        let mut response = app.get(&path).await;
+        assert!(response.chunk().await.unwrap().is_some());
+        drop(response);
+    }
+    let exported = lines(&app, &path).await;
+    let ids: Vec<Value> = exported[1..].iter().map(|track| track["faces"][0]["face_id"].clone()).collect();
+    assert_eq!(ids, faces.iter().map(|id| json!(id)).collect::<Vec<_>>(), "each track once, in order");
+    assert_eq!(rows(&app, &format!("/videos/{video}/export?format=csv")).await.len(), TRACKS);
 }
 
 #[tokio::test]
