@@ -130,8 +130,9 @@ settings! {
             /// per address if there are no keys.
             max_event_streams: usize = MAX_EVENT_STREAMS, "32", number(1..=100_000);
             /// `CONFIRM_ABOVE`: Maximum number of rows that one call may delete without the token
-            /// of a dry run. The number includes images and faces. For an erasure it also includes
-            /// people and clusters, and for a collection people, clusters and suppressions.
+            /// of a dry run. The number includes images, videos and faces. For an erasure it also
+            /// includes people and clusters, and for a collection people, clusters and
+            /// suppressions.
             confirm_above: u64 = CONFIRM_ABOVE, "100", number(0..=1_000_000_000);
             /// `WORKER_PORT`: Port on which `facecrawl worker` serves `/health/live`,
             /// `/health/ready` and `/metrics`, at the address of `HOST`. Unset: the worker serves

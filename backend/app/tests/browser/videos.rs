@@ -99,6 +99,19 @@ async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
     browser.run("[...document.querySelectorAll('.crawl')].find(e => e.textContent.includes('Completed')).querySelector('a').click()").await;
     browser.until_text(".facts", "film.mp4").await;
     browser.until_text(".facts", "The crawl that found it").await;
+    let export = "document.querySelector('a[download][href*=\"/videos/\"][href*=\"/export?format=csv\"]')";
+    browser.until(export).await;
+
+    // The video is erased with its file.
+    browser.click_text("Erase and suppress").await;
+    browser.until_text("h1", "New erasure").await;
+    browser.click_text("Show preview").await;
+    browser.until_text("h2", "1 video").await;
+    stage.check_view("new-erasure-video").await;
+    browser.click(".panel .heading .danger").await;
+    browser.click("dialog .danger").await;
+    browser.until_text("h1", "Erasures").await;
+    browser.until_text("tbody tr", "A video").await;
     stage.expect_empty_console().await;
     stage.stop().await;
 }

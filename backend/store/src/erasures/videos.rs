@@ -33,9 +33,9 @@ pub(super) async fn same_file(
 }
 
 impl Plan {
-    /// Adds suppressions of the files of the videos, which replace those of their single faces. With
-    /// `addresses`, also adds suppressions of the addresses of the videos. A crawl then does not
-    /// fetch a file again only to find that it is suppressed.
+    /// Adds suppressions of the files of the videos, which replace those of their single faces.
+    /// With `addresses`, also adds suppressions of the addresses of the videos. A crawl then does
+    /// not fetch a file again only to find that it is suppressed.
     pub(super) async fn suppress_files(
         &mut self,
         conn: &mut PgConnection,

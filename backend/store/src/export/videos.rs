@@ -13,8 +13,8 @@ use uuid::Uuid;
 pub struct ExportedVideo {
     /// The video.
     pub video: Video,
-    /// The first places in the order in which they were found, at most [`MAX_SOURCES`]. They include
-    /// those of duplicates of the video.
+    /// The first places in the order in which they were found, at most [`MAX_SOURCES`]. They
+    /// include those of duplicates of the video.
     pub sources: Vec<VideoSource>,
     /// Number of places, counted up to [`MAX_COUNTED_SOURCES`].
     pub total: i64,

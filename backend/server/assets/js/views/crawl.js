@@ -67,7 +67,7 @@ function draw(first, signal) {
     heading(name(first), actions), top, now,
     h("div.pair", {},
       panel("Outcomes", h("h3", {}, "Images"), images.element, h("h3", {}, "Pages"), pages.element,
-        Boolean(first.options.videos) && [h("h3", {}, "Videos"), videos.element, linkButton("Show the videos", href("/videos", { crawl_id: id }))], !isOver(first) && rates.element),
+        (first.options.videos || Object.values(first.counts.videos).some((n) => n > 0)) && [h("h3", {}, "Videos"), videos.element, linkButton("Show the videos", href("/videos", { crawl_id: id }))], !isOver(first) && rates.element),
       panel("Not processed", reasons)),
     panel("Newest faces", strip),
     h("div.pair", {}, panel("Export", exports(`/crawls/${id}/export`, `crawl-${id}`, "Every image and video with its sources and faces, one per line. The tracks of a video follow it.")), panel("Options", options(first))),

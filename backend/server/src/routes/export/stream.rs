@@ -1,5 +1,5 @@
-//! Sends an export piece by piece. A piece is read only when the reader has taken the one before, so
-//! the memory for an export depends on neither its length nor the speed of the reader.
+//! Sends an export piece by piece. A piece is read only when the reader has taken the one before,
+//! so the memory for an export depends on neither its length nor the speed of the reader.
 use super::Format;
 use crate::auth::Caller;
 use crate::{ApiError, AppState};

@@ -11,8 +11,8 @@ pub(super) fn head(embeddings: bool) -> String {
     crate::routes::export::csv::head(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
 }
 
-/// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms` are
-/// the frame of the best one.
+/// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms`
+/// are the frame of the best one.
 pub(super) fn line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
     let (track, best) = (&exported.track, exported.faces.first());
     let about_track = [
