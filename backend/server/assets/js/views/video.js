@@ -72,6 +72,7 @@ function controls(video, update) {
 
 function details(video) {
   return facts([
+    ["Id", h("code", {}, video.id)],
     ["Added", time(video.created_at)],
     video.finished_at && ["Ended", time(video.finished_at)],
     video.source_url && ["Address", externalLink(video.source_url)],
