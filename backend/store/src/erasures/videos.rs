@@ -32,6 +32,15 @@ pub(super) async fn same_file(
     .await?)
 }
 
+/// The file and the addresses of a video.
+#[derive(sqlx::FromRow)]
+struct FileRow {
+    sha256: Option<Vec<u8>>,
+    source_url: Option<String>,
+    /// Of the address after redirects, if it differs.
+    final_hash: Option<Uuid>,
+}
+
 impl Plan {
     /// Adds suppressions of the files of the videos, which replace those of their single faces.
     /// With `addresses`, also adds suppressions of the addresses of the videos. A crawl then does
@@ -44,24 +53,24 @@ impl Plan {
         if self.videos.is_empty() {
             return Ok(());
         }
-        let rows: Vec<(Option<Vec<u8>>, Option<String>, Option<Uuid>)> = sqlx::query_as(
+        let rows: Vec<FileRow> = sqlx::query_as(
             "select sha256, source_url, final_hash from videos where id = any($1) order by id",
         )
         .bind(&self.videos)
         .fetch_all(conn)
         .await?;
-        let files: HashSet<Vec<u8>> = rows.iter().filter_map(|(sha256, ..)| sha256.clone()).collect();
+        let files: HashSet<Vec<u8>> = rows.iter().filter_map(|row| row.sha256.clone()).collect();
         self.pictures.retain(|known| match known {
             Suppression::VideoFace { sha256, .. } => !files.contains(sha256),
             _ => true,
         });
         self.pictures.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
         if addresses {
-            for (_, address, answered) in rows {
+            for FileRow { source_url, final_hash, .. } in rows {
                 // The path of a local file may later be that of another file.
-                let address = address.filter(|address| address.starts_with("http"));
+                let address = source_url.filter(|address| address.starts_with("http"));
                 self.pictures.extend(address.map(Suppression::Url));
-                self.pictures.extend(answered.map(Suppression::UrlHash));
+                self.pictures.extend(final_hash.map(Suppression::UrlHash));
             }
         }
         Ok(())
