@@ -8,6 +8,7 @@
 //! Nothing here uses a model. `tests/films.rs` of inference compares the truth with the default
 //! models.
 
+mod damaged;
 mod draw;
 mod encoding;
 mod ffmpeg;
@@ -18,6 +19,7 @@ mod script;
 mod standard;
 mod truth;
 
+pub use damaged::DamagedFilms;
 pub use draw::Frames;
 pub use encoding::{Codec, Container, Encoding, MovieIndex};
 pub use ffmpeg::{DecodedFrame, decode, repeat};
