@@ -1,6 +1,6 @@
 //! The `facecrawl` binary.
 use app::cli::{Cli, main_of};
-use app::config::disable_library_telemetry;
+use app::config::restart_with_library_settings;
 use clap::Parser;
 use listenfd::ListenFd;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     }
     // For invalid arguments, clap prints its message and exits with status 2.
     let cli = Cli::parse();
-    disable_library_telemetry();
+    restart_with_library_settings();
     // This call must run before other threads start, because it removes the variables of a service
     // manager's sockets from the environment.
     let inherited = ListenFd::from_env();

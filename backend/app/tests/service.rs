@@ -37,6 +37,27 @@ async fn up_is_ready_answers_and_stops_when_asked() {
     assert_eq!(status, Some(0), "{log}");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() {
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let variables = |service: &Service, name: &str| -> Vec<String> {
+        let environment = std::fs::read(format!("/proc/{}/environ", service.child.id())).unwrap();
+        let environment = String::from_utf8(environment).unwrap();
+        environment.split('\0').filter(|line| line.starts_with(name)).map(str::to_owned).collect()
+    };
+    let mut command = place.facecrawl(&["--port", "0"]);
+    let service = Service::start(command.env("DATABASE_URL", database.url()));
+    assert_eq!(variables(&service, "ORT_DISABLE_TELEMETRY"), ["ORT_DISABLE_TELEMETRY=1"]);
+    assert_eq!(variables(&service, "MALLOC_ARENA_MAX"), ["MALLOC_ARENA_MAX=2"]);
+    assert_eq!(variables(&service, "MALLOC_MMAP_THRESHOLD_"), ["MALLOC_MMAP_THRESHOLD_=4194304"]);
+    drop(service);
+    // A user's value is kept.
+    let service = Service::start(command.env("MALLOC_ARENA_MAX", "5"));
+    assert_eq!(variables(&service, "MALLOC_ARENA_MAX"), ["MALLOC_ARENA_MAX=5"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn up_brings_a_database_of_its_own_and_takes_it_along() {
     let place = TestFolder::new();

@@ -7,6 +7,7 @@
 
 mod contradictions;
 mod convert;
+mod environment;
 mod error;
 mod example;
 mod layers;
@@ -21,10 +22,10 @@ mod toml;
 mod variable;
 
 pub use convert::{DATABASE, cores};
+pub use environment::restart_with_library_settings;
 pub use error::{ConfigError, ConfigErrors};
 pub use example::env_example;
 pub use layers::{Flag, Sources};
-pub use library::disable_library_telemetry;
 pub use otlp::Otlp;
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
