@@ -25,9 +25,10 @@ pub fn images(total: u64) -> ProgressBar {
     styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg} {eta}")
 }
 
-/// Returns a bar for a video, in seconds. Its length is set when the duration is known.
+/// Returns a bar for a video, in seconds. Its length is set when the duration is known. The prefix
+/// is the time in the video. The message is cut off at the edge of the terminal.
 pub fn video() -> ProgressBar {
-    styled(ProgressBar::no_length(), "[{bar:30}] {pos}/{len} s {msg} {eta}")
+    styled(ProgressBar::no_length(), "{prefix} [{bar:10}] {wide_msg}")
 }
 
 /// Returns a bar for a crawl, whose length is unknown.

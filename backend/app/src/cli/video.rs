@@ -2,6 +2,7 @@
 use crate::progress;
 use clap::Args;
 use pipeline::{FrameFaces, VideoProgress, VideoRequest};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use video::{Index, Sampling};
 
@@ -37,18 +38,31 @@ pub(super) fn time(us: i64) -> String {
     format!("{hours}:{:02}:{:02}.{}", seconds / 60 % 60, seconds % 60, tenths % 10)
 }
 
+/// Formats a time as `h:mm:ss`.
+fn whole_seconds(us: i64) -> String {
+    let text = time(us);
+    text.split_once('.').map_or_else(|| text.clone(), |(seconds, _)| seconds.to_owned())
+}
+
 /// A progress bar in time of the video.
 pub(super) struct TimeBar {
     bar: indicatif::ProgressBar,
+    /// Name of the file.
+    name: String,
     started: Instant,
+    duration_us: Option<i64>,
     /// Time of the first frame. It is not zero if the analysis continues an earlier one.
     first_us: Option<i64>,
     faces: usize,
 }
 
 impl TimeBar {
-    pub(super) fn start() -> Self {
-        Self { bar: progress::video(), started: Instant::now(), first_us: None, faces: 0 }
+    pub(super) fn start(path: &Path) -> Self {
+        // A name could contain control characters, which would change the terminal.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        let bar = progress::video().with_prefix(whole_seconds(0)).with_message(name.clone());
+        Self { bar, name, started: Instant::now(), duration_us: None, first_us: None, faces: 0 }
     }
 
     /// Removes the bar.
@@ -59,6 +73,8 @@ impl TimeBar {
 
 impl VideoProgress for TimeBar {
     fn opened(&mut self, index: &Index) {
+        self.started = Instant::now();
+        self.duration_us = index.duration_us;
         if let Some(duration) = index.duration_us {
             self.bar.set_length(duration.unsigned_abs() / 1_000_000);
         }
@@ -68,8 +84,16 @@ impl VideoProgress for TimeBar {
         self.faces += frame.faces.len();
         let read_us = frame.at_us - *self.first_us.get_or_insert(frame.at_us);
         self.bar.set_position(Duration::from_micros(frame.at_us.unsigned_abs()).as_secs());
+        let of = self.duration_us.map(|us| format!("/{}", whole_seconds(us))).unwrap_or_default();
+        self.bar.set_prefix(format!("{}{of}", whole_seconds(frame.at_us)));
         let speed = read_us as f64 / 1e6 / self.started.elapsed().as_secs_f64().max(1e-3);
-        self.bar.set_message(format!("{speed:.1} times real time, {} faces", self.faces));
+        let left = self.duration_us.filter(|_| speed > 0.0).map(|us| {
+            let left_us = us.saturating_sub(frame.at_us).max(0) as f64 / speed;
+            format!("{} left, ", whole_seconds(left_us as i64))
+        });
+        let Self { bar, name, faces, .. } = self;
+        let left = left.unwrap_or_default();
+        bar.set_message(format!("{left}{speed:.1} times real time, {faces} faces, {name}"));
     }
 }
 
@@ -93,5 +117,6 @@ mod tests {
     fn times_are_written_for_people() {
         assert_eq!(time(0), "0:00:00.0");
         assert_eq!(time(3_723_456_000), "1:02:03.4");
+        assert_eq!(whole_seconds(3_723_956_000), "1:02:03");
     }
 }

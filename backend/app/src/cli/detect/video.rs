@@ -46,7 +46,7 @@ impl<'a> VideoDetector<'a> {
         let decoder = self.decoder.get_or_init(open).await.as_ref();
         let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
         let file = File::open(path).map_err(|error| refusal(Reason::Unreadable, error))?;
-        let mut bar = TimeBar::start();
+        let mut bar = TimeBar::start(path);
         let analyzed =
             self.analyzer.analyze_video(decoder, file, &self.options, Priority::Background, &mut bar).await;
         bar.finish();

@@ -42,7 +42,7 @@ pub(super) async fn run(
     };
     let mut outcomes = Vec::with_capacity(videos.len());
     for path in videos {
-        let mut bar = TimeBar::start();
+        let mut bar = TimeBar::start(path);
         let outcome = tokio::select! {
             outcome = one(scan, args, &decoder, path, &mut bar) => Some(outcome),
             () = signal.cancelled() => None,
