@@ -21,22 +21,23 @@ export function show(page, { query, signal }) {
   filter.addEventListener("change", () => (setQuery({ state: filter.value, crawl_id }), start()));
   page.append(heading(crawl_id ? "Videos of a crawl" : "Videos", filter), may("write") && !crawl_id && upload(signal), list);
 
-  let [timer, run] = [0, 0];
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  let earlier = new AbortController();
   start();
   async function start() {
-    clearTimeout(timer);
-    run += 1;
-    await fillWith(list, signal, () => get("/videos", params(), signal), draw);
+    // The answer for an earlier filter may still arrive. It must not be shown, nor followed.
+    earlier.abort();
+    earlier = new AbortController();
+    const wanted = AbortSignal.any([signal, earlier.signal]);
+    await fillWith(list, wanted, () => get("/videos", params(), wanted), (answer) => draw(answer, wanted));
   }
-  function draw(answer) {
+  function draw(answer, wanted) {
     if (answer.videos.length === 0) {
       return filter.value || crawl_id
         ? empty("videos", `There are no ${filter.value ? `${filter.value} ` : ""}videos${crawl_id ? " of this crawl" : ""}.`)
         : empty("videos", "The service finds who appears in a video, and when. It does not keep the file.");
     }
     const rows = h("ul.crawls", {}, answer.videos.map(row));
-    watch(answer.videos, rows);
+    watch(answer.videos, rows, wanted);
     return [rows, more(answer.next_cursor, rows)];
   }
   function more(cursor, rows) {
@@ -49,13 +50,12 @@ export function show(page, { query, signal }) {
     return h("p.center", {}, control);
   }
   /** Reloads the first page periodically while one of its videos is read. */
-  function watch(videos, rows) {
+  function watch(videos, rows, wanted) {
     if (videos.every(isOver)) return;
-    const current = run;
-    timer = setTimeout(async () => {
-      const answer = await get("/videos", params(), signal).catch(() => null);
+    setTimeout(async () => {
       // After a change of the filter, the new list has a timer of its own.
-      if (signal.aborted || current !== run) return;
+      const answer = wanted.aborted ? null : await get("/videos", params(), wanted).catch(() => null);
+      if (wanted.aborted) return;
       for (const video of answer?.videos ?? []) {
         const old = rows.querySelector(`[data-id="${video.id}"]`);
         // Only changed rows are replaced, so that an unchanged row keeps the focus.
@@ -65,7 +65,7 @@ export function show(page, { query, signal }) {
         old.replaceWith(fresh);
         if (focused) fresh.querySelector("a").focus();
       }
-      watch(answer?.videos ?? videos, rows);
+      watch(answer?.videos ?? videos, rows, wanted);
     }, 2000);
   }
 }
