@@ -8,9 +8,9 @@
 #[cfg(unix)]
 const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
-/// Settings of glibc's allocator, unless the user sets them. Without them, glibc keeps the memory of
-/// images and frames for each thread instead of returning it to the system:
-/// docs/measurements/MEMORY.md.
+/// Settings of glibc's allocator, unless the user sets them. Without them, glibc keeps the memory
+/// of images and frames for each thread instead of returning it to the system:
+/// docs/measurements/VIDEO.md.
 #[cfg(unix)]
 const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304")];
 
