@@ -4,6 +4,7 @@
 //! Frames come from the crate `video`, tracks from the crate `tracking`. This module stores
 //! nothing.
 
+mod ahead;
 mod error;
 mod frames;
 mod parts;
@@ -16,9 +17,11 @@ pub use parts::{Resume, VideoPart};
 pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
 
 use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
+use ahead::{Ahead, AnalyzedFrame};
 use frames::{ReadFrame, Reader};
 use futures::StreamExt;
 use inference::Priority;
+use parts::Boundaries;
 use pictures::Cut;
 use std::fs::File;
 use std::sync::Arc;
@@ -32,6 +35,9 @@ use vision::{Frame, Profile, Rect};
 pub const MAX_FRAMES: u64 = 100_000;
 /// Maximum number of faces of one frame; the best ones are kept.
 const MAX_FRAME_FACES: usize = 500;
+/// Default of [`VideoOptions::max_picture_bytes`]. Candidates for the best shots of 500 faces of 64
+/// pixels take 200 MB.
+const MAX_PICTURE_BYTES: u64 = 256 << 20;
 /// Longest time between two frames for which faces are tracked by position. Between frames that are
 /// farther apart, faces are recognised by their embeddings.
 const DENSE_GAP_US: i64 = 250_000;
@@ -53,6 +59,9 @@ pub struct VideoOptions {
     pub pictures: bool,
     /// The quality profile that faces must meet; `None` means that of the service.
     pub quality_profile: Option<Profile>,
+    /// Memory for the pictures of faces that may become best shots, in bytes. A part that needs
+    /// more ends early.
+    pub max_picture_bytes: u64,
 }
 
 impl Default for VideoOptions {
@@ -65,6 +74,7 @@ impl Default for VideoOptions {
             passes: Passes::Single,
             pictures: false,
             quality_profile: None,
+            max_picture_bytes: MAX_PICTURE_BYTES,
         }
     }
 }
@@ -195,11 +205,12 @@ impl Analyzer {
         let recycle = reader.recycler();
         let numbers = resume.map_or(0, |resume| resume.tracks);
         let mut tracks = TrackCollector::new(self, options, high_score, priority, numbers);
+        let mut boundaries = Boundaries::default();
         let mut count = resume.map_or(0, |resume| resume.frames);
         let mut last_us = None;
         {
             let found = reader.frames().map(|read| async {
-                let ReadFrame { at_us, frame, cut, part } = read?;
+                let ReadFrame { at_us, frame, reduced } = read?;
                 let size = (frame.width(), frame.height());
                 let frame = Arc::new(frame);
                 let faces = self.find_faces_of_frame(&frame, &frame_options, priority).await?;
@@ -208,21 +219,23 @@ impl Analyzer {
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
                 }
-                Ok::<_, VideoAnalyzeError>((at_us, size, faces, cut, part))
+                Ok(AnalyzedFrame { at_us, size, faces, reduced })
             });
-            let mut found = std::pin::pin!(found.buffered(concurrency));
+            let found = std::pin::pin!(found.buffered(concurrency));
+            let mut found = Ahead::new(found);
             while let Some(next) = found.next().await {
-                let (at_us, size, faces, cut, part) = next?;
-                if let (true, Some(until_us)) = (part, last_us) {
+                let AnalyzedFrame { at_us, size, faces, reduced } = next?;
+                let begins = boundaries.next(at_us, reduced, tracks.is_full());
+                if let (true, Some(until_us)) = (begins.part, last_us) {
                     let tracks = tracks.end_part().await?;
-                    parts.part(VideoPart { until_us, frames: count, tracks }).await?;
+                    found.during(parts.part(VideoPart { until_us, frames: count, tracks })).await?;
                 }
                 count += 1;
                 if count > MAX_FRAMES {
                     return Err(VideoAnalyzeError::TooManyFrames.into());
                 }
                 parts.frame(FrameFaces { at_us, size, faces: &faces });
-                tracks.add(at_us, faces, cut).await?;
+                tracks.add(at_us, faces, begins.shot).await?;
                 last_us = Some(at_us);
             }
         }

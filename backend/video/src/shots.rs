@@ -26,11 +26,15 @@ const RATIO: f32 = 3.0;
 /// Number of earlier differences that are used.
 const WINDOW: usize = 5;
 
+/// A frame, reduced to what is compared: hue, saturation and value of each pixel.
+#[derive(Clone, Debug)]
+pub struct ReducedFrame(Vec<[f32; 3]>);
+
 /// Compares each frame with the one before.
 #[derive(Clone, Debug, Default)]
 pub struct CutDetector {
-    /// Time and reduced pixels of the last frame.
-    last: Option<(i64, Vec<[f32; 3]>)>,
+    /// The last frame with its time.
+    last: Option<(i64, ReducedFrame)>,
     /// The last differences inside a shot.
     earlier: VecDeque<f32>,
 }
@@ -38,11 +42,10 @@ pub struct CutDetector {
 impl CutDetector {
     /// Returns whether the frame at `at_us` (microseconds) begins a new shot. The first frame does
     /// not.
-    pub fn is_cut(&mut self, at_us: i64, frame: &Frame) -> bool {
-        let reduced = reduce(frame);
+    pub fn is_cut(&mut self, at_us: i64, frame: ReducedFrame) -> bool {
         let near = self.last.as_ref().filter(|(time, _)| at_us.saturating_sub(*time) <= MAX_GAP_US);
-        let change = near.map(|(_, last)| difference(last, &reduced));
-        self.last = Some((at_us, reduced));
+        let change = near.map(|(_, last)| difference(&last.0, &frame.0));
+        self.last = Some((at_us, frame));
         let Some(change) = change else {
             self.earlier.clear();
             return false;
@@ -57,6 +60,11 @@ impl CutDetector {
         }
         cut
     }
+
+    /// Forgets all frames but the last one, as if that one were the first.
+    pub fn restart(&mut self) {
+        self.earlier.clear();
+    }
 }
 
 fn difference(one: &[[f32; 3]], other: &[[f32; 3]]) -> f32 {
@@ -65,6 +73,13 @@ fn difference(one: &[[f32; 3]], other: &[[f32; 3]]) -> f32 {
         (hue.min(180.0 - hue) + (a[1] - b[1]).abs() + (a[2] - b[2]).abs()) / 3.0
     };
     one.iter().zip(other).map(of).sum::<f32>() / one.len().max(1) as f32
+}
+
+impl ReducedFrame {
+    /// Reduces a frame. This takes much longer than a comparison.
+    pub fn of(frame: &Frame) -> Self {
+        Self(reduce(frame))
+    }
 }
 
 fn reduce(frame: &Frame) -> Vec<[f32; 3]> {
@@ -115,7 +130,7 @@ mod tests {
         let mut at_us = 0;
         let mut is_cut = |frame: &Frame, gap_us: i64| {
             at_us += gap_us;
-            cuts.is_cut(at_us, frame)
+            cuts.is_cut(at_us, ReducedFrame::of(frame))
         };
         assert!(!is_cut(&Frame::filled(640, 360, [200, 30, 30]), 0));
         assert!(!is_cut(&Frame::filled(640, 360, [210, 36, 30]), 200_000));
@@ -136,9 +151,10 @@ mod tests {
         let mut cuts = CutDetector::default();
         // A still shot, then one with large differences: one cut.
         let shades = (0..20).map(|_| 10).chain((0..20).map(|step| if step % 2 == 0 { 100 } else { 160 }));
-        let found = shades
-            .enumerate()
-            .filter(|(step, shade)| cuts.is_cut(*step as i64 * 40_000, &Frame::filled(64, 36, [*shade; 3])));
+        let found = shades.enumerate().filter(|(step, shade)| {
+            let frame = Frame::filled(64, 36, [*shade; 3]);
+            cuts.is_cut(*step as i64 * 40_000, ReducedFrame::of(&frame))
+        });
         assert_eq!(found.map(|(step, _)| step).collect::<Vec<_>>(), [20]);
     }
 

@@ -1,6 +1,5 @@
 //! Reads frames on a thread of their own, because the decoder blocks and ends with its thread.
 
-use super::parts::PartClock;
 use futures::{Stream, ready};
 use std::fs::File;
 use std::io;
@@ -8,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::sync::mpsc as async_mpsc;
-use video::shots::CutDetector;
+use video::shots::ReducedFrame;
 use video::{CancelOnDrop, Damage, Decoder, Index, Segment, VideoError};
 use vision::Frame;
 
@@ -29,10 +28,8 @@ pub(super) async fn index(decoder: Decoder, file: File) -> Result<(Index, File),
 pub(super) struct ReadFrame {
     pub(super) at_us: i64,
     pub(super) frame: Frame,
-    /// Whether the frame begins a new shot.
-    pub(super) cut: bool,
-    /// Whether the frame begins a new part.
-    pub(super) part: bool,
+    /// What is compared with other frames to find cuts.
+    pub(super) reduced: ReducedFrame,
 }
 
 type Read = Result<ReadFrame, VideoError>;
@@ -134,7 +131,6 @@ impl ReadTask {
         resumed: bool,
         sender: &async_mpsc::Sender<Read>,
     ) -> Result<Option<Damage>, VideoError> {
-        let (mut cuts, mut parts) = (CutDetector::default(), PartClock::default());
         // If the analysis is resumed, what was stored before remains valid.
         let mut any = resumed;
         let mut damage = None;
@@ -154,14 +150,8 @@ impl ReadTask {
                 };
                 let Some(next) = next else { break };
                 any = true;
-                let cut = cuts.is_cut(next.at_us, &next.frame);
-                let part = parts.begins(next.at_us, cut);
-                if part {
-                    // An analysis that is resumed here does not know the frames before.
-                    cuts = CutDetector::default();
-                    cuts.is_cut(next.at_us, &next.frame);
-                }
-                let read = ReadFrame { at_us: next.at_us, frame: next.frame, cut, part };
+                let reduced = ReducedFrame::of(&next.frame);
+                let read = ReadFrame { at_us: next.at_us, frame: next.frame, reduced };
                 if sender.blocking_send(Ok(read)).is_err() {
                     return Ok(None);
                 }

@@ -1,11 +1,12 @@
 //! Divides a video into parts. Nothing continues from one part to the next except the numbers of
 //! tracks and people, so the analysis can be stored after each part and resumed there.
 //!
-//! Where a part ends depends only on the frames. An analysis that is resumed therefore finds the
-//! same tracks as one that was not interrupted.
+//! Where a part ends depends only on its own frames. An analysis that is resumed therefore finds
+//! the same tracks as one that was not interrupted.
 
 use super::result::VideoTrack;
 use video::Segment;
+use video::shots::{CutDetector, ReducedFrame};
 
 /// After this time, a part ends at the next cut, where all tracks end anyway.
 const MIN_US: i64 = 30_000_000;
@@ -14,21 +15,50 @@ const MAX_US: i64 = 60_000_000;
 
 /// Decides which frames begin a part.
 #[derive(Debug, Default)]
-pub(super) struct PartClock {
+struct PartClock {
     /// Time of the first frame of the part.
     started_us: Option<i64>,
 }
 
 impl PartClock {
-    /// Returns whether a frame begins a new part. `cut` is whether it begins a new shot. The first
-    /// frame does not begin a new part.
-    pub(super) fn begins(&mut self, at_us: i64, cut: bool) -> bool {
+    /// Returns whether a frame begins a new part. `cut` is whether it begins a new shot, and `full`
+    /// is whether the part before must end. The first frame does not begin a new part.
+    fn begins(&mut self, at_us: i64, cut: bool, full: bool) -> bool {
         let length = at_us.saturating_sub(*self.started_us.get_or_insert(at_us));
-        let begins = length >= if cut { MIN_US } else { MAX_US };
+        let begins = full || length >= if cut { MIN_US } else { MAX_US };
         if begins {
             self.started_us = Some(at_us);
         }
         begins
+    }
+}
+
+/// Finds the shots and the parts of a video.
+#[derive(Debug, Default)]
+pub(super) struct Boundaries {
+    cuts: CutDetector,
+    parts: PartClock,
+}
+
+/// What begins with a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Boundary {
+    /// Whether a new shot begins.
+    pub(super) shot: bool,
+    /// Whether a new part begins.
+    pub(super) part: bool,
+}
+
+impl Boundaries {
+    /// Returns what begins with the next frame. `full` is whether the part before must end.
+    pub(super) fn next(&mut self, at_us: i64, frame: ReducedFrame, full: bool) -> Boundary {
+        let shot = self.cuts.is_cut(at_us, frame);
+        let part = self.parts.begins(at_us, shot, full);
+        if part {
+            // An analysis that is resumed here does not know the frames before.
+            self.cuts.restart();
+        }
+        Boundary { shot, part }
     }
 }
 
@@ -83,9 +113,11 @@ mod tests {
         let mut clock = PartClock::default();
         let second = 1_000_000;
         let cuts = [20, 31, 40, 70];
-        let found: Vec<i64> =
-            (0..200).filter(|at| clock.begins(5_000_000 + at * second, cuts.contains(at))).collect();
-        assert_eq!(found, [31, 70, 130, 190]);
+        let found: Vec<i64> = (0..200)
+            .filter(|at| clock.begins(5_000_000 + at * second, cuts.contains(at), *at == 80))
+            .collect();
+        // The part that began at 70 s is full after 10 s.
+        assert_eq!(found, [31, 70, 80, 140]);
     }
 
     #[test]

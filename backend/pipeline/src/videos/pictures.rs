@@ -29,6 +29,11 @@ impl Cut {
         Self { crop: Arc::new(thumbnail(&crop, CROP_SIDE)), others }
     }
 
+    /// Returns the memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.crop.data().len() + self.others.len() * size_of::<Rect>()
+    }
+
     /// Returns the pictures to store. `chip` is the aligned face.
     pub(super) fn into_pictures(self, chip: &Frame, face: &Detection) -> ShotPictures {
         let mut chip = chip.clone();

@@ -6,6 +6,7 @@ use super::{VideoAnalyzeError, VideoOptions, low_score};
 use crate::analyze::{AnalyzedFace, Analyzer};
 use inference::{Embedding, Priority};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tracking::people::MAX_TRACKS;
 use tracking::{Config, Observation, Shot, Track, Tracker, split};
 use vision::{Detection, Frame, QualityReport};
@@ -20,6 +21,27 @@ struct Kept {
     chip: Option<Arc<Frame>>,
     /// What was cut from the frame, if it is to be stored.
     cut: Option<Cut>,
+    _held: HeldBytes,
+}
+
+/// Counts the bytes of a picture until it is dropped.
+#[derive(Debug)]
+struct HeldBytes {
+    all: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl HeldBytes {
+    fn new(all: &Arc<AtomicU64>, bytes: u64) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Self { all: all.clone(), bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Collects the tracks of one video, part by part.
@@ -32,6 +54,9 @@ pub(super) struct TrackCollector<'a> {
     ended: Vec<Track<Kept>>,
     /// Highest number of a track of earlier parts.
     numbers: u32,
+    /// Bytes of the pictures of all faces that may become best shots.
+    held: Arc<AtomicU64>,
+    max_held: u64,
 }
 
 impl<'a> TrackCollector<'a> {
@@ -53,7 +78,14 @@ impl<'a> TrackCollector<'a> {
             match_threshold,
             ended: Vec::new(),
             numbers,
+            held: Arc::default(),
+            max_held: options.max_picture_bytes,
         }
+    }
+
+    /// Returns whether the part must end, because its pictures take too much memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > self.max_held
     }
 
     /// Adds the faces of a frame. `cut` is whether it begins a new shot.
@@ -65,7 +97,8 @@ impl<'a> TrackCollector<'a> {
     ) -> Result<(), VideoAnalyzeError> {
         let mut ended = if cut { self.tracker.cut() } else { Vec::new() };
         let high_score = self.high_score;
-        let observations = faces.into_iter().map(|face| observation(face, high_score)).collect();
+        let observe = |face| observation(face, high_score, &self.held);
+        let observations = faces.into_iter().map(observe).collect();
         ended.extend(self.tracker.push(at_us, observations));
         self.end(ended).await
     }
@@ -114,9 +147,16 @@ impl<'a> TrackCollector<'a> {
     }
 }
 
-fn observation(FrameFace { face, cut }: FrameFace, high_score: f32) -> Observation<Kept> {
+fn observation(
+    FrameFace { face, cut }: FrameFace,
+    high_score: f32,
+    held: &Arc<AtomicU64>,
+) -> Observation<Kept> {
     let score = face.detection.det_score;
     let usable = face.quality.filter(|_| score >= high_score);
+    let chip = face.chip.filter(|_| usable.is_some());
+    let cut = cut.filter(|_| usable.is_some());
+    let bytes = chip.as_ref().map_or(0, |chip| chip.data().len()) + cut.as_ref().map_or(0, Cut::bytes);
     Observation {
         bbox: face.detection.bbox,
         score,
@@ -124,16 +164,17 @@ fn observation(FrameFace { face, cut }: FrameFace, high_score: f32) -> Observati
         embedding: face.embedding.map(|embedding| Arc::from(embedding.as_slice())),
         payload: Kept {
             detection: face.detection,
-            chip: face.chip.filter(|_| usable.is_some()),
-            cut: cut.filter(|_| usable.is_some()),
+            chip,
+            cut,
             quality: usable,
+            _held: HeldBytes::new(held, bytes as u64),
         },
     }
 }
 
 fn video_track(track: Track<Kept>, number: u32) -> VideoTrack {
     let faces = track.best.into_iter().map(|shot| {
-        let Kept { detection, quality, chip, cut } = shot.payload;
+        let Kept { detection, quality, chip, cut, .. } = shot.payload;
         TrackFace {
             at_us: shot.at_us,
             pictures: chip.zip(cut).map(|(chip, cut)| cut.into_pictures(&chip, &detection)),

@@ -23,4 +23,5 @@ mod sitemaps;
 mod stored_videos;
 mod support;
 mod validation;
+mod video_parts;
 mod videos;
