@@ -20,6 +20,7 @@ mod sketch;
 pub(crate) mod suppress;
 mod versions;
 pub(crate) mod video;
+mod video_part;
 
 pub use enrol::{EnrolError, Enrolled, Enrolment, unmet_requirements};
 pub use read_video::{ReadVideoError, VideoFile};

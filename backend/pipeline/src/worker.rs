@@ -17,6 +17,7 @@ mod robots;
 mod sitemap_permits;
 mod video;
 mod video_address;
+mod video_error;
 mod video_file;
 mod webhook;
 mod yields;
