@@ -26,4 +26,4 @@ pub use options::{CrawlOptions, Dedupe, Sitemaps};
 pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;
 pub use traces::forget_jobs;
-pub use video::VideoRequest;
+pub use video::{CannotRefine, VideoRequest};

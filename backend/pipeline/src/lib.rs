@@ -24,8 +24,8 @@ pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
 pub use crawl::Crawls;
 pub use domain::{
-    ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval, MatchThreshold, Secret,
-    Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
+    CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
+    MatchThreshold, Secret, Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;

@@ -9,7 +9,10 @@ mod error;
 mod frames;
 mod parts;
 mod pictures;
+mod plan;
 mod result;
+mod run;
+mod steps;
 mod tracks;
 
 pub use error::VideoAnalyzeError;
@@ -17,15 +20,15 @@ pub use parts::{Resume, VideoPart};
 pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
 
 use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
-use ahead::{Ahead, AnalyzedFrame};
-use frames::{ReadFrame, Reader};
-use futures::StreamExt;
+use frames::{ReadState, Source};
 use inference::Priority;
 use parts::Boundaries;
 use pictures::Cut;
+use plan::{FirstLooks, Plan, Planned};
+use run::Run;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracking::people::{Appearance, number_people};
 use tracks::TrackCollector;
 use video::{Decoder, Index, Sampling, sampling};
@@ -49,6 +52,8 @@ pub struct VideoOptions {
     pub sampling: Sampling,
     /// Longest time without a look of [`Sampling::Auto`], in microseconds.
     pub max_gap_us: i64,
+    /// Whether [`Sampling::Auto`] looks closer where faces are. Other samplings ignore it.
+    pub refine: bool,
     /// Minimum similarity of two faces of one person; `None` means that of the model.
     pub match_threshold: Option<f32>,
     /// Minimum `det_score` of a face that starts a track; `None` means the detector's default.
@@ -69,6 +74,7 @@ impl Default for VideoOptions {
         Self {
             sampling: Sampling::Auto,
             max_gap_us: sampling::MAX_GAP_US,
+            refine: false,
             match_threshold: None,
             min_score: None,
             passes: Passes::Single,
@@ -80,15 +86,9 @@ impl Default for VideoOptions {
 }
 
 impl VideoOptions {
-    /// Returns whether faces are followed by their positions.
-    fn is_dense(&self) -> bool {
-        matches!(self.sampling, Sampling::Fps(fps) if fps * DENSE_GAP_US as f64 >= 1e6)
-    }
-
-    /// Returns the options for the frames. Faces of dense frames are embedded only if they become
-    /// best shots, so their crops are needed.
-    fn of_frames(&self, high_score: f32) -> AnalyzeOptions {
-        let dense = self.is_dense();
+    /// Returns the options for the frames. If frames are `dense`, faces are embedded only if they
+    /// become best shots, so their crops are needed.
+    fn of_frames(&self, high_score: f32, dense: bool) -> AnalyzeOptions {
         AnalyzeOptions {
             // A face with a low score can continue a track.
             min_score: Some(if dense { low_score(high_score) } else { high_score }),
@@ -184,10 +184,9 @@ impl Analyzer {
         let started = Instant::now();
         let high_score =
             options.min_score.unwrap_or_else(|| self.engine().detector().min_score.max(MIN_SCORE_FLOOR));
-        let frame_options = options.of_frames(high_score);
-        self.settings(&frame_options).map_err(VideoAnalyzeError::from)?;
+        self.settings(&options.of_frames(high_score, false)).map_err(VideoAnalyzeError::from)?;
         let (index, file) = frames::index(decoder.clone(), file).await.map_err(VideoAnalyzeError::from)?;
-        check_frames(&index, options)?;
+        let mut plan = Plan::new(&index, options, resume.map(|resume| resume.after_us))?;
         parts.opened(&index).await?;
         let indexing = started.elapsed();
 
@@ -196,54 +195,48 @@ impl Analyzer {
         let in_memory = (concurrency + frames::QUEUE + 1) as u64;
         let _memory = self.reserve(bytes * in_memory, priority).await.map_err(VideoAnalyzeError::from)?;
 
-        let mut segments = sampling::plan(&index, options.sampling, options.max_gap_us);
-        if let Some(resume) = resume {
-            segments = parts::remaining(segments, resume.after_us);
-        }
-        let mut reader = Reader::start(decoder.clone(), file, index.clone(), segments, resume.is_some())
-            .map_err(|error| VideoAnalyzeError::from(video::VideoError::Io(error)))?;
-        let recycle = reader.recycler();
+        let source = Source { decoder: decoder.clone(), file: Arc::new(file), index: Arc::new(index) };
         let numbers = resume.map_or(0, |resume| resume.tracks);
-        let mut tracks = TrackCollector::new(self, options, high_score, priority, numbers);
-        let mut boundaries = Boundaries::default();
-        let mut count = resume.map_or(0, |resume| resume.frames);
-        let mut last_us = None;
-        {
-            let found = reader.frames().map(|read| async {
-                let ReadFrame { at_us, frame, reduced } = read?;
-                let size = (frame.width(), frame.height());
-                let frame = Arc::new(frame);
-                let faces = self.find_faces_of_frame(&frame, &frame_options, priority).await?;
-                let faces = self.cut_pictures(&frame, faces, options.pictures, high_score).await?;
-                // Nothing else holds the pixels now, so the decoder can use the memory again.
-                if let Ok(frame) = Arc::try_unwrap(frame) {
-                    recycle.give(frame);
+        let mut run = Run {
+            analyzer: self,
+            options,
+            frame_options: options.of_frames(high_score, plan.is_dense),
+            high_score,
+            priority,
+            concurrency,
+            tracks: TrackCollector::new(self, options, high_score, priority, numbers),
+            boundaries: Boundaries::default(),
+            count: resume.map_or(0, |resume| resume.frames),
+            last_us: None,
+        };
+        let mut state = ReadState::new(resume.is_some(), None);
+        let after_us = plan.after_us();
+        while let Some(planned) = plan.next() {
+            let steps = match planned {
+                Planned::Steps(steps) => steps,
+                Planned::Block(blocks, block) => {
+                    let looks = FirstLooks {
+                        analyzer: self,
+                        source: &source,
+                        min_score: low_score(high_score),
+                        options,
+                        priority,
+                        concurrency,
+                        frames: run.count,
+                    };
+                    looks.steps(blocks, &block, after_us, &mut state).await?
                 }
-                Ok(AnalyzedFrame { at_us, size, faces, reduced })
-            });
-            let found = std::pin::pin!(found.buffered(concurrency));
-            let mut found = Ahead::new(found);
-            while let Some(next) = found.next().await {
-                let AnalyzedFrame { at_us, size, faces, reduced } = next?;
-                let begins = boundaries.next(at_us, reduced, tracks.is_full());
-                if let (true, Some(until_us)) = (begins.part, last_us) {
-                    let tracks = tracks.end_part().await?;
-                    found.during(parts.part(VideoPart { until_us, frames: count, tracks })).await?;
-                }
-                count += 1;
-                if count > MAX_FRAMES {
-                    return Err(VideoAnalyzeError::TooManyFrames.into());
-                }
-                parts.frame(FrameFaces { at_us, size, faces: &faces });
-                tracks.add(at_us, faces, begins.shot).await?;
-                last_us = Some(at_us);
+            };
+            let can_continue = !state.ended;
+            state = run.analyze(&source, steps, state, parts).await?;
+            if state.ended || !can_continue {
+                break;
             }
         }
-        if let Some(until_us) = last_us {
-            let tracks = tracks.end_part().await?;
-            parts.part(VideoPart { until_us, frames: count, tracks }).await?;
-        }
-        let damage = reader.damage().or(index.damage.clone());
+        run.end(parts).await?;
+        let count = run.count;
+        let index = Arc::try_unwrap(source.index).unwrap_or_else(|index| (*index).clone());
+        let damage = state.damage.or(index.damage.clone());
         Ok(VideoEnd { index, frames: count, damage, indexing, total: started.elapsed() })
     }
 
@@ -317,11 +310,4 @@ impl VideoParts for AllTracks<'_> {
         self.tracks.extend(part.tracks);
         Ok(())
     }
-}
-
-/// Rejects a video of which too many frames would be analysed, as far as its duration is known.
-fn check_frames(index: &Index, options: &VideoOptions) -> Result<(), VideoAnalyzeError> {
-    let (Some(duration), Sampling::Fps(fps)) = (index.duration_us, options.sampling) else { return Ok(()) };
-    let seconds = Duration::from_micros(duration.unsigned_abs()).as_secs_f64();
-    if seconds * fps > MAX_FRAMES as f64 { Err(VideoAnalyzeError::TooManyFrames) } else { Ok(()) }
 }

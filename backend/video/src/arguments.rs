@@ -13,6 +13,9 @@ const MAX_ALLOCATION: u64 = 1 << 29;
 /// Makes pixels square by enlarging frames in one direction.
 const SQUARE_PIXELS: &str = "scale=w='round(iw*max(1,sar))':h='round(ih*max(1,1/sar))',setsar=1,";
 
+/// Tolerance for the times of frames that are listed, in microseconds.
+const ALSO_TOLERANCE_US: i64 = 100;
+
 /// The part of an index that the arguments for frames need.
 pub(crate) struct Source {
     /// Time of the first frame in the time of the container, in microseconds.
@@ -72,15 +75,20 @@ pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &S
     arguments
 }
 
-/// Returns the condition for a frame: it is the first one in its cell of the grid. The cells start
-/// at the first frame of the file, so the selection does not depend on where decoding starts.
+/// Returns the condition for a frame: it is the first one in its cell of the grid, or its time is
+/// listed. The cells start at the first frame of the file, so the selection does not depend on
+/// where decoding starts.
 ///
 /// A millisecond is added, because timestamps of Matroska are rounded to milliseconds.
 fn selection(source: &Source, segment: &Segment) -> String {
     let (origin, cell) = (seconds(source.origin_us), seconds(segment.cell_us.max(1)));
     let number = |time: &str| format!("floor(({time}-({origin})+0.001)/{cell})");
     let from = seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
-    let next = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
+    let mut next = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
+    for also_us in &segment.also_us {
+        let at = |tolerance: i64| seconds(source.origin_us.saturating_add(also_us.saturating_add(tolerance)));
+        next.push_str(&format!("+between(t,{},{})", at(-ALSO_TOLERANCE_US), at(ALSO_TOLERANCE_US)));
+    }
     format!("gte(t,{from})*({next})")
 }
 

@@ -22,7 +22,7 @@ pub struct FrameReader {
     max_pixels: u64,
     read: u64,
     last_us: Option<i64>,
-    selection: Selection,
+    selection: Selection<TimedFrame>,
     damage: Option<Damage>,
     /// A buffer for the pixels of the next frame.
     spare: Vec<u8>,
@@ -54,7 +54,8 @@ impl Decoder {
             to_us: segment.to_us,
             max_pixels,
             read: 0,
-            last_us: None,
+            // Decoding can start at this frame again.
+            last_us: segment.last_us,
             selection: Selection::new(segment),
             damage: None,
             spare: Vec::new(),
@@ -73,7 +74,10 @@ impl FrameReader {
                 return Ok(Some(frame));
             }
             match self.decoded()? {
-                Some(frame) => self.spare = self.selection.add(frame).unwrap_or_default(),
+                Some(frame) => {
+                    let unused = self.selection.add(frame);
+                    self.spare = unused.map(|unused| unused.frame.into_data()).unwrap_or_default();
+                }
                 None => return Ok(self.selection.finish()),
             }
         }
@@ -111,6 +115,13 @@ impl FrameReader {
     /// Returns what the decoder said about damage. It is complete after the end of the segment.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
+    }
+
+    /// Ends the process before the end of the segment. Returns what the decoder said about damage
+    /// so far.
+    pub fn stop(mut self) -> Option<Damage> {
+        let stopped = self.process.take().map(Process::stop);
+        stopped.and_then(|messages| messages.damage).or(self.damage)
     }
 
     /// Takes the memory of a frame that is no longer needed, for the next one.

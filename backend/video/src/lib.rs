@@ -20,6 +20,7 @@ mod messages;
 mod pipes;
 mod ppm;
 mod program;
+pub mod refine;
 pub mod sampling;
 pub mod sandbox;
 mod selection;

@@ -29,7 +29,7 @@ pub const MAX_GAP_US: i64 = 2_000_000;
 /// file again.
 const MAX_SEGMENTS: usize = 100;
 /// Time for starting a process and finding its place in a file of 1920x1080, in microseconds.
-const START_US: i64 = 120_000;
+pub(crate) const START_US: i64 = 120_000;
 /// Time for decoding a pixel in nanoseconds: 9 ms for a frame of 1920x1080.
 const NANOSECONDS_PER_PIXEL: i64 = 4;
 
@@ -82,25 +82,20 @@ pub struct Segment {
     /// Length of a cell in microseconds. Of each cell, the first of these frames is decoded for the
     /// reader. Cells start at time 0.
     pub cell_us: i64,
+    /// With all frames: times in microseconds, ascending, of frames that are decoded for the reader
+    /// too, wherever they are in their cell.
+    pub also_us: Vec<i64>,
     /// With keyframes: those that are closer than half of this time, in microseconds, are left out,
     /// but only where the time between two others stays at most this long. 0 returns all of them.
     pub max_gap_us: i64,
-    /// Time of the last frame that was returned before, in microseconds, if this is the rest of a
-    /// longer segment.
+    /// If this is the rest of a longer segment: no frame at or before this time, in microseconds,
+    /// is returned. With keyframes, it is the time of the last frame that was returned before.
     pub last_us: Option<i64>,
 }
 
 /// Returns the segments of a video in order. They do not overlap and cover the whole video.
 /// `max_gap_us` is the longest time without a look of [`Sampling::Auto`].
 pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> {
-    let whole = |looks, cell_us| Segment {
-        from_us: 0,
-        to_us: i64::MAX,
-        looks,
-        cell_us,
-        max_gap_us: 0,
-        last_us: None,
-    };
     let max_gap_us = max_gap_us.max(1);
     match sampling {
         Sampling::Keyframes => vec![whole(Looks::Keyframes, 1)],
@@ -109,6 +104,11 @@ pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> 
         }
         Sampling::Auto => automatic(index, max_gap_us),
     }
+}
+
+/// Returns the segment of a whole video that is decoded in this way.
+pub(crate) fn whole(looks: Looks, cell_us: i64) -> Segment {
+    Segment { from_us: 0, to_us: i64::MAX, looks, cell_us, also_us: Vec::new(), max_gap_us: 0, last_us: None }
 }
 
 /// Groups of pictures in succession that are decoded in one way.
@@ -136,8 +136,7 @@ fn automatic(index: &Index, max_gap_us: i64) -> Vec<Segment> {
                 last.keyframes += 1;
             }
             _ => {
-                let segment =
-                    Segment { from_us, to_us, looks, cell_us: max_gap_us, max_gap_us, last_us: None };
+                let segment = Segment { from_us, to_us, max_gap_us, ..whole(looks, max_gap_us) };
                 runs.push(Run { segment, keyframes: 1 });
             }
         }
@@ -163,12 +162,10 @@ fn join(runs: &mut [Run], index: &Index) {
     if runs.len() < 2 {
         return;
     }
-    let pixels = i64::from(index.width) * i64::from(index.height);
-    let frame_us = index.frame_us.max(1);
     let saved_us = |run: &Run| {
         let end = run.segment.to_us.min(index.end_us);
-        let frames = end.saturating_sub(run.segment.from_us) / frame_us;
-        (frames - run.keyframes).saturating_mul(pixels * NANOSECONDS_PER_PIXEL / 1_000)
+        let all = decoding_us(index, end.saturating_sub(run.segment.from_us));
+        all.saturating_sub(run.keyframes.saturating_mul(frame_decoding_us(index)))
     };
     let mut saved: Vec<i64> =
         runs.iter().filter(|run| run.segment.looks == Looks::Keyframes).map(saved_us).collect();
@@ -184,6 +181,15 @@ fn join(runs: &mut [Run], index: &Index) {
             run.segment.looks = Looks::All;
         }
     }
+}
+
+/// Returns the time for decoding all frames of `length_us`, in microseconds.
+pub(crate) fn decoding_us(index: &Index, length_us: i64) -> i64 {
+    (length_us / index.frame_us.max(1)).saturating_mul(frame_decoding_us(index))
+}
+
+fn frame_decoding_us(index: &Index) -> i64 {
+    i64::from(index.width) * i64::from(index.height) * NANOSECONDS_PER_PIXEL / 1_000
 }
 
 /// Returns the length of the cells of which the decoder returns one keyframe each. If keyframes are
@@ -210,7 +216,7 @@ mod tests {
     }
 
     fn of(from: i64, to: i64, looks: Looks, cell_us: i64) -> Segment {
-        Segment { from_us: from, to_us: to, looks, cell_us, max_gap_us: 2 * SECOND, last_us: None }
+        Segment { from_us: from, to_us: to, max_gap_us: 2 * SECOND, ..whole(looks, cell_us) }
     }
 
     #[test]

@@ -13,19 +13,38 @@ pub struct TimedFrame {
     pub frame: Frame,
 }
 
+/// Something at a time of a video.
+pub(crate) trait Timed {
+    /// Returns the time in microseconds from the first frame of the video.
+    fn at_us(&self) -> i64;
+}
+
+impl Timed for TimedFrame {
+    fn at_us(&self) -> i64 {
+        self.at_us
+    }
+}
+
+/// The time of a frame that is not decoded.
+impl Timed for i64 {
+    fn at_us(&self) -> i64 {
+        *self
+    }
+}
+
 /// Holds a frame back until it is known whether a later one can take its place.
-pub(crate) struct Selection {
+pub(crate) struct Selection<F> {
     /// 0 selects all frames.
     max_gap_us: i64,
     to_us: i64,
     selected_us: Option<i64>,
     /// The last frame, if it was not selected.
-    held: Option<TimedFrame>,
+    held: Option<F>,
     /// Selected frames that were not taken yet, at most two.
-    ready: VecDeque<TimedFrame>,
+    ready: VecDeque<F>,
 }
 
-impl Selection {
+impl<F: Timed> Selection<F> {
     pub(crate) fn new(segment: &Segment) -> Self {
         // Of cells of all frames, one is decoded each, so none can be left out.
         let max_gap_us = if segment.looks == Looks::Keyframes { segment.max_gap_us } else { 0 };
@@ -33,29 +52,28 @@ impl Selection {
         Self { max_gap_us, to_us: segment.to_us, selected_us, held: None, ready: VecDeque::new() }
     }
 
-    /// Adds the next frame. Returns the memory of a frame that is not selected.
-    pub(crate) fn add(&mut self, frame: TimedFrame) -> Option<Vec<u8>> {
-        if self.is_too_far(frame.at_us) {
+    /// Adds the next frame. Returns a frame that is not selected.
+    pub(crate) fn add(&mut self, frame: F) -> Option<F> {
+        if self.is_too_far(frame.at_us()) {
             self.select_held();
         }
-        let is_near = |selected: i64| frame.at_us.saturating_sub(selected) < self.max_gap_us / 2;
-        let unused = if self.selected_us.is_some_and(is_near) {
+        let is_near = |selected: i64| frame.at_us().saturating_sub(selected) < self.max_gap_us / 2;
+        if self.selected_us.is_some_and(is_near) {
             self.held.replace(frame)
         } else {
             self.select(frame);
             self.held.take()
-        };
-        unused.map(|unused| unused.frame.into_data())
+        }
     }
 
     /// Returns the next selected frame.
-    pub(crate) fn take(&mut self) -> Option<TimedFrame> {
+    pub(crate) fn take(&mut self) -> Option<F> {
         self.ready.pop_front()
     }
 
     /// Returns the last frame if it is needed before the first one of the next segment, or before
     /// the end of the video, which is not known exactly.
-    pub(crate) fn finish(&mut self) -> Option<TimedFrame> {
+    pub(crate) fn finish(&mut self) -> Option<F> {
         if self.is_too_far(self.to_us) {
             self.select_held();
         }
@@ -73,8 +91,8 @@ impl Selection {
         }
     }
 
-    fn select(&mut self, frame: TimedFrame) {
-        self.selected_us = Some(frame.at_us);
+    fn select(&mut self, frame: F) {
+        self.selected_us = Some(frame.at_us());
         self.ready.push_back(frame);
     }
 }
@@ -90,17 +108,25 @@ mod tests {
     }
 
     fn whole(to_us: i64, max_gap_us: i64) -> Segment {
-        Segment { from_us: 0, to_us, looks: Looks::Keyframes, cell_us: 1, max_gap_us, last_us: None }
+        Segment {
+            from_us: 0,
+            to_us,
+            looks: Looks::Keyframes,
+            cell_us: 1,
+            also_us: Vec::new(),
+            max_gap_us,
+            last_us: None,
+        }
     }
 
     fn select_in(times: &[i64], segment: &Segment) -> Vec<i64> {
         let mut selection = Selection::new(segment);
         let mut selected = Vec::new();
         for &at_us in times {
-            selection.add(TimedFrame { at_us, frame: Frame::filled(1, 1, [0; 3]) });
-            selected.extend(std::iter::from_fn(|| selection.take()).map(|frame| frame.at_us));
+            selection.add(at_us);
+            selected.extend(std::iter::from_fn(|| selection.take()));
         }
-        selected.extend(selection.finish().map(|frame| frame.at_us));
+        selected.extend(selection.finish());
         assert!(selection.finish().is_none() && selection.ready.is_empty());
         selected
     }

@@ -27,7 +27,7 @@ const RATIO: f32 = 3.0;
 const WINDOW: usize = 5;
 
 /// A frame, reduced to what is compared: hue, saturation and value of each pixel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReducedFrame(Vec<[f32; 3]>);
 
 /// Compares each frame with the one before.

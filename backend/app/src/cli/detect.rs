@@ -100,9 +100,9 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     if args.draw.is_some() && args.files.len() > 1 {
         return Err(UsageError("--draw accepts only a single file".into()).into());
     }
-    let options = args.options();
+    let (options, request) = (args.options(), args.video.request()?);
     let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
-    let videos = VideoDetector::new(settings, &analyzer, &args.video, args.min_score);
+    let videos = VideoDetector::new(settings, &analyzer, request, args.min_score);
     let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
         .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.

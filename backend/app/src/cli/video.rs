@@ -1,4 +1,5 @@
 //! The options and the progress bar of commands that read videos.
+use super::UsageError;
 use crate::progress;
 use clap::Args;
 use pipeline::{FrameFaces, VideoProgress, VideoRequest};
@@ -17,12 +18,21 @@ pub(super) struct VideoArgs {
     /// Longest time without an analysed frame with --sampling auto, in seconds, from 0.2 to 60
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = gap)]
     max_gap: f64,
+    /// With --sampling auto, look closer where faces are: between a frame with a face and its
+    /// neighbours, at least 4 frames per second are analysed
+    #[arg(long)]
+    refine: bool,
 }
 
 impl VideoArgs {
     /// Returns the options as they are stored with a video.
-    pub(super) fn request(&self) -> VideoRequest {
-        VideoRequest { sampling: self.sampling, max_gap_ms: (self.max_gap * 1e3).round() as u32 }
+    ///
+    /// # Errors
+    /// Fails if they contradict each other.
+    pub(super) fn request(&self) -> Result<VideoRequest, UsageError> {
+        let max_gap_ms = (self.max_gap * 1e3).round() as u32;
+        let request = VideoRequest { sampling: self.sampling, max_gap_ms, refine: self.refine };
+        request.checked().map_err(|error| UsageError(format!("--refine: {error}")))
     }
 }
 

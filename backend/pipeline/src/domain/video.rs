@@ -13,11 +13,28 @@ pub struct VideoRequest {
     pub sampling: Sampling,
     /// Longest time without a look of [`Sampling::Auto`], in milliseconds.
     pub max_gap_ms: u32,
+    /// Whether [`Sampling::Auto`] looks closer where faces are.
+    pub refine: bool,
+}
+
+/// Closer looks were requested for a sampling that selects the frames itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it needs the sampling auto, because keyframes and fps=N select the frames themselves")]
+pub struct CannotRefine;
+
+impl VideoRequest {
+    /// Returns the options if they do not contradict each other.
+    ///
+    /// # Errors
+    /// Fails if closer looks are requested with another sampling than [`Sampling::Auto`].
+    pub fn checked(self) -> Result<Self, CannotRefine> {
+        if self.refine && self.sampling != Sampling::Auto { Err(CannotRefine) } else { Ok(self) }
+    }
 }
 
 impl Default for VideoRequest {
     fn default() -> Self {
-        Self { sampling: Sampling::Auto, max_gap_ms: (MAX_GAP_US / 1_000) as u32 }
+        Self { sampling: Sampling::Auto, max_gap_ms: (MAX_GAP_US / 1_000) as u32, refine: false }
     }
 }
 
@@ -36,11 +53,21 @@ mod tests {
 
     #[test]
     fn options_are_stored_as_they_are_written() {
-        let request = VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000 };
+        let request = VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, refine: false };
         let stored = serde_json::to_value(request).unwrap();
-        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
+        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000, "refine": false}));
         assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
         let error = serde_json::from_value::<VideoRequest>(serde_json::json!({"sampling": "fps=99"}));
         assert!(error.unwrap_err().to_string().contains("from 0.1 to 30"));
+    }
+
+    #[test]
+    fn only_auto_can_be_refined() {
+        let of = |sampling| VideoRequest { sampling, refine: true, ..VideoRequest::default() };
+        assert_eq!(of(Sampling::Auto).checked(), Ok(of(Sampling::Auto)));
+        for sampling in [Sampling::Keyframes, Sampling::Fps(5.0)] {
+            assert_eq!(of(sampling).checked(), Err(CannotRefine));
+            assert!(VideoRequest { refine: false, ..of(sampling) }.checked().is_ok());
+        }
     }
 }

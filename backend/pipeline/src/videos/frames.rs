@@ -1,5 +1,6 @@
 //! Reads frames on a thread of their own, because the decoder blocks and ends with its thread.
 
+use super::steps::{KnownFrame, Step};
 use futures::{Stream, ready};
 use std::fs::File;
 use std::io;
@@ -24,10 +25,26 @@ pub(super) async fn index(decoder: Decoder, file: File) -> Result<(Index, File),
     tokio::task::spawn_blocking(read).await.unwrap_or(Err(READER_FAILED))
 }
 
+/// A video that is read.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub(super) decoder: Decoder,
+    pub(super) file: Arc<File>,
+    pub(super) index: Arc<Index>,
+}
+
+/// What is known of a frame.
+pub(super) enum Content {
+    /// The pixels, for the detector.
+    Pixels(Frame),
+    /// The size. The frame has no face.
+    NoFace((u32, u32)),
+}
+
 /// A frame as it was read.
 pub(super) struct ReadFrame {
     pub(super) at_us: i64,
-    pub(super) frame: Frame,
+    pub(super) content: Content,
     /// What is compared with other frames to find cuts.
     pub(super) reduced: ReducedFrame,
 }
@@ -45,52 +62,71 @@ impl Recycler {
     }
 }
 
-/// Reads the frames of segments. Dropping it ends the decoder.
+/// What continues where a reader has ended.
+#[derive(Clone, Default)]
+pub(super) struct ReadState {
+    /// Whether frames were read or are stored. They remain valid if no more can be read.
+    pub(super) any: bool,
+    /// The first thing that the decoder said about damage.
+    pub(super) damage: Option<Damage>,
+    /// Whether damage prevents that more frames are read.
+    pub(super) ended: bool,
+}
+
+impl ReadState {
+    /// Returns the state of a reader before its first frame. `any` is whether frames are stored.
+    pub(super) fn new(any: bool, damage: Option<Damage>) -> Self {
+        Self { any, damage, ended: false }
+    }
+}
+
+/// Reads the frames of steps. Dropping it ends the decoder.
 pub(super) struct Reader {
     frames: async_mpsc::Receiver<Read>,
     recycler: Recycler,
-    /// What the decoder said about damage; empty until the last frame was read.
+    /// Empty until the last frame was read.
     outcome: Outcome,
     failed: bool,
     _cancel: Option<CancelOnDrop>,
 }
 
-type Outcome = Arc<OnceLock<Option<Damage>>>;
+type Outcome = Arc<OnceLock<ReadState>>;
 
 impl Reader {
-    /// Starts to read. `resumed` is whether parts before the segments are stored.
+    /// Starts to read the steps, up to the first frame at or after `until_us`, which is included.
     ///
     /// # Errors
     /// Fails if no thread or pipe can be created.
     pub(super) fn start(
-        decoder: Decoder,
-        file: File,
-        index: Index,
-        segments: Vec<Segment>,
-        resumed: bool,
+        source: &Source,
+        steps: Vec<Step>,
+        until_us: i64,
+        state: ReadState,
     ) -> io::Result<Self> {
-        let (decoder, cancel) = decoder.cancellable()?;
+        let mut source = source.clone();
+        let (decoder, cancel) = source.decoder.cancellable()?;
+        source.decoder = decoder;
         let (recycler, recycled) = mpsc::sync_channel(QUEUE);
-        let task = ReadTask { decoder, file, index, recycled };
-        Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(&segments, resumed, sender))
+        let task = ReadTask { source, recycled, until_us, state };
+        Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(steps, sender))
     }
 
     /// Calls `read` on a thread of its own.
     fn spawn(
         recycler: Recycler,
         cancel: Option<CancelOnDrop>,
-        read: impl FnOnce(&async_mpsc::Sender<Read>) -> Result<Option<Damage>, VideoError> + Send + 'static,
+        read: impl FnOnce(&async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, frames) = async_mpsc::channel(QUEUE);
         let outcome = Outcome::default();
         let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
-            let damage = read(&sender).unwrap_or_else(|error| {
+            let state = read(&sender).unwrap_or_else(|error| {
                 // The receiver may have gone.
                 let _ = sender.blocking_send(Err(error));
-                None
+                ReadState::default()
             });
-            let _ = result.set(damage);
+            let _ = result.set(state);
         })?;
         Ok(Self { frames, recycler, outcome, failed: false, _cancel: cancel })
     }
@@ -110,55 +146,77 @@ impl Reader {
         })
     }
 
-    /// Returns what the decoder said about damage. It is complete after the last frame.
-    pub(super) fn damage(&self) -> Option<Damage> {
-        self.outcome.get().cloned().flatten()
+    /// Returns the state after the last frame, with which another reader continues.
+    pub(super) fn end(self) -> ReadState {
+        self.outcome.get().cloned().unwrap_or_default()
     }
 }
 
 struct ReadTask {
-    decoder: Decoder,
-    file: File,
-    index: Index,
+    source: Source,
     recycled: Receiver<Frame>,
+    until_us: i64,
+    state: ReadState,
+}
+
+/// Whether a reader continues after a frame or a segment.
+enum Next {
+    Continue,
+    /// It has ended: the last frame was sent, or nobody receives frames.
+    End,
 }
 
 impl ReadTask {
-    /// Sends the frames of all segments, and returns what the decoder said about damage.
-    fn run(
-        self,
-        segments: &[Segment],
-        resumed: bool,
-        sender: &async_mpsc::Sender<Read>,
-    ) -> Result<Option<Damage>, VideoError> {
-        // If the analysis is resumed, what was stored before remains valid.
-        let mut any = resumed;
-        let mut damage = None;
-        for segment in segments {
-            let mut frames = match self.decoder.frames(&self.file, &self.index, segment) {
-                Err(error) if any && is_damage(&error) => return Ok(damage.or(Some(ended_by(&error)))),
-                frames => frames?,
-            };
-            loop {
-                if let Ok(frame) = self.recycled.try_recv() {
-                    frames.recycle(frame);
+    /// Sends the frames of all steps, and returns the state after them.
+    fn run(mut self, steps: Vec<Step>, sender: &async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> {
+        for step in steps {
+            let next = match step {
+                Step::Known(KnownFrame { at_us, size, reduced }) => {
+                    self.send(ReadFrame { at_us, content: Content::NoFace(size), reduced }, sender)
                 }
-                let next = match frames.next_frame() {
+                Step::Decode(segment) => match self.decode(&segment, sender) {
                     // What was read before remains valid.
-                    Err(error) if any && is_damage(&error) => return Ok(damage.or(Some(ended_by(&error)))),
+                    Err(error) if self.state.any && is_damage(&error) => {
+                        self.state.damage.get_or_insert(ended_by(&error));
+                        self.state.ended = true;
+                        Next::End
+                    }
                     next => next?,
-                };
-                let Some(next) = next else { break };
-                any = true;
-                let reduced = ReducedFrame::of(&next.frame);
-                let read = ReadFrame { at_us: next.at_us, frame: next.frame, reduced };
-                if sender.blocking_send(Ok(read)).is_err() {
-                    return Ok(None);
-                }
+                },
+            };
+            if matches!(next, Next::End) {
+                break;
             }
-            damage = damage.or_else(|| frames.damage().cloned());
         }
-        Ok(damage)
+        Ok(self.state)
+    }
+
+    fn decode(&mut self, segment: &Segment, sender: &async_mpsc::Sender<Read>) -> Result<Next, VideoError> {
+        let Source { decoder, file, index } = &self.source;
+        let mut frames = decoder.frames(file, index, segment)?;
+        loop {
+            if let Ok(frame) = self.recycled.try_recv() {
+                frames.recycle(frame);
+            }
+            let Some(read) = frames.next_frame()? else { break };
+            let reduced = ReducedFrame::of(&read.frame);
+            let read = ReadFrame { at_us: read.at_us, content: Content::Pixels(read.frame), reduced };
+            let next = self.send(read, sender);
+            if matches!(next, Next::End) {
+                let damage = frames.stop();
+                self.state.damage = self.state.damage.take().or(damage);
+                return Ok(next);
+            }
+        }
+        self.state.damage = self.state.damage.take().or_else(|| frames.damage().cloned());
+        Ok(Next::Continue)
+    }
+
+    fn send(&mut self, read: ReadFrame, sender: &async_mpsc::Sender<Read>) -> Next {
+        self.state.any = true;
+        let at_us = read.at_us;
+        let sent = sender.blocking_send(Ok(read));
+        if sent.is_err() || at_us >= self.until_us { Next::End } else { Next::Continue }
     }
 }
 
@@ -183,7 +241,7 @@ mod tests {
     async fn a_panic_of_the_thread_is_an_error_and_not_the_end() {
         let reader = |panics: bool| {
             let (recycler, _) = mpsc::sync_channel(1);
-            let read = move |_: &_| if panics { panic!("for the test") } else { Ok(None) };
+            let read = move |_: &_| if panics { panic!("for the test") } else { Ok(ReadState::default()) };
             Reader::spawn(Recycler(recycler), None, read).unwrap()
         };
         assert!(reader(false).frames().next().await.is_none());

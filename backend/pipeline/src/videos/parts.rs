@@ -5,7 +5,6 @@
 //! the same tracks as one that was not interrupted.
 
 use super::result::VideoTrack;
-use video::Segment;
 use video::shots::{CutDetector, ReducedFrame};
 
 /// After this time, a part ends at the next cut, where all tracks end anyway.
@@ -84,29 +83,9 @@ pub struct Resume {
     pub tracks: u32,
 }
 
-/// Returns what remains of the segments after the frame at `after_us`. The next frame that is
-/// returned is the one that would have followed.
-pub(super) fn remaining(segments: Vec<Segment>, after_us: i64) -> Vec<Segment> {
-    let rest = segments.into_iter().filter(|segment| segment.to_us > after_us).filter_map(|segment| {
-        if segment.from_us > after_us {
-            return Some(segment);
-        }
-        // Each cell gives one frame, and this one is taken. Cells are counted with a tolerance of
-        // a millisecond.
-        let cell = segment.cell_us.max(1);
-        let next_cell = after_us.saturating_add(1_000).div_euclid(cell).saturating_add(1);
-        let from_us = next_cell.saturating_mul(cell).saturating_sub(1_000).max(after_us.saturating_add(1));
-        let from_us = segment.from_us.max(from_us);
-        let last_us = Some(after_us);
-        (from_us < segment.to_us).then_some(Segment { from_us, last_us, ..segment })
-    });
-    rest.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use video::sampling::Looks;
 
     #[test]
     fn a_part_ends_at_a_cut_after_half_a_minute_or_after_a_minute() {
@@ -118,32 +97,5 @@ mod tests {
             .collect();
         // The part that began at 70 s is full after 10 s.
         assert_eq!(found, [31, 70, 80, 140]);
-    }
-
-    #[test]
-    fn the_rest_of_a_video_continues_with_the_next_frame() {
-        let segment = |from_us, to_us, cell_us| Segment {
-            from_us,
-            to_us,
-            looks: Looks::All,
-            cell_us,
-            max_gap_us: 0,
-            last_us: None,
-        };
-        let rest = |from_us, to_us, cell_us, last_us| Segment {
-            last_us: Some(last_us),
-            ..segment(from_us, to_us, cell_us)
-        };
-        let all = vec![segment(0, 4_000_000, 200_000), segment(4_000_000, i64::MAX, 2_000_000)];
-        // The frame at 1.04 s is the first one of the cell from 1.0 s.
-        assert_eq!(
-            remaining(all.clone(), 1_040_000),
-            [rest(1_199_000, 4_000_000, 200_000, 1_040_000), all[1].clone()]
-        );
-        // A frame at 0.9995 s counts to the cell from 1 s.
-        assert_eq!(remaining(all.clone(), 999_500)[0].from_us, 1_199_000);
-        assert_eq!(remaining(all.clone(), 3_999_500), [all[1].clone()]);
-        assert_eq!(remaining(all, 5_000_000), [rest(5_999_000, i64::MAX, 2_000_000, 5_000_000)]);
-        assert_eq!(remaining(vec![segment(0, i64::MAX, 1)], 77), [rest(78, i64::MAX, 1, 77)]);
     }
 }

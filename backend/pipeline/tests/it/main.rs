@@ -11,6 +11,7 @@ mod duplicates;
 mod enhance;
 mod fairness;
 mod maintenance;
+mod part_pictures;
 mod passes;
 mod people;
 mod pixels;

@@ -5,7 +5,7 @@ use crate::support::World;
 use crate::videos::decoder;
 use domain::{Reason, VideoState};
 use pipeline::ingest::{ScannedVideo, VideoFile};
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::Path;
@@ -21,17 +21,22 @@ async fn begin(world: &World) -> Scan {
 }
 
 async fn read(scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
-    read_with(&decoder(), scan, path).await
+    read_with(&decoder(), scan, path, REQUEST).await
 }
 
-async fn read_with(decoder: &Decoder, scan: &Scan, path: &Path) -> Result<ScannedVideo, IngestError> {
+async fn read_with(
+    decoder: &Decoder,
+    scan: &Scan,
+    path: &Path,
+    request: VideoRequest,
+) -> Result<ScannedVideo, IngestError> {
     let bytes = std::fs::read(path).unwrap();
     let file = VideoFile {
         file: File::open(path).unwrap(),
         sha256: Sha256::digest(&bytes).into(),
         bytes: bytes.len() as u64,
     };
-    scan.video(decoder, path, file, REQUEST, &mut ()).await
+    scan.video(decoder, path, file, request, &mut ()).await
 }
 
 fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
@@ -143,6 +148,24 @@ async fn a_scan_does_not_continue_the_video_of_an_address() {
 
 #[testing::needs(video)]
 #[tokio::test]
+async fn a_scan_with_closer_looks_does_not_continue_one_without() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let auto = VideoRequest::default();
+    let closer = VideoRequest { refine: true, ..auto };
+    let first = stored(read_with(&decoder(), &begin(&world).await, &path, auto).await);
+    world.execute("update videos set state = 'failed'").await;
+    let second = stored(read_with(&decoder(), &begin(&world).await, &path, closer).await);
+    assert_ne!(second.id, first.id);
+    assert!(second.frames > 3 * first.frames, "{} {}", second.frames, first.frames);
+    assert_eq!(second.options["refine"], true);
+    world.execute("update videos set state = 'failed'").await;
+    let third = stored(read_with(&decoder(), &begin(&world).await, &path, closer).await);
+    assert_eq!(third.id, second.id);
+}
+
+#[testing::needs(video)]
+#[tokio::test]
 async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_file() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -244,7 +267,7 @@ async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
     let decoder = Decoder::open(config).unwrap();
     std::fs::remove_file(&ffmpeg).unwrap();
     let ScannedVideo::Unprocessed { video, reason, detail, .. } =
-        read_with(&decoder, &begin(&world).await, &path).await.unwrap()
+        read_with(&decoder, &begin(&world).await, &path, REQUEST).await.unwrap()
     else {
         panic!("the decoder is gone");
     };

@@ -15,7 +15,8 @@ use testing::film::{Codec, Container, Encoding, Film, repeat};
 use uuid::Uuid;
 use video::Sampling;
 
-pub(crate) const REQUEST: VideoRequest = VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000 };
+pub(crate) const REQUEST: VideoRequest =
+    VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000, refine: false };
 
 /// Writes the standard film several times in a row: each time takes 25 s.
 pub(crate) fn film(folder: &Path, times: u32) -> PathBuf {

@@ -1,93 +1,98 @@
-//! Where the parts of a video end, and that an analysis can continue after each of them.
+//! An analysis that continues after a part finds the same tracks as one that was not interrupted.
 
 use crate::support::analyzer;
 use crate::videos::decoder;
 use inference::Priority;
-use pipeline::{Analyzer, FrameFaces, Resume, VideoAnalyzeError, VideoOptions, VideoPart, VideoParts};
+use pipeline::{
+    Analyzer, FrameFaces, Resume, VideoAnalyzeError, VideoOptions, VideoPart, VideoParts, VideoTrack,
+};
 use std::fs::File;
 use std::path::Path;
-use testing::film::{Codec, Container, Encoding, Film};
+use testing::film::{Codec, Container, Encoding, Film, repeat};
 use video::{Index, Sampling};
 
-/// Memory for pictures in the test.
-const PICTURES: u64 = 3 << 19;
-/// Memory for the pictures of one frame: at most eight faces with a crop and a chip.
-const OF_FRAME: usize = 8 * (256 * 256 + 112 * 112) * 3;
-
+/// Keeps what an analysis reports.
 #[derive(Default)]
-struct Parts(Vec<VideoPart>);
+struct Kept {
+    /// Times of the frames.
+    times: Vec<i64>,
+    parts: Vec<VideoPart>,
+}
 
 #[async_trait::async_trait]
-impl VideoParts for Parts {
+impl VideoParts for Kept {
     type Error = VideoAnalyzeError;
 
     async fn opened(&mut self, _: &Index) -> Result<(), VideoAnalyzeError> {
         Ok(())
     }
 
-    fn frame(&mut self, _: FrameFaces<'_>) {}
+    fn frame(&mut self, frame: FrameFaces<'_>) {
+        assert_eq!(frame.size, (640, 360));
+        self.times.push(frame.at_us);
+    }
 
     async fn part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
-        self.0.push(part);
+        self.parts.push(part);
         Ok(())
     }
 }
 
-async fn parts(
-    analyzer: &Analyzer,
-    film: &Path,
-    bytes: Option<u64>,
-    resume: Option<Resume>,
-) -> Vec<VideoPart> {
-    let mut options =
-        VideoOptions { sampling: Sampling::Fps(5.0), pictures: true, ..VideoOptions::default() };
-    options.max_picture_bytes = bytes.unwrap_or(options.max_picture_bytes);
-    let (file, priority, mut parts) = (File::open(film).unwrap(), Priority::Background, Parts::default());
-    analyzer.analyze_parts(&decoder(), file, &options, priority, resume, &mut parts).await.unwrap();
-    parts.0
+async fn analyze(analyzer: &Analyzer, path: &Path, options: &VideoOptions, resume: Option<Resume>) -> Kept {
+    let (mut kept, file) = (Kept::default(), File::open(path).unwrap());
+    let analyzed =
+        analyzer.analyze_parts(&decoder(), file, options, Priority::Background, resume, &mut kept).await;
+    let end = analyzed.unwrap();
+    assert_eq!((end.frames, end.damage), (kept.parts.last().unwrap().frames, None));
+    assert!(kept.times.is_sorted_by(|a, b| a < b));
+    kept
 }
 
-/// Returns what must not depend on interruptions.
-fn summaries(parts: &[VideoPart]) -> Vec<(i64, u64, Vec<(u32, i64, i64, u32)>)> {
-    let tracks = |part: &VideoPart| {
-        let of =
-            |track: &pipeline::VideoTrack| (track.number, track.started_us, track.ended_us, track.samples);
-        part.tracks.iter().map(of).collect()
-    };
-    parts.iter().map(|part| (part.until_us, part.frames, tracks(part))).collect()
-}
-
-fn samples(parts: &[VideoPart]) -> u32 {
-    parts.iter().flat_map(|part| &part.tracks).map(|track| track.samples).sum()
+/// What must not depend on interruptions.
+fn summary(track: &VideoTrack) -> impl PartialEq + std::fmt::Debug + use<> {
+    let shots: Vec<(i64, Option<Vec<f32>>)> = track
+        .faces
+        .iter()
+        .map(|shot| (shot.at_us, shot.face.embedding.as_ref().map(|embedding| embedding.as_slice().to_vec())))
+        .collect();
+    (track.number, track.started_us, track.ended_us, track.samples, track.boxes.clone(), shots)
 }
 
 #[testing::needs(video)]
 #[tokio::test]
-async fn a_part_whose_pictures_take_too_much_memory_ends_early() {
+async fn an_analysis_continues_after_each_part() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("film.mkv");
-    Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
+    let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mkv) };
+    let (once, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
+    Film::standard().encode(&encoding, &once).unwrap();
+    repeat(&once, 6, &encoding, &path).unwrap();
     let analyzer = analyzer().await;
-    let whole = parts(&analyzer, &path, None, None).await;
-    assert_eq!((whole.len(), whole[0].frames), (1, 125));
-
-    let bounded = parts(&analyzer, &path, Some(PICTURES), None).await;
-    assert!(bounded.len() > 2, "{}", bounded.len());
-    assert_eq!(bounded.last().unwrap().frames, 125);
-    // Nothing is lost except a few faces that only continue a track.
-    assert!(samples(&bounded) * 100 >= samples(&whole) * 90, "{} {}", samples(&bounded), samples(&whole));
-    for part in &bounded {
-        let shots = part.tracks.iter().flat_map(|track| &track.faces);
-        let pictures = shots.filter_map(|shot| shot.pictures.as_ref());
-        let bytes: usize = pictures.map(|pair| pair.chip.data().len() + pair.crop.data().len()).sum();
-        assert!(bytes <= PICTURES as usize + OF_FRAME, "{bytes}");
-    }
-
-    // An analysis that continues after a part finds the same parts.
-    for (at, part) in bounded.iter().enumerate().take(2) {
-        let tracks = bounded[..=at].iter().map(|part| part.tracks.len() as u32).sum();
-        let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
-        let rest = parts(&analyzer, &path, Some(PICTURES), Some(resume)).await;
-        assert_eq!(summaries(&rest), summaries(&bounded[at + 1..]));
+    let auto = VideoOptions { max_gap_us: 1_500_000, ..VideoOptions::default() };
+    let modes = [
+        VideoOptions { sampling: Sampling::Keyframes, ..auto.clone() },
+        VideoOptions { sampling: Sampling::Fps(1.5), ..auto.clone() },
+        auto.clone(),
+        VideoOptions { refine: true, ..auto },
+    ];
+    for options in modes {
+        let whole = analyze(&analyzer, &path, &options, None).await;
+        assert!(whole.parts.len() >= 3, "{}", whole.parts.len());
+        for stored in 1..whole.parts.len() {
+            let (before, after) = whole.parts.split_at(stored);
+            let part = &before[stored - 1];
+            assert!(part.until_us - stored.checked_sub(2).map_or(0, |at| before[at].until_us) <= 62_000_000);
+            let tracks = before.iter().flat_map(|part| &part.tracks);
+            let tracks = tracks.map(|track| track.number).max().unwrap_or(0);
+            let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
+            let rest = analyze(&analyzer, &path, &options, Some(resume)).await;
+            let place = format!("{:?}, after part {stored}", options.sampling);
+            assert_eq!(rest.times, whole.times[part.frames as usize..], "{place}");
+            assert_eq!(rest.parts.len(), after.len(), "{place}");
+            for (found, expected) in rest.parts.iter().zip(after) {
+                assert_eq!((found.until_us, found.frames), (expected.until_us, expected.frames), "{place}");
+                let of = |part: &VideoPart| part.tracks.iter().map(summary).collect::<Vec<_>>();
+                assert_eq!(of(found), of(expected), "{place}");
+            }
+        }
     }
 }

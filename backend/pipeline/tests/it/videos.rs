@@ -45,15 +45,21 @@ impl VideoProgress for Times {
 }
 
 async fn analyze(film: &Film, encoding: &Encoding, sampling: Sampling) -> (VideoAnalysis, Times, Truth) {
+    analyze_with(film, encoding, &options(sampling)).await
+}
+
+async fn analyze_with(
+    film: &Film,
+    encoding: &Encoding,
+    options: &VideoOptions,
+) -> (VideoAnalysis, Times, Truth) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film").with_extension(encoding.container.extension());
     film.encode(encoding, &path).unwrap();
     let (analyzer, file) = (analyzer().await, File::open(&path).unwrap());
     let mut times = Times::default();
-    let analysis = analyzer
-        .analyze_video(&decoder(), file, &options(sampling), Priority::Background, &mut times)
-        .await
-        .unwrap();
+    let analysis =
+        analyzer.analyze_video(&decoder(), file, options, Priority::Background, &mut times).await.unwrap();
     assert_eq!((times.opened, times.seen.len() as u64), (1, analysis.frames));
     (analysis, times, film.truth(encoding))
 }
@@ -143,14 +149,22 @@ async fn dense_samples_find_every_track_and_person() {
         assert_eq!(embedded, track.person.is_some());
     }
     // Times agree with the truth within one sample.
+    assert!(time_error(&analysis, &truth) <= 200_000);
+}
+
+/// Returns the largest difference between the start or the end of a true track, whose faces are
+/// large enough, and that of the track that fits best.
+fn time_error(analysis: &VideoAnalysis, truth: &Truth) -> i64 {
     let first = truth.frames[0].at_us;
-    for known in truth.tracks.iter().filter(|track| track.boxes.iter().all(|(_, b)| b.width >= MIN_SIDE)) {
-        let near = |track: &&pipeline::VideoTrack| {
-            (track.started_us - (known.start_us - first)).abs() <= 200_000
-                && (track.ended_us - (known.end_us - first)).abs() <= 200_000
+    let large = truth.tracks.iter().filter(|track| track.boxes.iter().all(|(_, b)| b.width >= MIN_SIDE));
+    let error = |known: &testing::film::Track| {
+        let of = |track: &pipeline::VideoTrack| {
+            let start = (track.started_us - (known.start_us - first)).abs();
+            start.max((track.ended_us - (known.end_us - first)).abs())
         };
-        assert!(analysis.tracks.iter().any(|track| near(&track)), "{} {}", known.start_us, known.end_us);
-    }
+        analysis.tracks.iter().map(of).min().unwrap()
+    };
+    large.map(error).max().unwrap()
 }
 
 #[testing::needs(video)]
@@ -163,6 +177,68 @@ async fn keyframes_suffice_for_the_people_who_show_long_enough() {
     assert!(recall >= 0.98, "{recall}");
     assert!(idf1 >= 0.9, "{idf1}");
     assert!(analysis.frames < 40, "{} frames", analysis.frames);
+}
+
+fn refined() -> VideoOptions {
+    VideoOptions { refine: true, ..options(Sampling::Auto) }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn closer_looks_find_exact_times_where_faces_are() {
+    let film = Film::standard();
+    // Keyframes at cuts and in between; groups that are too long; and every frame a keyframe.
+    for (codec, keyframe_interval) in [(Codec::H264, 25), (Codec::H264, 250), (Codec::Mjpeg, 1)] {
+        let encoding = Encoding { keyframe_interval, ..Encoding::new(codec, Container::Mkv) };
+        let (auto, sparse, truth) = analyze(&film, &encoding, Sampling::Auto).await;
+        let (plain_recall, plain_idf1) = check(&auto, &sparse, &truth);
+        let (analysis, times, truth) = analyze_with(&film, &encoding, &refined()).await;
+        let (recall, idf1) = check(&analysis, &times, &truth);
+        let (error, plain_error) = (time_error(&analysis, &truth), time_error(&auto, &truth));
+        println!(
+            "{codec:?}, a keyframe each {keyframe_interval} frames: {} frames, error {error} us; without \
+             closer looks {} frames, error {plain_error} us",
+            analysis.frames, auto.frames
+        );
+        assert!(sparse.seen.is_subset(&times.seen));
+        assert!(recall >= plain_recall && recall >= 0.98, "{recall} {plain_recall}");
+        assert!(idf1 >= plain_idf1 && idf1 > 0.94, "{idf1} {plain_idf1}");
+        assert!(error <= 250_000, "{error}");
+        let people: BTreeSet<u32> = truth.tracks.iter().map(|track| track.person).collect();
+        assert_eq!(analysis.people as usize, people.len());
+    }
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn time_without_faces_is_not_looked_at_closely() {
+    let mut film = Film::standard();
+    // Nobody is in the picture from 20 s to 40 s.
+    film.shots[5].frames = 500;
+    let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mp4) };
+    let (auto, sparse, _) = analyze(&film, &encoding, Sampling::Auto).await;
+    let (analysis, times, truth) = analyze_with(&film, &encoding, &refined()).await;
+    let (recall, idf1) = check(&analysis, &times, &truth);
+    assert!(recall >= 0.98 && idf1 > 0.94, "{recall} {idf1}");
+    let empty = 22_500_000..37_500_000;
+    let found: Vec<&i64> = times.seen.range(empty.clone()).collect();
+    assert_eq!(found, sparse.seen.range(empty).collect::<Vec<_>>());
+    println!("{} frames; without closer looks {}", analysis.frames, auto.frames);
+    assert!(time_error(&analysis, &truth) <= 250_000);
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn a_film_without_faces_is_analysed_as_without_closer_looks() {
+    let mut film = Film::standard();
+    film.shots.iter_mut().for_each(|shot| shot.actors.clear());
+    for keyframe_interval in [25, 250] {
+        let encoding = Encoding { keyframe_interval, ..Encoding::new(Codec::H264, Container::Mp4) };
+        let (auto, sparse, _) = analyze(&film, &encoding, Sampling::Auto).await;
+        let (analysis, times, _) = analyze_with(&film, &encoding, &refined()).await;
+        assert_eq!(times.seen, sparse.seen);
+        assert_eq!((analysis.frames, analysis.people), (auto.frames, 0));
+    }
 }
 
 #[testing::needs(video)]
@@ -182,6 +258,11 @@ async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
         .unwrap();
     assert!(analysis.damage.is_some_and(|damage| damage.truncated));
     assert!(analysis.frames > 5 && analysis.people > 0);
+    let again = File::open(&path).unwrap();
+    let closer =
+        analyzer.analyze_video(&decoder, again, &refined(), Priority::Background, &mut ()).await.unwrap();
+    assert!(closer.damage.is_some_and(|damage| damage.truncated));
+    assert!(closer.frames > analysis.frames && closer.people > 0, "{}", closer.frames);
     let empty = tempfile::tempfile().unwrap();
     let error = analyzer
         .analyze_video(&decoder, empty, &options(Sampling::Auto), Priority::Background, &mut ())

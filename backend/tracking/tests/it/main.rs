@@ -2,6 +2,7 @@
 //! real detectors.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod closer;
 mod dense;
 mod people;
 mod properties;

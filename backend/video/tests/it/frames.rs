@@ -115,6 +115,62 @@ fn the_selection_does_not_depend_on_where_decoding_starts() {
 
 #[testing::needs(video)]
 #[test]
+fn listed_frames_are_returned_too() {
+    let decoder = decoder();
+    for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
+        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
+        let shown = encode(&short(), &encoding);
+        let index = decoder.index(&shown.file).unwrap();
+        let truth = all(&shown.truth);
+        let [one] = plan(&index, Sampling::Fps(2.0), MAX_GAP_US).try_into().unwrap();
+        let mut expected = numbers(&decoder, &shown, &index, std::slice::from_ref(&one));
+        // In the middle of cells, at the start of one, and after the end of the segment.
+        let listed = [3, 4, 25, 41, 70].map(|at| truth[at]);
+        let to_us = truth[60].0;
+        let segment = Segment { to_us, also_us: listed.iter().map(|(at, _)| *at).collect(), ..one };
+        expected.extend(listed);
+        expected.retain(|(at_us, _)| *at_us < to_us);
+        expected.sort_unstable();
+        expected.dedup();
+        assert_eq!(numbers(&decoder, &shown, &index, &[segment]), expected, "{container:?}");
+    }
+}
+
+#[testing::needs(video)]
+#[test]
+fn the_rest_of_keyframes_begins_after_the_last_one() {
+    let decoder = decoder();
+    for container in [Container::Mp4, Container::Mkv, Container::Ts] {
+        let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
+        let shown = encode(&short(), &encoding);
+        let index = decoder.index(&shown.file).unwrap();
+        let [whole] = plan(&index, Sampling::Keyframes, MAX_GAP_US).try_into().unwrap();
+        let found = numbers(&decoder, &shown, &index, std::slice::from_ref(&whole));
+        for (at, (last_us, _)) in found.iter().enumerate() {
+            let rest = Segment { from_us: last_us + 1, last_us: Some(*last_us), ..whole.clone() };
+            assert_eq!(
+                numbers(&decoder, &shown, &index, &[rest]),
+                found[at + 1..],
+                "{container:?} {last_us}"
+            );
+        }
+    }
+}
+
+#[testing::needs(video)]
+#[test]
+fn a_reader_can_stop_before_the_end() {
+    let decoder = decoder();
+    let shown = encode(&short(), &Encoding::new(Codec::H264, Container::Mkv));
+    let index = decoder.index(&shown.file).unwrap();
+    let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
+    let mut frames = decoder.frames(&shown.file, &index, &every[0]).unwrap();
+    assert!(frames.next_frame().unwrap().is_some());
+    assert_eq!(frames.stop(), None);
+}
+
+#[testing::needs(video)]
+#[test]
 fn keyframes_suffice_where_they_are_dense() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {

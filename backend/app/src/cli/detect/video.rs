@@ -1,12 +1,12 @@
 //! Prints who appears in a video, and when.
 use super::Refusal;
-use crate::cli::video::{TimeBar, VideoArgs, time};
+use crate::cli::video::{TimeBar, time};
 use crate::config::Settings;
 use crate::decoder::open_decoder;
 use crate::output;
 use domain::Reason;
 use inference::Priority;
-use pipeline::{Analyzer, VideoAnalysis, VideoOptions};
+use pipeline::{Analyzer, VideoAnalysis, VideoOptions, VideoRequest};
 use std::fs::File;
 use std::path::Path;
 use tokio::sync::OnceCell;
@@ -25,13 +25,13 @@ impl<'a> VideoDetector<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         analyzer: &'a Analyzer,
-        args: &VideoArgs,
+        request: VideoRequest,
         min_score: Option<f32>,
     ) -> Self {
-        let request = args.request();
         let options = VideoOptions {
             sampling: request.sampling,
             max_gap_us: i64::from(request.max_gap_ms) * 1_000,
+            refine: request.refine,
             match_threshold: settings.service.match_threshold,
             min_score,
             ..VideoOptions::default()

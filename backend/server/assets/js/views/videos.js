@@ -9,7 +9,7 @@ import { busy, button, empty, failed, fillWith, heading, loading } from "../ui.j
 import { isOver, name, progress, send, stateChip } from "../videos.js";
 
 const STATES = ["", "queued", "running", "paused", "completed", "cancelled", "failed"];
-const SAMPLINGS = [["auto", "A look every 2 seconds"], ["keyframes", "Keyframes only (fastest)"], ["fps=5", "5 frames per second (exact times)"]];
+const SAMPLINGS = [["auto", "A look every 2 seconds"], ["auto+refine", "A look every 2 seconds, 4 per second where faces are"], ["keyframes", "Keyframes only (fastest)"], ["fps=5", "5 frames per second (exact times)"]];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);
@@ -94,7 +94,8 @@ function upload(signal) {
     status.replaceChildren(loading(`Sending ${chosen.name}…`));
     file.disabled = true;
     try {
-      const video = await send(chosen, { collection: collections.current(), sampling: sampling.value }, signal);
+      const [frames, refine] = sampling.value.split("+");
+      const video = await send(chosen, { collection: collections.current(), sampling: frames, refine: refine && true }, signal);
       go(`/videos/${video.id}`);
     } catch (problem) {
       failed(problem);

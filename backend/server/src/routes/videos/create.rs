@@ -38,6 +38,10 @@ pub(super) struct CreateParams {
     /// Longest time without an analysed frame with `auto`, in milliseconds.
     #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
     max_gap_ms: Option<MaxGap>,
+    /// Whether `auto` looks closer where faces are: between a frame with a face and its neighbours,
+    /// at least 4 frames per second are analysed.
+    #[param(default = false)]
+    refine: Option<bool>,
 }
 
 /// A video that the service fetches.
@@ -87,7 +91,7 @@ pub(super) async fn create_video(
     if is_json(headers) {
         let VideoByUrl { url } = read_small_json(request, MAX_JSON, JSON_TIME).await?;
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let options = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
+        let options = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
         let address = file_address(&state, &url)?;
         state.services.video_tools.as_ref().ok_or_else(unavailable)?;
         let (status, id) = match state.services.videos.add_address(collection.id, &address, options).await? {
@@ -101,7 +105,7 @@ pub(super) async fn create_video(
     let prepared = async {
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
-        let options = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
+        let options = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
         let folder = state.services.video_tools.as_ref().ok_or_else(unavailable)?.spool.clone();
         Ok((options, collection, folder, place(&state)?))
     };

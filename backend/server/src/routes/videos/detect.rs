@@ -34,6 +34,9 @@ pub(super) struct DetectParams {
     /// Longest time without an analysed frame with `auto`, in milliseconds.
     #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
     max_gap_ms: Option<MaxGap>,
+    /// Whether `auto` looks closer where faces are; see `POST /videos`.
+    #[param(default = false)]
+    refine: Option<bool>,
     /// Minimum `det_score` of a face that starts a track; the default depends on the detector.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     min_score: Option<Score>,
@@ -78,12 +81,13 @@ pub(super) async fn detect_video(
     let prepared = async {
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
         typed?;
-        let requested = video_request(params.sampling.as_deref(), params.max_gap_ms)?;
+        let requested = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
         let tools = state.services.video_tools.clone().ok_or_else(unavailable)?;
         let of_collection = collection.as_ref().and_then(|collection| collection.match_threshold);
         let options = VideoOptions {
             sampling: requested.sampling,
             max_gap_us: i64::from(requested.max_gap_ms) * 1_000,
+            refine: requested.refine,
             match_threshold: Some(state.match_threshold(None, of_collection).value),
             min_score: params.min_score.map(Score::get),
             quality_profile: collection.as_ref().and_then(profile_of),

@@ -11,13 +11,14 @@ use video::Sampling;
 /// Longest time without an analysed frame, in milliseconds.
 pub(super) type MaxGap = Bounded<200, 60_000>;
 
-/// Returns the options that `sampling` and `max_gap_ms` select.
+/// Returns the options that `sampling`, `max_gap_ms` and `refine` select.
 ///
 /// # Errors
-/// Fails with 400 if `sampling` cannot be read.
+/// Fails with 400 if `sampling` cannot be read, or if `refine` contradicts it.
 pub(super) fn video_request(
     sampling: Option<&str>,
     max_gap_ms: Option<MaxGap>,
+    refine: Option<bool>,
 ) -> Result<VideoRequest, ApiError> {
     let defaults = VideoRequest::default();
     let sampling = match sampling {
@@ -30,7 +31,14 @@ pub(super) fn video_request(
         })?,
     };
     let max_gap_ms = max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
-    Ok(VideoRequest { sampling, max_gap_ms: max_gap_ms.unwrap_or(defaults.max_gap_ms) })
+    let max_gap_ms = max_gap_ms.unwrap_or(defaults.max_gap_ms);
+    let request = VideoRequest { sampling, max_gap_ms, refine: refine.unwrap_or(defaults.refine) };
+    request.checked().map_err(|error| {
+        ApiError::new(Code::BadQuery, format!("refine: {error}"))
+            .field("refine")
+            .value("true")
+            .allowed(["false", "true with sampling=auto"])
+    })
 }
 
 /// Returns the error of a service that has no decoder.

@@ -19,7 +19,7 @@ pub(super) struct VideoView {
     #[schema(example = "default")]
     collection: String,
     /// The options of the analysis.
-    #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000}))]
+    #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000, "refine": false}))]
     options: serde_json::Value,
     /// The address of the file; null for an upload.
     #[schema(example = json!(null))]

@@ -51,6 +51,24 @@ async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
 
 #[testing::needs(video)]
 #[tokio::test]
+async fn closer_looks_add_lines_where_faces_are() {
+    let app = with_videos().await;
+    let auto = lines(&app, "", film()).await;
+    let closer = lines(&app, "?refine=true", film()).await;
+    let times =
+        |lines: &[Value]| -> Vec<i64> { lines.iter().filter_map(|line| line["at_ms"].as_i64()).collect() };
+    let (auto, closer_times) = (times(&auto), times(&closer));
+    assert!(closer_times.is_sorted_by(|a, b| a < b));
+    assert!(auto.iter().all(|at| closer_times.contains(at)), "{auto:?} {closer_times:?}");
+    assert!(closer_times.len() > 3 * auto.len(), "{auto:?} {closer_times:?}");
+    assert_eq!(closer.last().unwrap()["people"], 7);
+    let refused = app.post_raw("/videos/detect?refine=true&sampling=fps=5", "video/mp4", film()).await;
+    let error = problem(refused, 400, "bad_query").await;
+    assert_eq!(crate::support::field(&error), "refine", "{error}");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
 async fn clips_that_cannot_be_analysed_are_refused_with_the_reason() {
     let app = with_videos().await;
     let send = async |query: &str, body: Vec<u8>| {

@@ -116,6 +116,17 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
 
 #[testing::needs(video)]
 #[tokio::test]
+async fn closer_looks_are_an_option_that_is_stored() {
+    let app = with_videos().await;
+    let video = read(&app, "?refine=true&max_gap_ms=4000", film()).await;
+    assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
+    assert_eq!(video["options"], json!({"sampling": "auto", "max_gap_ms": 4000, "refine": true}));
+    let frames = video["frames"].as_i64().unwrap();
+    assert!((80..=130).contains(&frames), "{frames}");
+}
+
+#[testing::needs(video)]
+#[tokio::test]
 async fn progress_is_told_until_the_video_is_read() {
     let app = with_videos().await;
     let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;

@@ -22,6 +22,9 @@ async fn bad_options_and_files_are_refused_with_the_reason() {
         ("?sampling=fps=99", "sampling"),
         ("?max_gap_ms=5", "max_gap_ms"),
         ("?fps=5", "fps"),
+        ("?refine=true&sampling=fps=5", "refine"),
+        ("?refine=true&sampling=keyframes", "refine"),
+        ("?refine=perhaps", "refine"),
     ] {
         let error = problem(send(query, "video/mp4", b"").await, 400, "bad_query").await;
         assert_eq!(field(&error), wrong, "{error}");
