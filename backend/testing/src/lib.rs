@@ -12,6 +12,7 @@ pub mod files;
 pub mod film;
 pub mod fixture_models;
 pub mod gallery;
+pub mod gpu_ffmpeg;
 pub mod hold;
 pub mod people;
 pub mod scene;
@@ -26,6 +27,7 @@ pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
 pub use gallery::picture;
+pub use gpu_ffmpeg::{FakeGpu, ffmpeg_with_gpu};
 pub use hold::Hold;
 pub use testing_macros::needs;
 pub use unpack::unpacked;

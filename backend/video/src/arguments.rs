@@ -1,6 +1,7 @@
 //! The arguments of ffmpeg. Nothing in them comes from the file or from a caller except numbers.
 
 use crate::child::VIDEO_FD;
+use crate::gpu::GpuInput;
 use crate::index::{Hdr, Timeline};
 use crate::sampling::{Looks, Segment};
 
@@ -48,9 +49,23 @@ pub(crate) fn index(threads: u32, timeline: Timeline) -> Vec<String> {
 /// Writes the frames of a segment as PPM to stdout, and their timestamps to file descriptor 4.
 ///
 /// The first frame at or after the end of the segment is written too. It tells the reader that the
-/// segment is complete.
-pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &Segment) -> Vec<String> {
-    let mut arguments = input(threads, max_pixels, source.timeline);
+/// segment is complete. With `gpu`, the GPU decodes, and only selected frames are copied from it.
+pub(crate) fn frames(
+    threads: u32,
+    max_pixels: u64,
+    source: &Source,
+    segment: &Segment,
+    gpu: Option<&GpuInput>,
+) -> Vec<String> {
+    let mut arguments = input(if gpu.is_some() { 1 } else { threads }, max_pixels, source.timeline);
+    if let Some(gpu) = gpu {
+        // `hwdownload` accepts no frames of the CPU, so ffmpeg cannot fall back silently.
+        arguments.extend(strings(["-hwaccel", "cuda", "-hwaccel_device", &gpu.id.to_string()]));
+        arguments.extend(strings(["-hwaccel_output_format", "cuda"]));
+        if gpu.stop_at_errors {
+            arguments.extend(strings(["-xerror"]));
+        }
+    }
     if segment.looks == Looks::Keyframes {
         arguments.extend(strings(["-skip_frame", "nokey"]));
     }
@@ -61,7 +76,9 @@ pub(crate) fn frames(threads: u32, max_pixels: u64, source: &Source, segment: &S
     arguments.extend(video());
     let mapping = source.hdr.map(tone_mapping).unwrap_or_default();
     let square = if source.square { "" } else { SQUARE_PIXELS };
-    let filter = format!("select='{}',{mapping}{square}format=rgb24", selection(source, segment));
+    let download = gpu.map(GpuInput::download).unwrap_or_default();
+    let selected = selection(source, segment);
+    let filter = format!("select='{selected}',{download}{mapping}{square}format=rgb24");
     arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
     arguments.extend(strings([
         "-stats_enc_pre",
@@ -134,6 +151,33 @@ fn seconds(us: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::GpuFacts;
+
+    #[test]
+    fn the_gpu_downloads_selected_frames_before_all_other_filters() {
+        let hdr = Hdr { has_matrix: true, has_primaries: true };
+        let (origin_us, hdr, timeline) = (0, Some(hdr), Timeline::Stored);
+        let source = Source { origin_us, hdr, square: false, start_us: 0, timeline };
+        let (looks, to_us) = (Looks::All, i64::MAX);
+        let segment = Segment { from_us: 0, to_us, looks, cell_us: 1, max_gap_us: 0, last_us: None };
+        let facts = GpuFacts { pixel_format: "yuv420p10le".into(), ..GpuFacts::default() };
+        let layout = facts.layout("hevc").ok();
+        let gpu = layout.map(|layout| GpuInput { id: 3, layout, stop_at_errors: true });
+        let on_gpu = frames(4, 1, &source, &segment, gpu.as_ref());
+        let on_cpu = frames(1, 1, &source, &segment, None);
+        let added = "-hwaccel cuda -hwaccel_device 3 -hwaccel_output_format cuda -xerror";
+        let filter = |arguments: &[String]| {
+            let at = arguments.iter().position(|argument| argument == "-vf");
+            at.and_then(|at| arguments.get(at + 1)).cloned().unwrap_or_default()
+        };
+        let selected = filter(&on_cpu).split_once("',").map(|(selected, rest)| {
+            format!("{selected}',hwdownload,format=p010le,format=yuv420p10le,{rest}")
+        });
+        assert_eq!(Some(filter(&on_gpu)), selected);
+        let text = on_gpu.join(" ").replacen(&format!("{added} "), "", 1);
+        assert_eq!(text.replace(&filter(&on_gpu), &filter(&on_cpu)), on_cpu.join(" "));
+        assert!(on_gpu.join(" ").find(added) < on_gpu.join(" ").find("-i fd:"));
+    }
 
     #[test]
     fn times_are_written_exactly() {

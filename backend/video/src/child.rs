@@ -5,6 +5,7 @@ use crate::cpu::{CpuBudget, CpuClock};
 use crate::error::VideoError;
 use crate::messages::Messages;
 use crate::pipes::{CANCELLED, Watch, WatchedPipe};
+use crate::sandbox;
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use std::ffi::OsString;
@@ -12,7 +13,7 @@ use std::fs::File;
 use std::io::{self, BufReader, PipeReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,6 +47,17 @@ pub enum Launcher {
     Direct,
 }
 
+/// What is started.
+pub(crate) struct Start<'a> {
+    pub(crate) launcher: &'a Launcher,
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: &'a [String],
+    /// The file that the process has as [`VIDEO_FD`].
+    pub(crate) video: Option<File>,
+    /// The environment of a process that decodes on a GPU.
+    pub(crate) gpu: Option<&'a [(&'static str, OsString)]>,
+}
+
 /// When a process has to end.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -69,23 +81,18 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with `arguments`, with `video` as its file [`VIDEO_FD`].
+    /// Starts a process.
     ///
     /// The calling thread must live as long as the process: the kernel kills the process when that
     /// thread ends.
-    pub(crate) fn start(
-        launcher: &Launcher,
-        program: &std::path::Path,
-        arguments: &[String],
-        video: Option<File>,
-        bounds: Bounds,
-    ) -> Result<Self, VideoError> {
+    pub(crate) fn start(start: Start<'_>, bounds: Bounds) -> Result<Self, VideoError> {
+        let Start { launcher, program, arguments, video, gpu } = start;
         let cpu_seconds = bounds.budget.seconds_left()?;
         let mut command = match launcher {
             Launcher::Direct => Command::new(program),
             Launcher::Sandbox { program: own, arguments: first } => {
                 let mut command = Command::new(own);
-                command.args(first).arg(std::process::id().to_string());
+                command.args(first).args(gpu.map(|_| sandbox::GPU)).arg(std::process::id().to_string());
                 command.arg(cpu_seconds.to_string()).arg(program);
                 command
             }
@@ -96,7 +103,7 @@ impl Process {
             files.push(FdMapping { parent_fd: OwnedFd::from(video), child_fd: VIDEO_FD });
         }
         command.fd_mappings(files).map_err(|_| VideoError::Output("two pipes with one number"))?;
-        command.args(arguments).env_clear().current_dir("/");
+        command.args(arguments).env_clear().envs(gpu.into_iter().flatten().cloned()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         // Closes this process's copies of the child's ends. Otherwise the pipes would never end.

@@ -52,6 +52,9 @@ pub enum VideoError {
          add memory, or process fewer videos at a time"
     )]
     Killed,
+    /// The GPU cannot decode the video, and the CPU must not.
+    #[error("the GPU does not decode the video, and FORCE_GPU_ONLY forbids the CPU: {0}")]
+    GpuOnly(String),
     /// The caller cancelled.
     #[error("the analysis of the video was cancelled")]
     Cancelled,

@@ -3,6 +3,7 @@
 use crate::arguments::{self, Source};
 use crate::child::Process;
 use crate::error::{Damage, VideoError};
+use crate::gpu::{GpuInput, Lease, reason_of};
 use crate::index::{microseconds, parse_ratio};
 use crate::selection::{Selection, TimedFrame};
 use crate::{Decoder, Index, Segment, ppm};
@@ -17,9 +18,12 @@ const MAX_LINE: u64 = 100;
 pub struct FrameReader {
     /// `None` after the end.
     process: Option<Process>,
+    /// `None` if the CPU decodes.
+    gpu: Option<OnGpu>,
     source: Source,
     to_us: i64,
     max_pixels: u64,
+    /// Number of frames that the process wrote.
     read: u64,
     last_us: Option<i64>,
     selection: Selection<TimedFrame>,
@@ -28,14 +32,24 @@ pub struct FrameReader {
     spare: Vec<u8>,
 }
 
+/// What continues on the CPU if the GPU fails.
+struct OnGpu {
+    lease: Lease,
+    decoder: Decoder,
+    video: File,
+    index: Index,
+    segment: Segment,
+}
+
 impl Decoder {
     /// Starts to decode the frames of a segment of [`plan`](crate::sampling::plan).
     ///
     /// The calling thread must live as long as the reader.
     ///
     /// # Errors
-    /// Fails with [`VideoError::Io`] if the process cannot be started, and with
-    /// [`VideoError::CpuLimit`] if earlier segments have used up the processor time.
+    /// Fails with [`VideoError::Io`] if the process cannot be started, with
+    /// [`VideoError::CpuLimit`] if earlier segments have used up the processor time, and with
+    /// [`VideoError::GpuOnly`].
     pub fn frames(&self, video: &File, index: &Index, segment: &Segment) -> Result<FrameReader, VideoError> {
         let start_us = index.keyframe_before(segment.from_us);
         let source = Source {
@@ -45,11 +59,24 @@ impl Decoder {
             start_us,
             timeline: index.timeline,
         };
+        let lease =
+            self.gpus.as_ref().map(|pool| pool.lease(&index.codec, &index.gpu)).transpose()?.flatten();
+        let input = lease.as_ref().map(|(lease, layout)| GpuInput {
+            id: lease.id(),
+            layout: *layout,
+            stop_at_errors: !lease.only(),
+        });
         let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
-        let arguments = arguments::frames(threads, max_pixels, &source, segment);
-        let process = self.start(&arguments, Some(video), &index.budget)?;
+        let arguments = arguments::frames(threads, max_pixels, &source, segment, input.as_ref());
+        let variables = lease.as_ref().map(|(lease, _)| lease.variables());
+        let process = self.start_with(&arguments, Some(video), &index.budget, variables)?;
+        let on_gpu = |(lease, _)| {
+            let (decoder, index, segment) = (self.clone(), index.clone(), segment.clone());
+            Ok::<_, io::Error>(OnGpu { lease, decoder, video: video.try_clone()?, index, segment })
+        };
         Ok(FrameReader {
             process: Some(process),
+            gpu: lease.map(on_gpu).transpose()?,
             source,
             to_us: segment.to_us,
             max_pixels,
@@ -103,13 +130,41 @@ impl FrameReader {
                     let ended = self.process.take().map(Process::stop);
                     self.damage = ended.and_then(|messages| messages.damage);
                 }
-                Ok(None) => self.finish()?,
+                Ok(None) => {
+                    if let Err(error) = self.finish() {
+                        self.continue_on_cpu(error)?;
+                    }
+                }
                 Err(error) => {
                     self.process = None;
-                    return Err(error);
+                    self.continue_on_cpu(error)?;
                 }
             }
         }
+    }
+
+    /// Decodes the rest of the segment on the CPU after an error of the GPU. Frames that were read
+    /// are read again and ignored.
+    ///
+    /// # Errors
+    /// Fails with `error` if the CPU would fail too or has failed, and with
+    /// [`VideoError::GpuOnly`].
+    fn continue_on_cpu(&mut self, error: VideoError) -> Result<(), VideoError> {
+        use VideoError::{Cancelled, CpuLimit, TooManyPixels};
+        let Some(OnGpu { lease, decoder, video, index, segment }) = self.gpu.take() else {
+            return Err(error);
+        };
+        if matches!(error, Cancelled | CpuLimit(_) | TooManyPixels { .. }) {
+            return Err(error);
+        }
+        lease.pool().refuse(&index.gpu, &reason_of(error))?;
+        drop(lease);
+        self.source.start_us = index.keyframe_before(segment.from_us.max(self.last_us.unwrap_or(0)));
+        let (threads, max_pixels) = (decoder.config().threads, self.max_pixels);
+        let arguments = arguments::frames(threads, max_pixels, &self.source, &segment, None);
+        self.process = Some(decoder.start(&arguments, Some(&video), &index.budget)?);
+        self.read = 0;
+        Ok(())
     }
 
     /// Returns what the decoder said about damage. It is complete after the end of the segment.
@@ -132,7 +187,11 @@ impl FrameReader {
     fn finish(&mut self) -> Result<(), VideoError> {
         let Some(process) = self.process.take() else { return Ok(()) };
         let (status, messages) = process.finish()?;
-        if self.read == 0 && !status.success() {
+        if self.gpu.is_some() && !status.success() {
+            let damage = messages.damage.unwrap_or_else(|| Damage::of_status(status));
+            return Err(VideoError::Undecodable(damage.message));
+        }
+        if self.last_us.is_none() && !status.success() {
             return Err(messages.failure());
         }
         let unexplained = || Damage::of_status(status);

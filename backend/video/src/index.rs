@@ -2,6 +2,7 @@
 
 use crate::cpu::CpuBudget;
 use crate::error::Damage;
+use crate::gpu::GpuFacts;
 
 /// Where the times of frames come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct Index {
     pub(crate) hdr: Option<Hdr>,
     /// Width of a pixel divided by its height.
     pub(crate) aspect: f64,
+    /// What decides whether a GPU decodes the video.
+    pub(crate) gpu: GpuFacts,
     /// The processor time for this video. What was used to list its frames counts.
     pub(crate) budget: CpuBudget,
 }

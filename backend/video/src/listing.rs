@@ -7,6 +7,7 @@
 use crate::child::Process;
 use crate::cpu::CpuBudget;
 use crate::error::{Damage, VideoError};
+use crate::gpu::GpuFacts;
 use crate::index::{Index, Timeline, microseconds, parse_ratio};
 use crate::messages::Messages;
 use crate::{Decoder, arguments};
@@ -204,6 +205,11 @@ impl Listing {
             end_us: last_us.saturating_add(frame_us),
             frame_us,
             hdr: messages.hdr,
+            gpu: GpuFacts {
+                pixel_format: messages.pixel_format.unwrap_or_default(),
+                turned: messages.turned,
+                ..GpuFacts::default()
+            },
             ..Index::default()
         })
     }

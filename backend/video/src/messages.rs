@@ -36,6 +36,10 @@ pub(crate) struct Messages {
     pub(crate) duration: Option<Duration>,
     /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
     pub(crate) hdr: Option<Hdr>,
+    /// Format of the pixels, such as `yuv420p10le`.
+    pub(crate) pixel_format: Option<String>,
+    /// Whether a player turns or mirrors the frames.
+    pub(crate) turned: bool,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
     /// Whether timestamps go back.
@@ -116,6 +120,11 @@ impl Messages {
         } else if !self.described && text.starts_with("  Stream #0:") && text.contains(": Video: ") {
             self.videos += usize::from(!text.ends_with("(attached pic)"));
             self.hdr = self.hdr.or_else(|| Hdr::of(text));
+            self.pixel_format = self.pixel_format.take().or_else(|| pixel_format(text));
+        } else if !self.described {
+            // Older versions write "displaymatrix".
+            let text = text.trim_start();
+            self.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
         }
     }
 
@@ -132,6 +141,13 @@ impl Messages {
             () => VideoError::Undecodable(last),
         }
     }
+}
+
+/// Reads `yuv420p` from `  Stream #0:0: Video: h264 (High), yuv420p(tv, bt709), 64x64`.
+fn pixel_format(stream: &str) -> Option<String> {
+    let (_, rest) = stream.split_once(": Video: ")?.1.split_once(", ")?;
+    let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
+    (!name.is_empty()).then(|| clean(name))
 }
 
 /// Splits `[mov @ 0x55] [error] text` into the level and the text; without a level, the whole line.
@@ -181,9 +197,20 @@ mod tests {
         assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
         assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
         assert_eq!(found.hdr, None, "metadata is not a fact");
+        assert_eq!((found.pixel_format.as_deref(), found.turned), (Some("yuv420p"), false));
         assert!(
             found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
+    }
+
+    #[test]
+    fn every_version_tells_that_frames_are_turned() {
+        for line in ["Display Matrix: rotation of 90.00 degrees", "displaymatrix: rotation of -0.00 degrees"]
+        {
+            assert!(Messages::read(format!("{BANNER}[info]       {line}\n").as_bytes()).turned, "{line}");
+            let output = format!("[info] Stream mapping:\n[info]       {line}\n");
+            assert!(!Messages::read(output.as_bytes()).turned, "of the output");
+        }
     }
 
     #[test]

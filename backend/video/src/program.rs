@@ -2,15 +2,18 @@
 
 use crate::arguments;
 use crate::cancel::{self, CancelOnDrop, Cancelled};
-use crate::child::{Bounds, Launcher, Process};
+use crate::child::{Bounds, Launcher, Process, Start};
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
+use crate::gpu::Pool;
 use crate::sandbox::{self, FileAccess};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use vision::Format;
 
@@ -75,6 +78,8 @@ pub struct Decoder {
     config: Config,
     sandboxed: Sandboxed,
     cancelled: Option<Cancelled>,
+    /// The GPUs that decode; `None` if the CPU does.
+    pub(crate) gpus: Option<Arc<Pool>>,
 }
 
 impl Decoder {
@@ -89,7 +94,7 @@ impl Decoder {
     pub fn open(config: Config) -> Result<Self, VideoError> {
         let shown = config.ffmpeg.display().to_string();
         let unknown = Sandboxed { version: String::new(), files: FileAccess::Unrestricted };
-        let mut decoder = Self { config, sandboxed: unknown, cancelled: None };
+        let mut decoder = Self { config, sandboxed: unknown, cancelled: None, gpus: None };
         let wrong = |what: &str| VideoError::Unavailable(format!("{shown} {what}"));
         let mut process =
             decoder.start(&arguments::version(), None, &decoder.budget(0)).map_err(|error| match error {
@@ -154,17 +159,29 @@ impl Decoder {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
     }
 
+    /// Starts ffmpeg for work on the CPU.
     pub(crate) fn start(
         &self,
         arguments: &[String],
         video: Option<&File>,
         budget: &CpuBudget,
     ) -> Result<Process, VideoError> {
+        self.start_with(arguments, video, budget, None)
+    }
+
+    /// Starts ffmpeg. With `gpu`, it can use GPUs and has this environment.
+    pub(crate) fn start_with(
+        &self,
+        arguments: &[String],
+        video: Option<&File>,
+        budget: &CpuBudget,
+        gpu: Option<&[(&'static str, OsString)]>,
+    ) -> Result<Process, VideoError> {
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
         let video = video.map(reopen).transpose()?;
         let (budget, cancelled) = (budget.clone(), self.cancelled.clone());
         let bounds = Bounds { budget, patience: limits.patience, cancelled };
-        Process::start(launcher, ffmpeg, arguments, video, bounds)
+        Process::start(Start { launcher, program: ffmpeg, arguments, video, gpu }, bounds)
     }
 }
 

@@ -17,6 +17,12 @@
 //! The number of threads has no limit of its own: the kernel counts the threads of all processes of
 //! a user together, and those of root not at all. The limits of memory and processor time hold for
 //! all threads together, and none can start a process.
+//!
+//! A child that decodes on a GPU ([`Mode::Gpu`]) needs the driver, and therefore has more: it reads
+//! and writes `/dev/nvidia*`, reads the driver's facts in `/proc` and `/sys`, and calls `ioctl`
+//! with the numbers of NVIDIA's driver. Its limit of memory excludes reserved addresses, of which
+//! CUDA takes many. It never runs without Landlock, because it can open files for writing. Its list
+//! of files and system calls comes from documents, and was not tried on hardware.
 
 #[cfg(target_os = "linux")]
 mod files;
@@ -35,6 +41,21 @@ const FAILED: u8 = 126;
 /// First words of the line on stderr that reports the restrictions.
 pub(crate) const REPORT: &str = "facecrawl sandbox:";
 
+/// First argument of a child that decodes on a GPU.
+pub(crate) const GPU: &str = "gpu";
+/// Variables of the environment that such a child keeps: they number the GPUs for CUDA, so a child
+/// without them would use others than the service.
+pub const GPU_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
+
+/// What the child decodes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The CPU.
+    Cpu,
+    /// A GPU of NVIDIA.
+    Gpu,
+}
+
 /// How far the child's access to files is restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
@@ -47,8 +68,8 @@ pub enum FileAccess {
 }
 
 /// Restricts this process and becomes ffmpeg. `arguments` are those that
-/// [`Launcher`](crate::Launcher) passes: process id of the parent, limit of processor time in
-/// seconds, program, arguments of the program.
+/// [`Launcher`](crate::Launcher) passes: `gpu` for a child that decodes on a GPU, process id of the
+/// parent, limit of processor time in seconds, program, arguments of the program.
 ///
 /// It must run before the process has other threads. It returns only on failure, after a message on
 /// stderr.
@@ -58,17 +79,26 @@ pub fn run_child(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-fn become_program(mut arguments: impl Iterator<Item = OsString>) -> String {
+fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
     use std::os::unix::process::CommandExt;
+    let mut arguments = arguments.peekable();
+    let mode = if arguments.next_if(|first| first == GPU).is_some() { Mode::Gpu } else { Mode::Cpu };
     let mut number = || arguments.next()?.to_str()?.parse::<u32>().ok();
     let (Some(parent), Some(cpu_seconds)) = (number(), number()) else {
         return format!("{ARGUMENT} is for the service itself; use `facecrawl detect FILE`");
     };
     let Some(program) = arguments.next() else { return "no program".into() };
-    if let Err(error) = linux::restrict(parent, cpu_seconds, program.as_ref()) {
+    let mut command = std::process::Command::new(&program);
+    command.args(arguments).env_clear();
+    if mode == Mode::Gpu {
+        // CUDA must not look for a folder for compiled code.
+        command.env("CUDA_CACHE_DISABLE", "1");
+        command.envs(GPU_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    }
+    if let Err(error) = linux::restrict(mode, parent, cpu_seconds, program.as_ref()) {
         return error;
     }
-    let error = std::process::Command::new(&program).args(arguments).env_clear().exec();
+    let error = command.exec();
     format!("cannot start {}: {error}", program.display())
 }
 

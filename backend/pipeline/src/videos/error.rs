@@ -58,6 +58,7 @@ impl VideoAnalyzeError {
                     Reason::CorruptVideo
                 }
                 VideoError::Unavailable(_)
+                | VideoError::GpuOnly(_)
                 | VideoError::Io(_)
                 | VideoError::Killed
                 | VideoError::Cancelled => Reason::VideoUnavailable,

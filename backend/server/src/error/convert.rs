@@ -69,7 +69,9 @@ impl From<VideoAnalyzeError> for ApiError {
                     Code::CorruptVideo
                 }
                 VideoError::Io(_) | VideoError::Cancelled => return Self::internal(error),
-                VideoError::Unavailable(_) | VideoError::Killed => Code::VideoUnavailable,
+                VideoError::Unavailable(_) | VideoError::Killed | VideoError::GpuOnly(_) => {
+                    Code::VideoUnavailable
+                }
             },
         };
         Self::new(code, error.to_string())

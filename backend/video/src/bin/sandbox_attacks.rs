@@ -18,7 +18,7 @@ fn main() {
     let folder = Path::new(folder);
     let own = std::env::current_exe().unwrap_or_default();
     let of_service = |name: &str| Path::new("/proc").join(parent).join(name);
-    let attempts: [(&str, io::Result<()>); 14] = [
+    let attempts: [(&str, io::Result<()>); 16] = [
         ("read a file", fs::read("/etc/passwd").map(drop)),
         ("read its memory map", fs::read("/proc/self/maps").map(drop)),
         ("read the service's environment", fs::read(of_service("environ")).map(drop)),
@@ -26,6 +26,8 @@ fn main() {
         ("open a file of the service", File::open(of_service("fd/0")).map(drop)),
         ("list a folder", fs::read_dir("/").map(drop)),
         ("create a file", File::create(folder.join("created")).map(drop)),
+        ("change a file", OpenOptions::new().write(true).open(folder.join("victim")).map(drop)),
+        ("control a file", rustix::io::ioctl_fionread(io::stdout()).map(drop).map_err(io::Error::from)),
         ("change its program", OpenOptions::new().write(true).open(&own).map(drop)),
         ("connect", TcpStream::connect(format!("127.0.0.1:{port}")).map(drop)),
         ("send a datagram", UdpSocket::bind("127.0.0.1:0").map(drop)),

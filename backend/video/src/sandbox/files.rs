@@ -2,23 +2,42 @@
 //!
 //! Landlock: <https://docs.kernel.org/userspace-api/landlock.html>.
 
-use super::FileAccess;
+use super::{FileAccess, Mode};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Folders with shared libraries, and the loader's list of them.
 const LIBRARIES: [&str; 6] =
     ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"];
 
+/// What CUDA reads about the driver and the machine. Nothing in it belongs to another process.
+const READ_BY_CUDA: [&str; 13] = [
+    "/usr/local/nvidia",
+    "/usr/local/cuda/compat",
+    "/usr/share/nvidia",
+    "/proc/driver/nvidia",
+    "/proc/cpuinfo",
+    "/proc/devices",
+    "/proc/meminfo",
+    "/proc/modules",
+    "/proc/sys/vm/mmap_min_addr",
+    "/sys/bus/pci/devices",
+    "/sys/devices/system",
+    "/sys/module/nvidia",
+    "/sys/module/nvidia_uvm",
+];
+
 /// Allows to execute `program` and to read libraries, and denies every other file, TCP, and signals
-/// and abstract sockets to other processes, as far as the kernel can.
+/// and abstract sockets to other processes, as far as the kernel can. With [`Mode::Gpu`] it also
+/// allows the driver's devices and facts.
 ///
 /// # Errors
-/// Returns a message if the kernel has Landlock but rejects the rules, or `program` does not exist.
-pub(super) fn restrict(program: &Path) -> Result<FileAccess, String> {
+/// Returns a message if the kernel has Landlock but rejects the rules, or `program` does not exist,
+/// or there is no Landlock with [`Mode::Gpu`].
+pub(super) fn restrict(mode: Mode, program: &Path) -> Result<FileAccess, String> {
     let rules = || {
         let abi = ABI::V6;
         let execute = AccessFs::Execute | AccessFs::ReadFile;
@@ -34,12 +53,32 @@ pub(super) fn restrict(program: &Path) -> Result<FileAccess, String> {
             let access = if Path::new(path).is_dir() { execute | AccessFs::ReadDir } else { execute };
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
+        if mode == Mode::Gpu {
+            let readable = READ_BY_CUDA.iter().map(|path| (PathBuf::from(path), AccessFs::ReadFile.into()));
+            let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+            for (path, access) in readable.chain(devices().map(|path| (path, device))) {
+                let Ok(opened) = PathFd::new(&path) else { continue };
+                let access = if path.is_dir() { access | AccessFs::ReadDir } else { access };
+                rules = rules.add_rule(PathBeneath::new(opened, access))?;
+            }
+        }
         Ok::<_, Box<dyn std::error::Error>>(rules.restrict_self()?.ruleset)
     };
     match rules() {
         // Parts that an older kernel lacks (TCP, scopes) are denied by seccomp too.
         Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(FileAccess::LibrariesOnly),
+        // With a GPU, seccomp allows to open files for writing.
+        Ok(RulesetStatus::NotEnforced) if mode == Mode::Gpu => {
+            Err("a decoder on a GPU needs Landlock (Linux 5.13 or newer)".into())
+        }
         Ok(RulesetStatus::NotEnforced) => Ok(FileAccess::ReadOnly),
         Err(error) => Err(format!("cannot restrict access to files: {error}")),
     }
+}
+
+/// Returns the devices of NVIDIA's driver, and the folders with its capabilities.
+fn devices() -> impl Iterator<Item = PathBuf> {
+    let listed = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+    let is_nvidia = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"nvidia");
+    listed.filter(move |entry| is_nvidia(&entry.file_name())).map(|entry| entry.path())
 }

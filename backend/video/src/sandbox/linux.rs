@@ -1,6 +1,6 @@
 //! Applies the restrictions on Linux, in the order in which each is still permitted.
 
-use super::{FileAccess, REPORT, files, syscalls};
+use super::{FileAccess, Mode, REPORT, files, syscalls};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::os::fd::RawFd;
@@ -9,8 +9,13 @@ use std::path::Path;
 /// Largest address space in bytes: a decoder of 4096x2304 pixels with several threads needs about
 /// a quarter.
 const ADDRESS_SPACE: u64 = 4 << 30;
+/// Largest private memory that can be written, in bytes, with a GPU. CUDA reserves addresses for
+/// all memory of the machine and its GPUs, which a limit of the address space would count.
+const PRIVATE_MEMORY_WITH_GPU: u64 = 8 << 30;
 /// Maximum number of open files. Eight are in use.
 const OPEN_FILES: u64 = 32;
+/// The same with a GPU. CUDA opens each device several times.
+const OPEN_FILES_WITH_GPU: u64 = 256;
 /// Seconds of processor time between the signal of the limit and the end by force.
 const CPU_GRACE: u64 = 5;
 /// The highest file descriptor that the child is given: stdin, stdout, stderr, the video, and the
@@ -21,18 +26,18 @@ const LAST_FD: RawFd = 4;
 ///
 /// # Errors
 /// Returns a message if a required restriction cannot be applied.
-pub(super) fn restrict(parent: u32, cpu_seconds: u32, program: &Path) -> Result<(), String> {
+pub(super) fn restrict(mode: Mode, parent: u32, cpu_seconds: u32, program: &Path) -> Result<(), String> {
     die_with(parent)?;
     close_other_files()?;
-    limit(cpu_seconds)?;
-    let access = files::restrict(program)?;
+    limit(mode, cpu_seconds)?;
+    let access = files::restrict(mode, program)?;
     let report = match access {
         FileAccess::LibrariesOnly => "landlock",
         FileAccess::ReadOnly | FileAccess::Unrestricted => "no landlock",
     };
     eprintln!("{REPORT} {report}");
     drop_capabilities()?;
-    syscalls::restrict()
+    syscalls::restrict(mode)
 }
 
 /// Takes the rights of root, such as reading the memory of every process, from a child of root. It
@@ -75,16 +80,20 @@ fn close_other_files() -> Result<(), String> {
     Ok(())
 }
 
-fn limit(cpu_seconds: u32) -> Result<(), String> {
+fn limit(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
+    let (open_files, memory) = match mode {
+        Mode::Cpu => (OPEN_FILES, (Resource::As, ADDRESS_SPACE)),
+        Mode::Gpu => (OPEN_FILES_WITH_GPU, (Resource::Data, PRIVATE_MEMORY_WITH_GPU)),
+    };
     let limits = [
         (Resource::Core, 0, 0),
         // Writing to any regular file ends the process. Pipes have no size.
         (Resource::Fsize, 0, 0),
-        (Resource::Nofile, OPEN_FILES, OPEN_FILES),
+        (Resource::Nofile, open_files, open_files),
         // At the first limit, the process gets SIGXCPU, so that its end has a reason. At the second
         // one, the kernel kills it.
         (Resource::Cpu, u64::from(cpu_seconds), u64::from(cpu_seconds) + CPU_GRACE),
-        (Resource::As, ADDRESS_SPACE, ADDRESS_SPACE),
+        (memory.0, memory.1, memory.1),
     ];
     for (resource, current, maximum) in limits {
         let both = Rlimit { current: Some(current), maximum: Some(maximum) };

@@ -3,6 +3,7 @@
 //! Every other call fails with `EPERM`. Found by tracing ffmpeg 7.0 and 9.0 while they decoded each
 //! accepted codec.
 
+use super::Mode;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     apply_filter,
@@ -64,19 +65,53 @@ const ALLOWED_HERE: &[i64] = &[libc::SYS_arch_prctl, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
+/// Further calls of CUDA. None of them reaches another process, and none sends anything.
+const ALLOWED_WITH_GPU: &[i64] = &[
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_getcwd,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_get_mempolicy,
+    libc::SYS_mbind,
+    libc::SYS_mincore,
+    libc::SYS_membarrier,
+];
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_WITH_GPU_HERE: &[i64] =
+    &[libc::SYS_access, libc::SYS_readlink, libc::SYS_stat, libc::SYS_lstat];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_WITH_GPU_HERE: &[i64] = &[];
+
 /// Applies the list.
 ///
 /// # Errors
 /// Returns a message if the kernel rejects it, or the processor is neither x86-64 nor arm64.
-pub(super) fn restrict() -> Result<(), String> {
+pub(super) fn restrict(mode: Mode) -> Result<(), String> {
     let apply = || {
         // With this error, the C library uses `clone`, whose flags a filter can read. A filter has
         // one error, so this is a filter of its own. The one with the list comes second, because it
         // forbids further filters.
         let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
         install(&filter(BTreeMap::from([CLONE3]), SeccompAction::Allow, missing)?)?;
-        let calls = ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (*call, Vec::new()));
-        let rules = calls.chain([CLONE3]).chain(conditional()?).collect();
+        let more: [&[i64]; 2] = match mode {
+            Mode::Cpu => [&[], &[]],
+            Mode::Gpu => [ALLOWED_WITH_GPU, ALLOWED_WITH_GPU_HERE],
+        };
+        let calls = ALLOWED.iter().chain(ALLOWED_HERE).chain(more.into_iter().flatten());
+        let calls = calls.map(|call| (*call, Vec::new()));
+        let mut rules: Rules = calls.chain([CLONE3]).chain(conditional()?).collect();
+        if mode == Mode::Gpu {
+            rules.extend(conditional_with_gpu()?);
+        }
         install(&filter(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)?)
     };
     apply().map_err(|error: Box<dyn std::error::Error>| format!("cannot restrict system calls: {error}"))
@@ -116,6 +151,34 @@ fn conditional() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
         (
             libc::SYS_fcntl,
             one_of(1, &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC])?,
+        ),
+    ])
+}
+
+/// Returns the calls that a child with a GPU may make with some arguments only.
+///
+/// The numbers of NVIDIA's driver: those of the devices of GPUs have the type `F` (`nv-ioctl.h`);
+/// those of `/dev/nvidia-uvm` are below 256, and two are not (`uvm_ioctl.h`, `uvm_linux_ioctl.h`).
+/// <https://github.com/NVIDIA/open-gpu-kernel-modules>. The numbers of terminals, sockets and
+/// other files have other types.
+fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
+    const TYPE: u64 = 0xff00;
+    const TYPE_OF_GPUS: u64 = 0x4600;
+    const NOT_A_BYTE: u64 = 0xffff_ff00;
+    const UVM_INITIALIZE: u64 = 0x3000_0001;
+    const UVM_DEINITIALIZE: u64 = 0x3000_0002;
+    let creating = libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+    Ok(vec![
+        // To read and to write. Landlock decides which files.
+        (libc::SYS_openat, vec![rule(2, SeccompCmpOp::MaskedEq(creating.unsigned_abs().into()), 0)?]),
+        (
+            libc::SYS_ioctl,
+            vec![
+                rule(1, SeccompCmpOp::MaskedEq(TYPE), TYPE_OF_GPUS)?,
+                rule(1, SeccompCmpOp::MaskedEq(NOT_A_BYTE), 0)?,
+                rule(1, SeccompCmpOp::Eq, UVM_INITIALIZE)?,
+                rule(1, SeccompCmpOp::Eq, UVM_DEINITIALIZE)?,
+            ],
         ),
     ])
 }

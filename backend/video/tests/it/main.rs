@@ -4,6 +4,7 @@
 mod endings;
 mod formats;
 mod frames;
+mod gpu;
 mod sandbox;
 
 use std::path::Path;

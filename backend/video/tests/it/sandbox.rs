@@ -14,6 +14,8 @@ enum Place {
     Sandbox,
     /// The sandbox as on a kernel without Landlock.
     OldKernel,
+    /// The sandbox of a decoder on a GPU.
+    Gpu,
 }
 
 /// Runs the attacks and returns the result of each.
@@ -31,13 +33,13 @@ fn attack(place: Place) -> BTreeMap<String, String> {
     let mut command = if place != Place::Free {
         let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
         command.args((place == Place::OldKernel).then_some("--without-landlock"));
-        command.args([own.as_str(), "10", attacks]);
+        command.args((place == Place::Gpu).then_some("gpu")).args([own.as_str(), "10", attacks]);
         command
     } else {
         Command::new(attacks)
     };
-    let output =
-        command.args([&port, &own]).arg(folder.path()).env("SECRET", "of the service").output().unwrap();
+    command.args([&port, &own]).arg(folder.path()).env("SECRET", "of the service");
+    let output = command.env("CUDA_VISIBLE_DEVICES", "0").output().unwrap();
     drop(leaked);
     if place != Place::Free {
         assert_eq!(std::fs::read_to_string(victim).unwrap(), "kept");
@@ -54,9 +56,16 @@ fn attack(place: Place) -> BTreeMap<String, String> {
 #[test]
 fn every_attack_from_inside_the_decoder_is_refused() {
     let free = attack(Place::Free);
-    for name in
-        ["read a file", "list a folder", "create a file", "connect", "start a shell", "kill the service"]
-    {
+    for name in [
+        "read a file",
+        "list a folder",
+        "create a file",
+        "change a file",
+        "control a file",
+        "connect",
+        "start a shell",
+        "kill the service",
+    ] {
         assert_eq!(free[name], "allowed", "the attack {name} works without a sandbox");
     }
     assert!(free["variables"].contains("SECRET"));
@@ -71,6 +80,32 @@ fn every_attack_from_inside_the_decoder_is_refused() {
     assert_eq!(found["variables"], "[]");
     assert_eq!(found["further open files"], "[]");
     assert_eq!(found["a thread"], "Some(7)", "decoders use threads");
+}
+
+/// A decoder on a GPU may make more system calls, but not on other files than those of the driver.
+#[cfg(target_os = "linux")]
+#[test]
+fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
+    let found = attack(Place::Gpu);
+    assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
+    for name in
+        ["read a file", "change a file", "connect", "start a shell", "delete a file", "control a file"]
+    {
+        assert_eq!(found[name], "PermissionDenied", "{name}");
+    }
+    assert_eq!(found["variables"], "[\"CUDA_CACHE_DISABLE\", \"CUDA_VISIBLE_DEVICES\"]");
+    assert_eq!((&found["further open files"], &found["a thread"]), (&"[]".into(), &"Some(7)".into()));
+}
+
+/// It can open files for writing, and only Landlock decides which.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_decoder_on_a_gpu_does_not_start_without_landlock() {
+    let own = std::process::id().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
+    let output = command.args(["--without-landlock", "gpu", &own, "10", "/bin/true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs Landlock"));
 }
 
 /// Without Landlock, files can be read, but nothing of the service's process.

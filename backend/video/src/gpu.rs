@@ -1,0 +1,223 @@
+//! Decoding on GPUs of NVIDIA (NVDEC): which videos they decode, and how many each decodes.
+//!
+//! ffmpeg's decoders read the stream, and the GPU computes the pixels. Only selected frames are
+//! copied from the GPU. The filters after that are those of the CPU, so a codec whose standard
+//! defines every bit gives the same pixels.
+
+use crate::error::VideoError;
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Codecs that ffmpeg can decode with NVDEC, as ffmpeg names them. Which of them a GPU has depends
+/// on its generation.
+const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
+
+/// Formats of pixels, each with the format in which the GPU has the same values.
+const LAYOUTS: [(&str, &str); 4] =
+    [("yuv420p", "nv12"), ("yuvj420p", "nv12"), ("yuv420p10le", "p010le"), ("yuv420p12le", "p016le")];
+
+/// The GPUs that a decoder uses, and what happens when they do not decode a video.
+pub struct Gpus {
+    /// CUDA's numbers of the GPUs, at least one. Each process uses the GPU with the fewest.
+    pub ids: Vec<u32>,
+    /// The variables of [`GPU_VARIABLES`](crate::sandbox::GPU_VARIABLES) that are set.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Whether a video that the GPUs do not decode is an error. Otherwise the CPU decodes it.
+    pub only: bool,
+    /// Called with the reason when the CPU takes over the rest of a video; at most once for each
+    /// index of a video.
+    pub on_fallback: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// The GPUs of a decoder, with the number of processes on each.
+pub(crate) struct Pool {
+    gpus: Gpus,
+    running: Mutex<Vec<usize>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("ids", &self.gpus.ids).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(gpus: Gpus) -> Arc<Self> {
+        let running = Mutex::new(vec![0; gpus.ids.len()]);
+        Arc::new(Self { gpus, running })
+    }
+
+    /// Returns a place on the GPU with the fewest processes, and how its frames are copied; `None`
+    /// if the CPU decodes.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError::GpuOnly`] if no GPU decodes the video and the CPU must not.
+    pub(crate) fn lease(
+        self: &Arc<Self>,
+        codec: &str,
+        video: &GpuFacts,
+    ) -> Result<Option<(Lease, Layout)>, VideoError> {
+        if video.refused.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match video.layout(codec) {
+            Ok(layout) => Ok(Lease::new(self).map(|lease| (lease, layout))),
+            Err(reason) => self.refuse(video, &reason).map(|()| None),
+        }
+    }
+
+    /// Leaves the rest of a video to the CPU.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError::GpuOnly`] if the CPU must not decode.
+    pub(crate) fn refuse(&self, video: &GpuFacts, reason: &str) -> Result<(), VideoError> {
+        if self.gpus.only {
+            return Err(VideoError::GpuOnly(reason.to_owned()));
+        }
+        if !video.refused.swap(true, Ordering::Relaxed) {
+            (self.gpus.on_fallback)(reason);
+        }
+        Ok(())
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place on a GPU, until it is dropped.
+pub(crate) struct Lease {
+    pool: Arc<Pool>,
+    number: usize,
+}
+
+impl Lease {
+    fn new(pool: &Arc<Pool>) -> Option<Self> {
+        let mut running = pool.running();
+        let (number, count) = running.iter_mut().enumerate().min_by_key(|(_, count)| **count)?;
+        *count += 1;
+        Some(Self { pool: pool.clone(), number })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.pool.gpus.ids.get(self.number).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn only(&self) -> bool {
+        self.pool.gpus.only
+    }
+
+    pub(crate) fn variables(&self) -> &[(&'static str, OsString)] {
+        &self.pool.gpus.variables
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(count) = self.pool.running().get_mut(self.number) {
+            *count -= 1;
+        }
+    }
+}
+
+/// What ffmpeg needs to decode on a GPU.
+pub(crate) struct GpuInput {
+    pub(crate) id: u32,
+    pub(crate) layout: Layout,
+    /// Whether the process ends at the first error, so that the CPU can continue there.
+    pub(crate) stop_at_errors: bool,
+}
+
+/// The format of the pixels on the GPU, and the one that the CPU decodes to.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    on_gpu: &'static str,
+    on_cpu: &'static str,
+}
+
+impl GpuInput {
+    /// Returns the filters that copy a frame from the GPU. The second format has the same values,
+    /// and makes the later filters compute exactly what they do on the CPU.
+    pub(crate) fn download(&self) -> String {
+        format!("hwdownload,format={},format={},", self.layout.on_gpu, self.layout.on_cpu)
+    }
+}
+
+/// What decides whether a GPU decodes a video.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GpuFacts {
+    /// Format of the pixels in ffmpeg, such as `yuv420p10le`; empty if it is unknown.
+    pub(crate) pixel_format: String,
+    /// Whether a player turns or mirrors the frames.
+    pub(crate) turned: bool,
+    /// Whether the GPU was found not to decode the video. Clones share it.
+    pub(crate) refused: Arc<AtomicBool>,
+}
+
+impl GpuFacts {
+    /// Returns how frames are copied from a GPU.
+    ///
+    /// # Errors
+    /// Returns the reason if no GPU decodes the video.
+    pub(crate) fn layout(&self, codec: &str) -> Result<Layout, String> {
+        if !CODECS.contains(&codec) {
+            return Err(format!("GPUs do not decode {codec}"));
+        }
+        // ffmpeg turns frames before all other filters, where it cannot turn those of a GPU. It
+        // reports the angle of a turn, but not whether frames are also mirrored.
+        if self.turned {
+            return Err("frames of a GPU cannot be turned or mirrored".into());
+        }
+        let known = LAYOUTS.iter().find(|(on_cpu, _)| *on_cpu == self.pixel_format);
+        known.map(|(on_cpu, on_gpu)| Layout { on_gpu, on_cpu }).ok_or_else(|| match &*self.pixel_format {
+            "" => "the format of the pixels is unknown".into(),
+            other => format!("pixels in {other} are not decoded on a GPU"),
+        })
+    }
+}
+
+/// Returns the reason of an error, without the words around it.
+pub(crate) fn reason_of(error: VideoError) -> String {
+    match error {
+        VideoError::GpuOnly(reason) | VideoError::Undecodable(reason) => reason,
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn processes_are_spread_over_the_gpus() {
+        let gpus =
+            Gpus { ids: vec![4, 7], variables: Vec::new(), only: false, on_fallback: Box::new(|_| {}) };
+        let pool = Pool::new(gpus);
+        let lease = || Lease::new(&pool).unwrap();
+        let (first, second) = (lease(), lease());
+        assert_eq!((first.id(), second.id()), (4, 7));
+        let third = lease();
+        assert_eq!(third.id(), 4);
+        drop((first, third));
+        assert_eq!((lease().id(), lease().id()), (4, 4), "each was dropped before the next");
+        drop(second);
+    }
+
+    #[test]
+    fn what_a_gpu_does_not_decode_has_a_reason() {
+        let video = |format: &str| GpuFacts { pixel_format: format.into(), ..GpuFacts::default() };
+        assert!(video("yuv420p").layout("h264").is_ok());
+        let reason = |video: GpuFacts, codec: &str| video.layout(codec).err().unwrap();
+        assert!(reason(video("yuv420p"), "theora").contains("theora"));
+        assert!(reason(video("yuv444p"), "h264").contains("yuv444p"));
+        assert!(reason(video(""), "h264").contains("unknown"));
+        assert!(reason(GpuFacts { turned: true, ..video("yuv420p") }, "h264").contains("turned"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Decoding on GPUs, with a program in the place of ffmpeg that behaves as on a machine with GPUs,
+//! and with the real ffmpeg, for which there is no GPU.
+
+use super::frames::{EVERY_FRAME, Shown, all, encode, numbers, short};
+use super::{config, decoder};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use testing::film::{Codec, Container, Encoding};
+use testing::{FakeGpu, ffmpeg_with_gpu};
+use video::sampling::{MAX_GAP_US, plan};
+use video::{Config, Decoder, GpuError, Gpus, Launcher, VideoError};
+
+/// Returns a decoder with such GPUs. The program is a shell script, which cannot run in the
+/// sandbox.
+fn on(folder: &Path, gpu: FakeGpu) -> Decoder {
+    let program = ffmpeg_with_gpu(folder, gpu);
+    Decoder::open(Config { launcher: Launcher::Direct, ..config(&program) }).unwrap()
+}
+
+/// Returns the decoder with two GPUs, and the reasons for which the CPU took over.
+fn with_gpus(decoder: &Decoder, only: bool) -> (Decoder, Arc<Mutex<Vec<String>>>) {
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let added = reasons.clone();
+    let on_fallback = Box::new(move |reason: &str| added.lock().unwrap().push(reason.to_owned()));
+    let variables = vec![("CUDA_VISIBLE_DEVICES", "0,1".into())];
+    let gpus = Gpus { ids: vec![1, 0], variables, only, on_fallback };
+    (decoder.with_gpus(gpus), reasons)
+}
+
+/// Returns the lines that the processes on GPUs wrote.
+fn used(folder: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(folder.join("gpus")).unwrap_or_default();
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+fn film(encoding: Encoding) -> Shown {
+    encode(&short(), &encoding)
+}
+
+/// Returns the time and the number of every frame.
+fn read(decoder: &Decoder, shown: &Shown) -> Vec<(i64, u32)> {
+    let index = decoder.index(&shown.file).unwrap();
+    numbers(decoder, shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
+}
+
+#[testing::needs(video)]
+#[test]
+fn a_gpu_is_accepted_if_its_frames_are_those_of_the_cpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = || vec![("CUDA_VISIBLE_DEVICES", "2".into())];
+    on(folder.path(), FakeGpu::Works).check_gpu(3, variables()).unwrap();
+    assert_eq!(used(folder.path()), ["3 2"]);
+    let differs = on(folder.path(), FakeGpu::Differs).check_gpu(0, variables()).unwrap_err();
+    assert!(matches!(&differs, GpuError::Differs(text) if text == "10 of 10 frames differ"), "{differs}");
+    let missing = on(folder.path(), FakeGpu::Missing).check_gpu(0, variables()).unwrap_err();
+    assert!(matches!(&missing, GpuError::Failed(text) if text.contains("libcuda.so.1")), "{missing}");
+}
+
+/// No machine has a GPU with this number.
+#[testing::needs(video)]
+#[test]
+fn the_real_ffmpeg_fails_without_a_gpu_instead_of_using_the_cpu() {
+    let failed = decoder().check_gpu(250, Vec::new()).unwrap_err();
+    assert!(matches!(&failed, GpuError::Failed(text) if !text.is_empty()), "{failed}");
+    let (strict, _) = with_gpus(&decoder(), true);
+    let shown = film(Encoding::new(Codec::H264, Container::Mp4));
+    let index = strict.index(&shown.file).unwrap();
+    let gpus = Gpus { ids: vec![250], variables: Vec::new(), only: true, on_fallback: Box::new(|_| {}) };
+    let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
+    let first = strict.with_gpus(gpus).frames(&shown.file, &index, &segment).unwrap().next_frame();
+    assert!(matches!(first, Err(VideoError::GpuOnly(_))), "{first:?}");
+}
+
+#[testing::needs(video)]
+#[test]
+fn gpus_decode_every_layout_of_pixels() {
+    let folder = tempfile::tempdir().unwrap();
+    let (decoder, reasons) = with_gpus(&on(folder.path(), FakeGpu::Works), true);
+    let ten_bits = Encoding { hdr: true, ..Encoding::new(Codec::Hevc, Container::Mp4) };
+    for encoding in [Encoding::new(Codec::H264, Container::Ts), ten_bits] {
+        let shown = film(encoding);
+        assert_eq!(read(&decoder, &shown), all(&shown.truth));
+    }
+    assert!(reasons.lock().unwrap().is_empty());
+    assert_eq!(used(folder.path()), ["1 0,1", "1 0,1"]);
+}
+
+#[testing::needs(video)]
+#[test]
+fn the_cpu_continues_where_the_gpu_fails_unless_it_must_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = on(folder.path(), FakeGpu::Breaks(8_000_000));
+    let shown = film(Encoding { keyframe_interval: 5, ..Encoding::new(Codec::H264, Container::Mp4) });
+    let (decoder, reasons) = with_gpus(&broken, false);
+    let index = decoder.index(&shown.file).unwrap();
+    let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
+    assert_eq!(numbers(&decoder, &shown, &index, &segments), all(&shown.truth));
+    assert_eq!(*reasons.lock().unwrap(), ["cuvidDecodePicture failed"]);
+    // The rest of the video is left to the CPU, and the next video begins on a GPU.
+    assert_eq!(numbers(&decoder, &shown, &index, &segments), all(&shown.truth));
+    assert_eq!((reasons.lock().unwrap().len(), used(folder.path()).len()), (1, 1));
+    assert_eq!(read(&decoder, &shown), all(&shown.truth));
+    assert_eq!((reasons.lock().unwrap().len(), used(folder.path()).len()), (2, 2));
+
+    let (strict, _) = with_gpus(&broken, true);
+    let mut frames = strict.frames(&shown.file, &index_of(&strict, &shown), &segments[0]).unwrap();
+    let error = std::iter::repeat_with(|| frames.next_frame()).find_map(Result::err).unwrap();
+    assert!(matches!(&error, VideoError::GpuOnly(text) if text == "cuvidDecodePicture failed"), "{error}");
+    let missing = with_gpus(&on(folder.path(), FakeGpu::Missing), false);
+    assert_eq!(read(&missing.0, &shown), all(&shown.truth), "without a GPU from the first frame");
+}
+
+fn index_of(decoder: &Decoder, shown: &Shown) -> video::Index {
+    decoder.index(&shown.file).unwrap()
+}
+
+#[testing::needs(video)]
+#[test]
+fn a_video_that_gpus_cannot_decode_correctly_is_left_to_the_cpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let works = on(folder.path(), FakeGpu::Works);
+    let shown = film(Encoding { rotation: 90, ..Encoding::new(Codec::H264, Container::Mp4) });
+    let (decoder, reasons) = with_gpus(&works, false);
+    assert_eq!(read(&decoder, &shown), all(&shown.truth));
+    assert_eq!(*reasons.lock().unwrap(), ["frames of a GPU cannot be turned or mirrored"]);
+    assert_eq!(used(folder.path()), Vec::<String>::new());
+    let (strict, _) = with_gpus(&works, true);
+    let index = index_of(&strict, &shown);
+    let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
+    let error = strict.frames(&shown.file, &index, &segment).err().unwrap();
+    assert!(matches!(&error, VideoError::GpuOnly(text) if text.contains("turned")), "{error}");
+}
