@@ -2,7 +2,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The five operations. Each can run on a different device.
+/// The five operations of the engine. Each can run on a different device. The sixth operation,
+/// [`VIDEO_DECODING`](crate::VIDEO_DECODING), runs in ffmpeg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {

@@ -36,6 +36,7 @@ pub use devices::GpuDevice;
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
 pub use engine::{DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
+pub use engine::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use engine::{DeviceTest, SelfTest, TestOutcome, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};

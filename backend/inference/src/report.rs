@@ -113,13 +113,18 @@ pub struct DeviceReport {
     pub providers: Vec<ProviderReport>,
     /// The GPUs of the machine.
     pub devices: Vec<GpuDevice>,
-    /// The five operations.
+    /// The five operations of the engine; [`Self::add_operation`] adds another.
     pub operations: Vec<OperationReport>,
     /// The loaded models.
     pub models: Vec<LoadedModel>,
 }
 
 impl DeviceReport {
+    /// Adds an operation that the engine does not run.
+    pub fn add_operation(&mut self, operation: OperationReport) {
+        self.operations.push(operation);
+    }
+
     /// Returns whether this program and library support only the CPU.
     pub fn is_cpu_only(&self) -> bool {
         let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.on_cpu() && p.name() == name);

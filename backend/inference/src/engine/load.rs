@@ -83,7 +83,7 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         models.extend(started.loads);
         scoring = Some((started.batcher, info));
     }
-    attempts.log_fallbacks();
+    attempts.fallbacks.log();
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),

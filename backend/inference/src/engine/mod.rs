@@ -6,6 +6,8 @@ mod candidate;
 mod candidate_image_operation;
 mod candidates;
 mod cpu_backend;
+mod external;
+mod fallbacks;
 mod forms;
 mod load;
 mod loading;
@@ -16,6 +18,7 @@ mod selftest;
 mod warmup;
 
 pub use build::{BuiltEngine, build_engines};
+pub use external::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use forms::fp32_model;
 pub use selftest::{DeviceTest, SelfTest, TestOutcome, self_test};
 

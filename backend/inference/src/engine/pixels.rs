@@ -88,7 +88,7 @@ fn place_one<M: Model>(
             Ok(PlacedImageOperation { batcher: Some(batcher), placements, report })
         }
         Err(refusal) => {
-            attempts.handle_refusal(operation, &report.requested, &refusal)?;
+            attempts.fallbacks.handle_refusal(operation.name(), &report.requested, &refusal)?;
             report.add_refusal(&refusal);
             Ok(PlacedImageOperation { batcher: None, placements: Vec::new(), report })
         }

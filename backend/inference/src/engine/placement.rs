@@ -24,8 +24,8 @@ pub(super) struct PlacedModel<M> {
 }
 
 /// Returns the requested provider in the form used in the report.
-fn requested(config: &Config, operation: Operation) -> String {
-    if !config.gpu_operations.contains(&operation) {
+fn requested(config: &Config, gpu_requested: bool) -> String {
+    if !gpu_requested {
         return Provider::Cpu.name().to_owned();
     }
     match candidates(config) {
@@ -37,10 +37,15 @@ fn requested(config: &Config, operation: Operation) -> String {
 
 /// Returns the report of an operation before its device is selected.
 pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
+    not_placed(config, operation.name(), config.gpu_operations.contains(&operation))
+}
+
+/// Works like [`on_the_cpu`], for an operation that may be none of the engine's.
+pub(super) fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
     OperationReport {
-        operation: operation.name(),
-        gpu_requested: config.gpu_operations.contains(&operation),
-        requested: requested(config, operation),
+        operation,
+        gpu_requested,
+        requested: requested(config, gpu_requested),
         effective: Provider::Cpu.name().to_owned(),
         reason: None,
         reason_kind: None,
@@ -82,7 +87,7 @@ pub(super) fn place<M: Model>(
                 });
             }
             Err(refusal) => {
-                attempts.handle_refusal(operation, &report.requested, &refusal)?;
+                attempts.fallbacks.handle_refusal(operation.name(), &report.requested, &refusal)?;
                 report.add_refusal(&refusal);
             }
         }
@@ -95,7 +100,12 @@ pub(super) fn place<M: Model>(
             Ok(session) => (first, placement) = (session, chosen),
             Err(reason) => {
                 let refusal = Refusal::from(reason);
-                attempts.record_fallback(operation, cpu_backend::name(&chosen), &refusal, BY_ONNX_RUNTIME);
+                attempts.fallbacks.record(
+                    operation.name(),
+                    cpu_backend::name(&chosen),
+                    &refusal,
+                    BY_ONNX_RUNTIME,
+                );
                 report.add_refusal(&refusal);
             }
         }

@@ -107,8 +107,12 @@ pub(crate) fn is_out_of_memory(message: &str) -> bool {
 }
 
 /// Returns the file that the loader did not find: `libcublasLt.so.13: cannot open shared object
-/// file` (glibc), `Library not loaded: @rpath/lib.dylib` (dyld).
+/// file` (glibc), `Library not loaded: @rpath/lib.dylib` (dyld), `Cannot load libcuda.so.1`
+/// (ffmpeg, which reports missing symbols with the same words).
 fn missing_library(text: &str) -> Option<String> {
+    if let Some(name) = text.strip_prefix("Cannot load ").filter(|name| name.contains(".so")) {
+        return name.split_whitespace().next().map(str::to_owned);
+    }
     let glibc = text.split_once(": cannot open shared object file").map(|(before, _)| before);
     let path = match glibc {
         Some(before) => before.split_whitespace().next_back()?,
@@ -205,6 +209,18 @@ mod tests {
         let cudnn = "cuDNN is not available. Install cuDNN, update the system library search path, or set enable_cudnn=0";
         assert_eq!(of(cudnn), missing("libcudnn.so.9"));
         assert_eq!(call("CUDA failure 999: unknown error"), UnavailableKind::Failed);
+    }
+
+    #[test]
+    fn the_texts_of_ffmpeg_tell_driver_device_and_library() {
+        assert_eq!(of("Cannot load libcuda.so.1"), UnavailableKind::DriverMissing);
+        assert_eq!(of("Cannot load libnvcuvid.so.1"), missing("libnvcuvid.so.1"));
+        assert_eq!(of("Cannot load cuvidGetDecoderCaps"), UnavailableKind::Failed);
+        let none = "cu->cuInit(0) failed -> CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected";
+        assert_eq!(of(none), UnavailableKind::NoDevice { listed: 2 });
+        let ordinal = "cu->cuDeviceGet(&hwctx->internal->cuda_device, device_idx) failed -> \
+                       CUDA_ERROR_INVALID_DEVICE: invalid device ordinal";
+        assert_eq!(of(ordinal), UnavailableKind::DeviceId { id: 3, listed: 2 });
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub enum UnavailableKind {
     Unsuited,
     /// `GPU_BACKEND` is `cpu`.
     SwitchedOff,
+    /// The program that runs the operation is missing or unusable.
+    ProgramMissing,
     /// Any other failure; the detail describes it.
     Failed,
 }
@@ -83,6 +85,7 @@ impl UnavailableKind {
             Self::Disagrees => "disagrees",
             Self::Unsuited => "unsuited",
             Self::SwitchedOff => "switched_off",
+            Self::ProgramMissing => "program_missing",
             Self::Failed => "failed",
         }
     }
@@ -189,6 +192,7 @@ impl Unavailable {
             UnavailableKind::Disagrees
             | UnavailableKind::Unsuited
             | UnavailableKind::SwitchedOff
+            | UnavailableKind::ProgramMissing
             | UnavailableKind::Failed => diagnosis::without_source_location(&self.detail),
         }
     }
@@ -229,6 +233,7 @@ impl Unavailable {
             | UnavailableKind::Disagrees
             | UnavailableKind::Unsuited
             | UnavailableKind::SwitchedOff
+            | UnavailableKind::ProgramMissing
             | UnavailableKind::Failed => return None,
         };
         Some(advice)

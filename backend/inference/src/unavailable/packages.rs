@@ -13,12 +13,14 @@ pub(super) enum Package {
     Rocm,
     /// The system's zlib, which cuDNN needs.
     Zlib,
+    /// The part of NVIDIA's driver that decodes videos.
+    VideoDriver,
     /// Unknown.
     Other,
 }
 
 /// Packages by the start of the library's file name; the first match applies.
-const PACKAGES: [(&str, Package); 16] = [
+const PACKAGES: [(&str, Package); 17] = [
     ("libonnxruntime_providers_openvino", Package::OpenVino),
     ("libonnxruntime_providers_migraphx", Package::Rocm),
     ("libonnxruntime_providers_", Package::Wheel("onnxruntime-gpu")),
@@ -35,6 +37,7 @@ const PACKAGES: [(&str, Package); 16] = [
     ("libmigraphx", Package::Rocm),
     ("libamdhip", Package::Rocm),
     ("libz.so", Package::Zlib),
+    ("libnvcuvid", Package::VideoDriver),
 ];
 
 impl Package {
@@ -57,6 +60,11 @@ impl Package {
             }
             Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)".to_owned(),
             Self::Zlib => "install zlib (package zlib1g or zlib)".to_owned(),
+            Self::VideoDriver => {
+                "install the video libraries of the NVIDIA driver (in a container: NVIDIA_DRIVER_CAPABILITIES must \
+                 contain `video`)"
+                    .to_owned()
+            }
             Self::Other => "install the package that contains it".to_owned(),
         }
     }
