@@ -1,19 +1,60 @@
-//! Opens the decoder of videos.
+//! Opens the decoder of videos, and decides where it decodes.
 use crate::config::Settings;
+use inference::{
+    DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
+};
 use std::ffi::OsString;
 use video::sandbox::{self, FileAccess};
-use video::{Decoder, Launcher, VideoError};
+use video::{Decoder, GpuError, Gpus, Launcher, VideoError};
 
 /// What to do if there is no ffmpeg.
 const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 
-/// Finds ffmpeg, and starts it once in its sandbox. It blocks for less than a second.
+/// The decoder, and where it decodes.
+pub(crate) struct VideoDecoding {
+    /// The decoder. The error is [`VideoError::Unavailable`] if ffmpeg is missing, too old, or
+    /// cannot run in the sandbox.
+    pub(crate) decoder: Result<Decoder, VideoError>,
+    /// The operation `video_decoding` of `GET /gpu`.
+    pub(crate) report: OperationReport,
+}
+
+/// Finds ffmpeg, and starts it once in its sandbox. If `VIDEO_DECODING_GPU` is set, also proves
+/// that the GPUs decode. It blocks, without a GPU for less than a second.
 ///
 /// # Errors
-/// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
-/// sandbox.
-pub(crate) fn open_decoder(settings: &Settings) -> Result<Decoder, VideoError> {
+/// Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.
+pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartError> {
+    let (config, requested) = (settings.inference(), settings.video_decoding_gpu());
+    let decoder = match open_on_cpu(settings) {
+        Ok(decoder) => decoder,
+        Err(error) => {
+            let report = no_video_decoding(&config, requested, error.to_string());
+            return Ok(VideoDecoding { decoder: Err(error), report });
+        }
+    };
+    let try_device = |id| {
+        decoder.check_gpu(id, settings.gpu_variables()).map_err(|error| match error {
+            GpuError::Differs(what) => DeviceFailure::Differs(what),
+            GpuError::Failed(text) => DeviceFailure::Failed(text),
+        })
+    };
+    let placement = place_video_decoding(&config, requested, try_device)?;
+    let decoder = if placement.devices.is_empty() {
+        decoder
+    } else {
+        decoder.with_gpus(Gpus {
+            ids: placement.devices,
+            variables: settings.gpu_variables(),
+            only: config.force_gpu_only,
+            on_fallback: Box::new(report_fallback),
+        })
+    };
+    Ok(VideoDecoding { decoder: Ok(decoder), report: placement.report })
+}
+
+fn open_on_cpu(settings: &Settings) -> Result<Decoder, VideoError> {
     let program = std::env::current_exe()?;
     let launcher = Launcher::Sandbox { program, arguments: vec![OsString::from(sandbox::ARGUMENT)] };
     let config = settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))?;
@@ -29,4 +70,15 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<Decoder, VideoError> {
     }
     tracing::debug!(version = sandboxed.version, files = ?sandboxed.files, "ffmpeg is ready");
     Ok(decoder)
+}
+
+/// Logs and counts a video that the CPU decodes instead of the GPU.
+fn report_fallback(reason: &str) {
+    metrics::counter!("facecrawl_ep_fallback_total", "operation" => VIDEO_DECODING, "provider" => "cuda")
+        .increment(1);
+    tracing::warn!(
+        operation = VIDEO_DECODING,
+        reason,
+        "the GPU does not decode this video; the CPU decodes the rest of it"
+    );
 }

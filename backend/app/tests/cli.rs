@@ -261,8 +261,9 @@ fn gpu_says_what_runs_where() {
     let place = TestFolder::new();
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
     let operations = report["operations"].as_array().unwrap();
-    assert_eq!(operations.len(), 5);
-    assert!(operations.iter().all(|operation| operation["effective"] == "cpu"), "{report}");
+    assert_eq!(operations.len(), 6);
+    // The last one is that of ffmpeg, which may be missing.
+    assert!(operations[..5].iter().all(|operation| operation["effective"] == "cpu"), "{report}");
     let table = place.run(&["gpu"]).expect(0);
     assert!(
         table.stdout.contains("ONNX Runtime") && table.stdout.contains("face_detection"),

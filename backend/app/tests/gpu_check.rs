@@ -65,6 +65,7 @@ fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
         "agreement",
         "strict_start",
         "pixel_operations",
+        "video_decoding",
         "embedding_throughput",
         "tensorrt",
     ] {
@@ -83,11 +84,11 @@ fn pretender(folder: &Path, shift: f64, turn: f64, place: &str) -> PathBuf {
         r#"#!/usr/bin/env python3
 import json, os, sys
 gpu = os.environ.get("FACE_DETECTION_GPU") == "true"
-place = "{place}" if gpu else "cpu"
+place = "{place}" if gpu or os.environ.get("VIDEO_DECODING_GPU") == "true" else "cpu"
 if sys.argv[1] == "gpu":
-    names = ("face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks")
+    names = ("face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks", "video_decoding")
     print(json.dumps({{"devices": [{{"name": "pretended"}}], "backends": ["cpu", "cuda"], "runtime_version": "1",
-        "operations": [{{"operation": n, "effective": place, "reason": None if place != "cpu" else "no driver"}} for n in names]}}))
+        "operations": [{{"operation": n, "effective": place, "reason": "no driver" if place in ("cpu", "none") else None}} for n in names]}}))
 elif sys.argv[1] == "detect":
     face = {{"bbox": {{"x": 10 + ({shift} if gpu else 0), "y": 10, "width": 50, "height": 60}}, "embedding": [1.0, {turn} if gpu else 0.0]}}
     print(json.dumps({{"results": [{{"file": f, "faces": [face], "devices": {{"face_detection": place, "face_embedding": place}}}} for f in sys.argv[3:]]}}))
@@ -105,8 +106,12 @@ fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
     let binary = pretender(folder.path(), shift, turn, place);
-    let args =
-        ["--images", folder.path().to_str().unwrap(), "--only", "provider,agreement,embedding_throughput"];
+    let args = [
+        "--images",
+        folder.path().to_str().unwrap(),
+        "--only",
+        "provider,agreement,video_decoding,embedding_throughput",
+    ];
     let (finished, report) = check(folder.path(), &binary, &args);
     (finished.status, report)
 }
@@ -115,6 +120,7 @@ fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
 fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     let (status, report) = agreement(0.4, 0.01, "cuda:0");
     assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
+    assert_eq!(outcome(&report, "video_decoding").0, "passed", "{report}");
     assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "the fake program measures nothing");
     assert_eq!(status, 1);
 
@@ -128,8 +134,13 @@ fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
     // Equal results from a CPU prove nothing about a GPU.
     let (_, report) = agreement(0.0, 0.0, "cpu");
     assert_eq!(outcome(&report, "provider").0, "failed");
+    assert_eq!(outcome(&report, "video_decoding"), ("failed", "no driver"));
     let (result, reason) = outcome(&report, "agreement");
     assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
+
+    // Without ffmpeg, no videos are decoded anywhere.
+    let (_, report) = agreement(0.0, 0.0, "none");
+    assert_eq!(outcome(&report, "video_decoding"), ("skipped", "no driver"));
 }
 
 /// Writes a wrapper of the real program that reports the CPU as a GPU. Every output has the real

@@ -1,6 +1,8 @@
 //! Tests the analysis of video files by the binary, and its measurement, without a database.
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
+#[path = "video/gpu.rs"]
+mod gpu;
 
 use common::process::TestFolder;
 use testing::film::{Codec, Container, Encoding, Film};

@@ -47,7 +47,8 @@ impl VideoPlan {
 
 /// Measures every sampling in rounds. A round decodes the frames of a sampling without an analysis,
 /// and analyses them on every side. The order changes between rounds, so that other load on the
-/// machine affects everything equally. `progress` is called with the name of the next measurement.
+/// machine affects everything equally. Only the side of the GPU decodes on a GPU, if `decoder` has
+/// one. `progress` is called with the name of the next measurement.
 ///
 /// Also returns what the file reports about itself.
 ///
@@ -62,7 +63,8 @@ pub async fn measure_video(
     mut progress: impl FnMut(&str),
 ) -> anyhow::Result<(VideoResults, Index)> {
     let file = plan.open()?;
-    let read = decoder.clone();
+    let on_cpu = decoder.without_gpus();
+    let read = on_cpu.clone();
     // Reads the whole file, so that every later run finds it in the cache of the system.
     let index = tokio::task::spawn_blocking(move || read.index(&file)).await??;
     let mut measured: Vec<Runs> = plan.samplings.iter().map(|_| Runs::new(sides.len())).collect();
@@ -74,11 +76,12 @@ pub async fn measure_video(
             let options = plan.options_for(plan.samplings[at]);
             let name = name_of(options.sampling);
             progress(&format!("round {}, {name}, decoding", round + 1));
-            let decoded = decode(plan.open()?, decoder, &options, process).await?;
+            let decoded = decode(plan.open()?, &on_cpu, &options, process).await?;
             for turn in 0..sides.len() {
                 let number = (turn + round) % sides.len();
                 let side = &sides[number];
                 progress(&format!("round {}, {name}, {}", round + 1, side.key()));
+                let decoder = if side.gpu { decoder } else { &on_cpu };
                 let analyzed = analyze(&side.analyzer, plan.open()?, decoder, &options, process).await;
                 if counts {
                     measured[at].add(number, analyzed, &decoded);

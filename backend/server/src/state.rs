@@ -8,6 +8,7 @@ use crate::limit::KeyedLimit;
 use crate::shares::{CallerShare, KIB, Shares};
 use crate::{ApiError, Config, request};
 use crawler::Fetcher;
+use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Budget, Crawls, Ingest, MatchThreshold, Videos};
@@ -45,6 +46,8 @@ pub struct Services {
     pub videos: Videos,
     /// Decodes videos; `None` if this service cannot.
     pub video_tools: Option<VideoTools>,
+    /// Where videos are decoded; `None` if this service did not try.
+    pub video_decoding: Option<OperationReport>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }

@@ -1,6 +1,7 @@
 //! Implements `gpu`, which lists devices and operations, and tests every device.
 use super::{Command, Exit};
 use crate::config::Settings;
+use crate::decoder::open_decoder;
 use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
@@ -27,7 +28,8 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     }
     // The device of a model is known only after it is loaded. A device that the driver lists may
     // still not work.
-    let report = start_engine(settings).await?.report();
+    let mut report = start_engine(settings).await?.report();
+    report.add_operation(tokio::task::block_in_place(|| open_decoder(settings))?.report);
     if args.json {
         output::json(&report)?;
     } else {

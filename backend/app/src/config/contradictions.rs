@@ -1,7 +1,7 @@
 //! Finds values that are individually allowed but contradict each other.
 use super::error::ConfigError;
 use super::{Loaded, Settings};
-use inference::{GpuBackend, Manifest, Operation};
+use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 
 pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     let settings = &loaded.settings;
@@ -16,11 +16,13 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("GPU_BACKEND"),
         ));
     }
-    if gpu.force_gpu_only && settings.gpu_operations().is_empty() {
+    if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.video_decoding_gpu() {
+        let names = Operation::ALL.into_iter().map(Operation::name).chain([VIDEO_DECODING]);
+        let variables: Vec<String> = names.map(|name| format!("{}_GPU", name.to_uppercase())).collect();
         say(format!(
             "FORCE_GPU_ONLY=true ({}) is set, but no operation is on the GPU; allowed: ALL_GPU=true, or at least one of {}, or FORCE_GPU_ONLY=false",
             loaded.source("FORCE_GPU_ONLY"),
-            Operation::ALL.map(|operation| format!("{}_GPU", operation.name().to_uppercase())).join(", "),
+            variables.join(", "),
         ));
     }
     if loaded.is_set("GPU_DEVICE_ID")

@@ -1,6 +1,7 @@
 //! Converts the settings to the configuration of each crate.
 use super::{Loaded, Settings};
 use inference::Operation;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,18 @@ impl Settings {
             Operation::QualityChecks => gpu.quality_checks,
         };
         Operation::ALL.into_iter().filter(|operation| own_setting(*operation).unwrap_or(gpu.all)).collect()
+    }
+
+    /// Returns whether `VIDEO_DECODING_GPU`, or else `ALL_GPU`, requests the GPU for videos.
+    pub fn video_decoding_gpu(&self) -> bool {
+        self.gpu.video_decoding.unwrap_or(self.gpu.all)
+    }
+
+    /// Returns the variables of the environment with which CUDA numbers GPUs. ffmpeg must number
+    /// them like ONNX Runtime in this process.
+    pub fn gpu_variables(&self) -> Vec<(&'static str, OsString)> {
+        let set = |name: &'static str| Some((name, std::env::var_os(name)?));
+        video::sandbox::GPU_VARIABLES.into_iter().filter_map(set).collect()
     }
 
     /// Returns the configuration of the inference engine.

@@ -305,6 +305,9 @@ settings! {
             /// `QUALITY_CHECKS_GPU`: Measure blur, brightness, contrast and sharpness on the GPU.
             /// Unset: the value of `ALL_GPU`.
             quality_checks: Option<bool> = QUALITY_CHECKS_GPU, "", optional(flag());
+            /// `VIDEO_DECODING_GPU`: Decode videos on GPUs of NVIDIA (NVDEC). It needs ffmpeg, and
+            /// a driver with its video libraries. Unset: the value of `ALL_GPU`.
+            video_decoding: Option<bool> = VIDEO_DECODING_GPU, "", optional(flag());
             /// `GPU_BACKEND`: Software that runs operations on the GPU. auto: the first backend
             /// that works. rocm: MIGraphX. mps: CoreML. cpu: none; all operations run on the CPU,
             /// regardless of the variables above.
@@ -312,9 +315,11 @@ settings! {
             /// `GPU_DEVICE_ID`: Number of the GPU, as assigned by the driver.
             device_id: u32 = GPU_DEVICE_ID, "0", number(0..=255);
             /// `GPU_DEVICE_IDS`: Numbers of several GPUs, comma-separated. Each loads its own copy
-            /// of the models. Unset: the GPU of `GPU_DEVICE_ID`.
+            /// of the models, and each video is decoded on the one that decodes the fewest. Unset:
+            /// the GPU of `GPU_DEVICE_ID`.
             device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
-            /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB.
+            /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB, without that of
+            /// `VIDEO_DECODING_GPU`.
             memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
             /// `GPU_BATCH_SIZE`: Maximum number of images or faces in one run on the GPU. Unset: 32
             /// with `PERFORMANCE_MODE=throughput`, 4 with latency.

@@ -68,6 +68,7 @@ pub async fn serve(
         crawls: foundation.crawls.clone(),
         videos: foundation.videos.clone(),
         video_tools: foundation.video_tools.clone(),
+        video_decoding: foundation.video_decoding.clone(),
         ingest: foundation.ingest.clone(),
         fetcher: foundation.fetcher.clone(),
     };

@@ -21,11 +21,13 @@ use crate::config::Settings;
 use crate::decoder::open_decoder;
 use anyhow::Context;
 use crawler::Fetcher;
+use inference::OperationReport;
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, Ingest, Videos};
 use queue::Queue;
 use store::schema::OlderPrograms;
 use store::{Blobs, Store};
+use video::{Decoder, VideoError};
 
 /// The components that commands with a database and models need.
 pub struct Foundation {
@@ -45,6 +47,8 @@ pub struct Foundation {
     pub videos: Videos,
     /// Decodes videos; `None` if this process cannot.
     pub video_tools: Option<VideoTools>,
+    /// Where videos are decoded; `None` if this process does not try.
+    pub video_decoding: Option<OperationReport>,
     /// Sends guarded requests.
     pub fetcher: Fetcher,
 }
@@ -75,9 +79,24 @@ impl Foundation {
         let ingest = suppression::with_secret(ingest, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
         let videos = Videos::new(store, queue.clone(), blobs.clone());
-        let video_tools = if sharing == Sharing::Exclusive { video_tools(settings) } else { None };
+        let (mut video_tools, mut video_decoding) = (None, None);
+        if sharing == Sharing::Exclusive {
+            let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
+            (video_tools, video_decoding) = (tools_of(settings, opened.decoder), Some(opened.report));
+        }
         let fetcher = Fetcher::new(&settings.crawler());
-        Ok(Self { database, blobs, queue, analyzer, ingest, crawls, videos, video_tools, fetcher })
+        Ok(Self {
+            database,
+            blobs,
+            queue,
+            analyzer,
+            ingest,
+            crawls,
+            videos,
+            video_tools,
+            video_decoding,
+            fetcher,
+        })
     }
 
     /// Returns the store.
@@ -86,9 +105,9 @@ impl Foundation {
     }
 }
 
-/// Opens the decoder of videos. A service without one works, but reads no videos.
-fn video_tools(settings: &Settings) -> Option<VideoTools> {
-    match tokio::task::block_in_place(|| open_decoder(settings)) {
+/// Returns what reads videos. A service without a decoder works, but reads no videos.
+fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option<VideoTools> {
+    match decoder {
         Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),
         Err(reason) => {
             tracing::info!(%reason, "videos are off");

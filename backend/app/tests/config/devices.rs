@@ -10,6 +10,10 @@ fn all_gpu_sets_only_what_is_not_set_itself() {
     let operations = layers.ok().settings.gpu_operations();
     assert_eq!(operations.len(), 4);
     assert!(!operations.contains(&Operation::ImageEnhancement));
+    assert!(layers.ok().settings.video_decoding_gpu());
+    assert!(!layers.env("VIDEO_DECODING_GPU", "false").ok().settings.video_decoding_gpu());
+    let video = Layers::new().env("VIDEO_DECODING_GPU", "true").ok().settings;
+    assert!(video.video_decoding_gpu() && video.gpu_operations().is_empty());
     let layers = Layers::new().env("QUALITY_CHECKS_GPU", "1").env("GPU_BACKEND", "CUDA");
     let engine = layers.ok().settings.inference();
     assert_eq!(engine.gpu_operations, [Operation::QualityChecks]);

@@ -32,6 +32,8 @@ fn nothing_is_brought_where_it_would_not_be_used() {
     assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "rocm")), "rocm");
     assert_eq!(wanted(&place, &[], &all("GPU_BACKEND", "tensorrt")), "cuda");
     assert_eq!(wanted(&place, &[], &all("ORT_DYLIB_PATH", "/opt/libonnxruntime.so")), "");
+    // ffmpeg uses only the libraries of the driver.
+    assert_eq!(wanted(&place, &[], &[("VIDEO_DECODING_GPU", "true")]), "");
     for command in [&["config", "check"][..], &["openapi"], &["keys", "list"]] {
         assert_eq!(wanted(&place, command, &all("GPU_BACKEND", "cuda")), "", "{command:?} loads no models");
     }

@@ -15,7 +15,7 @@ pub(super) async fn run(
     process: &Process,
     notes: Vec<String>,
 ) -> anyhow::Result<Exit> {
-    let decoder = tokio::task::block_in_place(|| open_decoder(settings))?;
+    let decoder = tokio::task::block_in_place(|| open_decoder(settings))?.decoder?;
     let options =
         VideoOptions { match_threshold: settings.service.match_threshold, ..VideoOptions::default() };
     let plan = args.video_plan(args.file.clone().unwrap_or_default(), options);

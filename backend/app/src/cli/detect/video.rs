@@ -41,8 +41,10 @@ impl<'a> VideoDetector<'a> {
 
     /// Analyses one video, with a progress bar.
     pub(super) async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
-        let open =
-            async || tokio::task::block_in_place(|| open_decoder(self.settings)).map_err(|e| e.to_string());
+        let open = async || {
+            let opened = tokio::task::block_in_place(|| open_decoder(self.settings));
+            opened.map_err(|error| error.to_string())?.decoder.map_err(|error| error.to_string())
+        };
         let decoder = self.decoder.get_or_init(open).await.as_ref();
         let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
         let file = File::open(path).map_err(|error| refusal(Reason::Unreadable, error))?;

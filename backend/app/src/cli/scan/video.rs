@@ -29,7 +29,7 @@ pub(super) async fn run(
     if videos.is_empty() || signal.is_cancelled() {
         return Ok(not_reached(videos));
     }
-    let decoder = match tokio::task::block_in_place(|| open_decoder(settings)) {
+    let decoder = match tokio::task::block_in_place(|| open_decoder(settings))?.decoder {
         Ok(decoder) => decoder,
         Err(error) => {
             tracing::warn!(videos = videos.len(), "videos are not scanned: {error}");

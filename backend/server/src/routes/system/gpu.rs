@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 /// One operation's device.
 #[derive(Serialize, ToSchema)]
 struct OperationView {
-    /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement` or
-    /// `quality_checks`.
+    /// `face_detection`, `face_embedding`, `image_processing`, `image_enhancement`,
+    /// `quality_checks` or `video_decoding`.
     #[schema(example = "face_detection")]
     operation: String,
     /// Whether its flag requests a GPU.
@@ -18,7 +18,7 @@ struct OperationView {
     /// The requested provider.
     #[schema(example = "cuda")]
     requested: String,
-    /// The provider in use.
+    /// The provider in use. `none` if nothing runs the operation: there is no ffmpeg.
     #[schema(example = "cpu")]
     effective: String,
     /// Explanation of the difference and its remedy, or the reason why the operation has no model.
@@ -29,11 +29,11 @@ struct OperationView {
     /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`,
     /// `driver_missing`, `driver_too_old`, `driver_mismatch`, `no_device`, `device_id`,
     /// `device_unsupported`, `out_of_memory`, `runtime_out_of_date`, `disagrees`, `unsuited`,
-    /// `switched_off` or `failed`.
+    /// `switched_off`, `program_missing` or `failed`.
     #[schema(example = "library_missing")]
     reason_kind: Option<String>,
-    /// The message of ONNX Runtime, the loader or the driver, unchanged, with a line for each
-    /// provider that was tried.
+    /// The message of ONNX Runtime, ffmpeg, the loader or the driver, unchanged, with a line for
+    /// each provider that was tried.
     #[schema(
         example = "cuda: Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open shared object file"
     )]
@@ -144,7 +144,7 @@ pub(super) struct GpuAnswer {
     providers: Vec<ProviderView>,
     /// The GPUs that were found.
     devices: Vec<DeviceView>,
-    /// The five operations.
+    /// The six operations.
     operations: Vec<OperationView>,
     /// The loaded models, with the time and memory that loading took.
     models: Vec<LoadedView>,
@@ -160,7 +160,10 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
     responses((status = 200, description = "The report", body = GpuAnswer)),
 )]
 pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
-    let report = state.services.analyzer.engine().report();
+    let mut report = state.services.analyzer.engine().report();
+    if let Some(operation) = &state.services.video_decoding {
+        report.add_operation(operation.clone());
+    }
     let threshold = state.match_threshold(None, None).value;
     let matching = MatchingView {
         model: state.services.analyzer.engine().embedder().name.clone(),

@@ -185,8 +185,21 @@ impl App {
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
         let videos = Videos::new(store.clone(), queue.clone(), blobs.clone());
-        let services =
-            Services { analyzer, store, blobs, queue, crawls, videos, video_tools, ingest, fetcher };
+        let video_decoding =
+            inference::place_video_decoding(&inference::Config::default(), false, |_| Ok(()));
+        let video_decoding = video_decoding.ok().map(|placement| placement.report);
+        let services = Services {
+            analyzer,
+            store,
+            blobs,
+            queue,
+            crawls,
+            videos,
+            video_tools,
+            video_decoding,
+            ingest,
+            fetcher,
+        };
         let config = options.config.clone();
         let shown = own.as_ref().map_or(process, PrometheusRecorder::handle);
         let state =

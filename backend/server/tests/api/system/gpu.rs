@@ -8,7 +8,9 @@ async fn every_operation_says_where_it_runs() {
     let report = app.get_ok("/gpu").await;
     let operations = report["operations"].as_array().unwrap();
     let names: Vec<&str> = operations.iter().map(|one| one["operation"].as_str().unwrap()).collect();
-    assert_eq!(names, inference::Operation::ALL.map(inference::Operation::name));
+    let engine = inference::Operation::ALL.map(inference::Operation::name);
+    assert_eq!(names, [engine.as_slice(), &["video_decoding"]].concat());
+    assert_eq!((&operations[5]["requested"], &operations[5]["effective"]), (&"cpu".into(), &"cpu".into()));
     assert!(!report["runtime_version"].as_str().unwrap().is_empty());
     assert!(!report["backends"].as_array().unwrap().is_empty());
     for model in report["models"].as_array().unwrap() {
@@ -19,10 +21,10 @@ async fn every_operation_says_where_it_runs() {
     }
     matches_are_told_alike(&app, [picture("ada.jpg"), picture("ada_2.jpg")]).await;
 
-    // The response to a face detection contains the same devices.
+    // The response to a face detection contains the same devices. No video is decoded for it.
     let answer = app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await;
     let answer = ok(answer).await;
-    for operation in operations {
+    for operation in &operations[..5] {
         assert_eq!(answer["devices"][operation["operation"].as_str().unwrap()], operation["effective"]);
     }
 }
