@@ -3,11 +3,14 @@
 //!
 //! Nothing derived from embeddings is stored. Means are computed when they are needed, so an erased
 //! face leaves no trace in them.
+pub use crate::face_index::Pair;
+use crate::face_index::{Neighbours, comparison};
+use crate::face_scope::FaceScope;
 use crate::subjects::move_faces;
 use crate::{Store, StoreError};
 use half::f16;
 use pgvector::HalfVector;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, QueryBuilder};
+use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
 /// The faces to cluster.
@@ -19,17 +22,6 @@ pub struct ClusterScope {
     pub model_id: i32,
     /// Includes faces that failed their quality profile.
     pub any_quality: bool,
-}
-
-/// Two similar faces.
-#[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
-pub struct Pair {
-    /// The queried face.
-    pub face: Uuid,
-    /// Its neighbour.
-    pub neighbour: Uuid,
-    /// Cosine similarity, -1 to 1.
-    pub similarity: f32,
 }
 
 /// A unit of clustering: a subject, or a face without a subject.
@@ -79,16 +71,18 @@ const MAX_MEMBERS_FOR_MEAN: i64 = 256;
 /// Up to this number of faces in scope, neighbours are found by comparing all faces. The comparison
 /// is exact, and faster than an index that all collections share.
 const COMPARE_ALL: i64 = 5_000;
-/// Maximum number of index entries that the search for one face's neighbours visits.
-const MAX_SCAN_TUPLES: i64 = 20_000;
-/// Number of candidates that the index search keeps (`hnsw.ef_search`).
-const EF_SEARCH: i64 = 100;
+impl ClusterScope {
+    fn faces(&self) -> FaceScope {
+        let omit_failed = !self.any_quality;
+        FaceScope { omit_failed, ..FaceScope::all(self.collection_id, self.model_id) }
+    }
+}
 
 impl Store {
     /// Returns the number of faces in scope that no clustering has processed.
     pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
-        push_scope(&mut sql, scope);
+        scope.faces().push(&mut sql);
         sql.push(NOT_CLUSTERED);
         Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
     }
@@ -101,7 +95,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select f.id from faces f where ");
-        push_scope(&mut sql, scope);
+        scope.faces().push(&mut sql);
         sql.push(NOT_CLUSTERED);
         sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
         Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
@@ -112,7 +106,8 @@ impl Store {
     /// more faces, the search uses the model's index.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the model is unknown.
+    /// Fails with `NotFound` if the model is unknown, and with `IndexUnavailable` if the index
+    /// cannot answer now.
     pub async fn neighbours(
         &self,
         scope: &ClusterScope,
@@ -120,39 +115,19 @@ impl Store {
         most: i64,
         threshold: f32,
     ) -> Result<Vec<Pair>, StoreError> {
-        let dimensions = self.model(scope.model_id).await?.dimensions;
+        let model = self.model(scope.model_id).await?;
+        let scope = scope.faces();
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
-        push_scope(&mut count, scope);
+        scope.push(&mut count);
         count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
         let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
-        let by_index = in_scope > COMPARE_ALL;
-
-        let mut tx = self.begin().await?;
-        let mut settings = String::from("set local statement_timeout = 0;");
-        if by_index {
-            // Sorting is disabled, so that the planner must use an index that returns rows in this
-            // order.
-            settings.push_str(&format!(
-                "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {EF_SEARCH};
-                 set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off;"
-            ));
+        let exact = in_scope <= COMPARE_ALL;
+        let query = Neighbours { faces, scope: &scope, model: &model, limit: most, threshold, exact };
+        let pairs = self.index.neighbours(&query).await?;
+        if self.index.reads_rows() {
+            return Ok(pairs);
         }
-        sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
-        let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
-        // The index can be used only if the order is by the bare distance.
-        let order = if by_index { distance.clone() } else { format!("({distance}) + 0, f.id") };
-        let mut sql = QueryBuilder::<Postgres>::new(format!(
-            "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
-                 select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
-        ));
-        push_scope(&mut sql, scope);
-        sql.push(format!(" order by {order} limit ")).push_bind(most);
-        sql.push(") n where q.id = any(").push_bind(faces);
-        sql.push(") and n.similarity >= ").push_bind(f64::from(threshold));
-        let mut pairs: Vec<Pair> = sql.build_query_as().fetch_all(tx.conn()).await?;
-        tx.commit().await?;
-        pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
-        Ok(pairs)
+        comparison::among_pairs(&self.pool, &query, &pairs).await
     }
 
     /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
@@ -313,13 +288,3 @@ impl SubjectRow {
 }
 
 const NOT_CLUSTERED: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
-
-/// Adds the conditions of the scope. The model's id is a literal, because the planner uses a
-/// partial index only if it can see the index's condition.
-fn push_scope(sql: &mut QueryBuilder<Postgres>, scope: &ClusterScope) {
-    sql.push(format!("f.model_id = {} and f.collection_id = ", scope.model_id))
-        .push_bind(scope.collection_id);
-    if !scope.any_quality {
-        sql.push(" and f.quality_passed is distinct from false");
-    }
-}

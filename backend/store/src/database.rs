@@ -1,5 +1,6 @@
 //! Database connection and transactions.
 use crate::StoreError;
+use crate::face_index::{FaceIndex, Pgvector};
 use crate::large_scopes::LargeScopes;
 use crate::transient::{self, Cause};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -38,7 +39,7 @@ pub struct Config {
     /// Time limit of a statement, enforced by the server. Zero means no limit. Migrations and index
     /// builds are exempt.
     pub statement_timeout: Duration,
-    /// Maximum number of faces in scope for exact search. Above it, search uses the HNSW index.
+    /// Maximum number of faces in scope for exact search. Above it, search uses the vector index.
     pub exact_limit: i64,
 }
 
@@ -62,6 +63,8 @@ pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,
     pub(crate) large_scopes: Arc<LargeScopes>,
+    /// Finds similar faces.
+    pub(crate) index: Arc<dyn FaceIndex>,
     /// The only collection whose rows this handle can access; see [`Store::within`].
     pub(crate) collection_scope: Option<Uuid>,
 }
@@ -123,13 +126,26 @@ impl Store {
 
     /// Wraps a pool (for tests).
     pub fn from_pool(pool: PgPool) -> Self {
-        Self { pool, exact_limit: DEFAULT_EXACT_LIMIT, large_scopes: Arc::default(), collection_scope: None }
+        Self {
+            index: Arc::new(Pgvector::new(pool.clone())),
+            pool,
+            exact_limit: DEFAULT_EXACT_LIMIT,
+            large_scopes: Arc::default(),
+            collection_scope: None,
+        }
     }
 
     /// Returns the same store with a different limit for exact search (see
     /// [`Config::exact_limit`]).
     pub fn with_exact_limit(mut self, faces: i64) -> Self {
         self.exact_limit = faces;
+        self
+    }
+
+    /// Returns the same store with another vector index. The default is [`Pgvector`].
+    #[must_use]
+    pub fn with_index(mut self, index: Arc<dyn FaceIndex>) -> Self {
+        self.index = index;
         self
     }
 

@@ -28,6 +28,9 @@ pub enum StoreError {
     /// older programs prevent a migration. The text states which, and what to do.
     #[error("{0}")]
     Unsupported(String),
+    /// The vector index cannot answer now. The text states why.
+    #[error("the vector index is not available: {0}")]
+    IndexUnavailable(String),
     /// The schema migration failed.
     #[error("the database schema could not be migrated: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),

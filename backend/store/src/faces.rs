@@ -1,6 +1,7 @@
 //! Reads and inserts faces.
+use crate::embeddings::{check_embedding, halfvec};
+use crate::face_scope::push_filters;
 use crate::{Store, StoreError};
-use half::f16;
 use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -174,7 +175,7 @@ impl Store {
         if let Some(image) = filter.image_id {
             query.push(" and f.image_id = ").push_bind(image);
         }
-        push_scope(&mut query, filter.crawl_id, filter.min_quality);
+        push_filters(&mut query, filter.crawl_id, filter.min_quality);
         if let Some(before) = before {
             query.push(" and f.id < ").push_bind(before);
         }
@@ -206,55 +207,6 @@ impl Store {
                 .ok_or_else(|| StoreError::not_found("face", face))?;
         Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
     }
-}
-
-/// Adds the filters common to listing and search. `f` is the alias of the face's table.
-pub(crate) fn push_scope(
-    query: &mut QueryBuilder<Postgres>,
-    crawl_id: Option<Uuid>,
-    min_quality: Option<f32>,
-) {
-    if let Some(crawl) = crawl_id {
-        query.push(" and f.image_id in ");
-        push_images_of_crawl(query, crawl);
-    }
-    if let Some(quality) = min_quality {
-        query.push(" and f.quality_overall >= ").push_bind(quality);
-    }
-}
-
-/// Adds a subquery for the images of a crawl or a scan, among them the stored frames of its videos.
-pub(crate) fn push_images_of_crawl(query: &mut QueryBuilder<Postgres>, crawl: Uuid) {
-    query
-        .push("(select u.image_id from image_urls u where u.image_id is not null and u.crawl_id = ")
-        .push_bind(crawl)
-        .push(" union all select s.image_id from videos v join video_frames s on s.video_id = v.id where v.crawl_id = ")
-        .push_bind(crawl)
-        .push(" or v.scan_id = ")
-        .push_bind(crawl)
-        .push(")");
-}
-
-pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
-    HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
-}
-
-/// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
-/// length and finite components, and must not be zero after rounding to half precision.
-pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {
-    if embedding.len() != dimensions as usize {
-        return Err(StoreError::Invalid(format!(
-            "the embedding has {} components; the model {model} requires {dimensions}",
-            embedding.len()
-        )));
-    }
-    if embedding.iter().any(|component| !f16::from_f32(*component).is_finite()) {
-        return Err(StoreError::Invalid("the embedding has a component that is not a finite number".into()));
-    }
-    if embedding.iter().all(|component| f16::from_f32(*component) == f16::ZERO) {
-        return Err(StoreError::Invalid("all components of the embedding are zero".into()));
-    }
-    Ok(())
 }
 
 async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {

@@ -1,5 +1,5 @@
 //! Reads and inserts images.
-use crate::faces::push_images_of_crawl;
+use crate::face_scope::push_images_of_crawl;
 use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
 use time::OffsetDateTime;

@@ -1,5 +1,5 @@
 //! Finds faces with embeddings of a different model, and replaces these embeddings.
-use crate::faces::{check_embedding, halfvec};
+use crate::embeddings::{check_embedding, halfvec};
 use crate::models::EmbeddingModel;
 use crate::{Store, StoreError};
 use pgvector::HalfVector;

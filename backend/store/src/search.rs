@@ -1,14 +1,15 @@
 //! 1:N face search by similarity.
 //!
-//! Similarity is the cosine: 1 minus pgvector's cosine distance. Every query is limited to one
-//! collection and one embedding model. The statement contains the model's id as a literal, because
-//! the planner uses a partial index only if it can see the index's condition.
-use crate::faces::{Face, check_embedding, halfvec, push_scope};
+//! Similarity is the cosine. Every query is limited to one collection and one embedding model. The
+//! statements that compare embeddings are in the module `face_index`.
+use crate::embeddings::check_embedding;
+use crate::face_index::{Found, Nearest, Similar, comparison};
+use crate::face_scope::FaceScope;
+use crate::faces::Face;
 use crate::large_scopes::Scope;
-use crate::models::EmbeddingModel;
 use crate::subject_faces::FaceSubject;
 use crate::{Store, StoreError};
-use sqlx::{AssertSqlSafe, Postgres, QueryBuilder};
+use sqlx::{Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
@@ -46,13 +47,6 @@ pub struct Hit {
     pub similarity: f32,
 }
 
-/// Number of candidates per result that the index search keeps (`hnsw.ef_search`), within the
-/// bounds below (pgvector allows 1 to 1000).
-const EF_PER_RESULT: i64 = 4;
-const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
-/// Maximum number of index entries that a filtered search visits. If this is not enough, the search
-/// is repeated as an exact search.
-const MAX_SCAN_TUPLES: i64 = 100_000;
 /// Number of faces read first per requested subject, and maximum number of faces read.
 const FACES_PER_SUBJECT: i64 = 4;
 const MAX_FACES: i64 = 20_000;
@@ -61,7 +55,7 @@ impl Store {
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
     ///
     /// Up to 50,000 faces in scope ([`crate::Config::exact_limit`]) the search is exact; above that
-    /// it uses HNSW with an iterative scan. If the index returns fewer faces than requested, an
+    /// it uses the index. If the index returns fewer faces than requested, or is not available, an
     /// exact search follows.
     ///
     /// # Errors
@@ -73,28 +67,33 @@ impl Store {
         }
         let model = self.model(query.model_id).await?;
         check_embedding(&query.embedding, &model.name, model.dimensions)?;
-        let limit = query.limit.max(0);
-        let mut found = None;
-        if !query.exact && self.scope_exceeds(query, self.exact_limit.max(limit)).await? {
-            let rows = self.search_index(query, &model, limit).await?;
-            found = (rows.len() as i64 == limit).then_some(rows);
-        }
-        let exact = found.is_none();
-        let mut rows = match found {
-            Some(rows) => rows,
-            None => self.search_all(query, &model, limit).await?,
+        let (scope, limit) = (query.scope(), query.limit.max(0));
+        let exact = query.exact || !self.scope_exceeds(query, self.exact_limit.max(limit)).await?;
+        let nearest = Nearest {
+            scope: &scope,
+            model: &model,
+            probe: &query.embedding,
+            threshold: query.threshold,
+            limit,
+            exact,
         };
-        rows.retain(|(_, similarity)| *similarity >= query.threshold);
+        let mut found = self.nearest(&nearest).await?;
+        if !found.exact && (found.faces.len() as i64) < limit {
+            found = self.nearest(&Nearest { exact: true, ..nearest }).await?;
+        }
+        let Found { faces: mut similar, exact } = found;
+        similar.retain(|face| face.similarity >= query.threshold);
         // The index returns rows in relaxed order. Ties are ordered by id, so that results are
         // reproducible.
-        rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        similar.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
+        similar.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
 
-        let ids: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
+        let ids: Vec<Uuid> = similar.iter().map(|face| face.id).collect();
         let mut faces: HashMap<Uuid, Face> =
             self.faces_by_id(&ids).await?.into_iter().map(|face| (face.id, face)).collect();
-        let hits = rows
+        let hits = similar
             .into_iter()
-            .filter_map(|(id, similarity)| Some(Hit { face: faces.remove(&id)?, similarity }))
+            .filter_map(|Similar { id, similarity }| Some(Hit { face: faces.remove(&id)?, similarity }))
             .collect();
         Ok((hits, exact))
     }
@@ -140,92 +139,64 @@ impl Store {
     /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
     /// becomes outdated, the index search returns too few faces and the exact search runs.
     async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
-        let scope = scope(query);
-        if self.large_scopes.contains(&scope, bound) {
+        let key = query.size_key();
+        if self.large_scopes.contains(&key, bound) {
             return Ok(true);
         }
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
-        push_filters(&mut sql, query);
+        query.scope().push(&mut sql);
         sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
         let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
         if count > bound {
-            self.large_scopes.insert(scope, bound);
+            self.large_scopes.insert(key, bound);
         }
         Ok(count > bound)
     }
 
-    /// Compares with every face in scope. The order is by an expression that no index has.
-    async fn search_all(
-        &self,
-        query: &SearchQuery,
-        model: &EmbeddingModel,
-        limit: i64,
-    ) -> Result<Vec<(Uuid, f32)>, StoreError> {
-        let mut sql = QueryBuilder::<Postgres>::new(
-            "select id, similarity::real from (select f.id, 1 - (f.embedding <=> ",
-        );
-        sql.push_bind(halfvec(&query.embedding));
-        sql.push(format!("::halfvec({})) as similarity from faces f where ", model.dimensions));
-        push_filters(&mut sql, query);
-        sql.push(") scope where similarity >= ").push_bind(f64::from(query.threshold) - ROUNDING);
-        sql.push(" order by similarity desc, id limit ").push_bind(limit);
-        Ok(sql.build_query_as().fetch_all(&self.pool).await?)
-    }
-
-    /// Searches the model's HNSW index. The scan continues until enough results pass the filters or
-    /// the scan limit is reached.
-    async fn search_index(
-        &self,
-        query: &SearchQuery,
-        model: &EmbeddingModel,
-        limit: i64,
-    ) -> Result<Vec<(Uuid, f32)>, StoreError> {
-        let ef_search = limit.saturating_mul(EF_PER_RESULT).clamp(*EF_SEARCH.start(), *EF_SEARCH.end());
-        let mut tx = self.begin().await?;
-        // Sorting is disabled, so that the planner must use an index that returns rows in this
-        // order.
-        let settings = format!(
-            "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
-             set local hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}; set local enable_sort = off"
-        );
-        sqlx::raw_sql(AssertSqlSafe(settings)).execute(tx.conn()).await?;
-        let distance = format!("f.embedding::halfvec({0}) <=> ", model.dimensions);
-        let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
-        sql.push(&distance).push_bind(halfvec(&query.embedding));
-        sql.push("))::real from faces f where ");
-        push_filters(&mut sql, query);
-        sql.push(" order by ").push(&distance).push_bind(halfvec(&query.embedding));
-        sql.push(" limit ").push_bind(limit);
-        let rows = sql.build_query_as().fetch_all(tx.conn()).await?;
-        tx.commit().await?;
-        Ok(rows)
+    /// Asks the index, and compares its candidates again if it does not read the rows itself. If
+    /// the index is not available, compares with every face in scope.
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        let found = match self.index.nearest(query).await {
+            Err(StoreError::IndexUnavailable(reason)) => {
+                let index = self.index.name();
+                tracing::warn!(
+                    index,
+                    reason,
+                    "search index not available; comparing with every face in scope"
+                );
+                return Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true });
+            }
+            answered => answered?,
+        };
+        if self.index.reads_rows() {
+            return Ok(found);
+        }
+        let ids: Vec<Uuid> = found.faces.iter().map(|face| face.id).collect();
+        let faces = comparison::among(&self.pool, query, &ids).await?;
+        Ok(Found { faces, ..found })
     }
 }
 
-/// Returns the scope of a search.
-fn scope(query: &SearchQuery) -> Scope {
-    Scope {
-        model: query.model_id,
-        collection: query.collection_id,
-        crawl: query.crawl_id,
-        quality: query.min_quality.map(f32::to_bits),
-        with_subject: query.with_subject,
+impl SearchQuery {
+    /// Returns the faces to compare with.
+    fn scope(&self) -> FaceScope {
+        FaceScope {
+            crawl_id: self.crawl_id,
+            min_quality: self.min_quality,
+            exclude_face: self.exclude_face,
+            with_subject: self.with_subject,
+            ..FaceScope::all(self.collection_id, self.model_id)
+        }
     }
-}
 
-/// Tolerance for comparing in double precision with a threshold in single precision. A face whose
-/// similarity rounds up to the threshold must not be lost.
-pub(crate) const ROUNDING: f64 = 1e-6;
-
-/// Adds the conditions on model and collection and the query's filters. `f` is the face.
-fn push_filters(sql: &mut QueryBuilder<Postgres>, query: &SearchQuery) {
-    sql.push(format!("f.model_id = {} and f.collection_id = ", query.model_id))
-        .push_bind(query.collection_id);
-    push_scope(sql, query.crawl_id, query.min_quality);
-    if let Some(face) = query.exclude_face {
-        sql.push(" and f.id <> ").push_bind(face);
-    }
-    if query.with_subject {
-        sql.push(" and exists (select 1 from subject_faces sf where sf.face_id = f.id)");
+    /// Returns the key under which the size of the scope is remembered.
+    fn size_key(&self) -> Scope {
+        Scope {
+            model: self.model_id,
+            collection: self.collection_id,
+            crawl: self.crawl_id,
+            quality: self.min_quality.map(f32::to_bits),
+            with_subject: self.with_subject,
+        }
     }
 }

@@ -76,6 +76,7 @@ impl Transient for StoreError {
     fn cause(&self) -> Option<Cause> {
         match self {
             Self::Database(error) => Cause::of(error),
+            Self::IndexUnavailable(_) => Some(Cause::Connection),
             _ => None,
         }
     }

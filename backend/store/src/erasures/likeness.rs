@@ -1,60 +1,48 @@
 //! Finds the faces that are similar to an embedding.
 use super::plan::{FaceRow, PlannedFace};
 use crate::StoreError;
-use crate::faces::halfvec;
-use crate::models::EmbeddingModel;
+use crate::embeddings::{ROUNDING, halfvec};
+use crate::face_index::{AllSimilar, FaceIndex, comparison};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-/// Number of faces that one statement compares. Such a statement takes only a small part of the
-/// statement timeout, even on a slow machine.
-const BATCH: i64 = 50_000;
+/// Number of rows that one statement reads.
+const BATCH: usize = 50_000;
 
-/// Returns all faces of the collection and model with at least the given similarity.
+/// Returns all faces of the collection and model with at least the given similarity, ordered by id.
 ///
-/// Compares with every face instead of using the approximate index, because an erasure must not
-/// miss one. Reads the faces in id order in batches, so no statement takes long.
+/// The index finds their ids. The rows decide, so that no other face is erased.
 pub(super) async fn similar_faces(
+    index: &dyn FaceIndex,
     conn: &mut PgConnection,
-    collection: Uuid,
-    embedding: &[f32],
-    model: &EmbeddingModel,
-    threshold: f32,
+    query: &AllSimilar<'_>,
 ) -> Result<Vec<PlannedFace>, StoreError> {
-    // The range matches the index on (collection_id, id), so the end of a batch is found without
-    // reading rows.
-    let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
+    let similar = match index.all_similar(&mut *conn, query).await {
+        Err(StoreError::IndexUnavailable(_)) => comparison::all_similar(&mut *conn, query).await?,
+        answered => answered?,
+    };
+    let ids: Vec<Uuid> = similar.into_iter().map(|face| face.id).collect();
     let sql = format!(
         "select id, image_id, bbox, similarity from (
-             select f.*, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
-             where f.model_id = $2 and f.collection_id = $1 and f.id > $5 and f.id <= $6) scope
+             select f.id, f.image_id, f.bbox, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
+             where f.model_id = $2 and f.collection_id = $1 and f.id = any($5)) scope
          where similarity >= $4 order by id",
-        model.dimensions
+        query.model.dimensions
     );
-    let probe = halfvec(embedding);
-    let (mut found, mut after) = (Vec::new(), Uuid::nil());
-    loop {
-        let batch_end: Option<Uuid> = sqlx::query_scalar(last)
-            .bind(collection)
-            .bind(after)
-            .bind(BATCH - 1)
-            .fetch_optional(&mut *conn)
-            .await?;
+    let probe = halfvec(query.probe);
+    let mut found = Vec::new();
+    for ids in ids.chunks(BATCH) {
         // Built at run time, because the type of the probe contains the model's number of
         // dimensions.
         let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
-            .bind(collection)
-            .bind(model.id)
+            .bind(query.collection_id)
+            .bind(query.model.id)
             .bind(&probe)
-            .bind(f64::from(threshold) - crate::search::ROUNDING)
-            .bind(after)
-            .bind(batch_end.unwrap_or(Uuid::max()))
+            .bind(f64::from(query.threshold) - ROUNDING)
+            .bind(ids)
             .fetch_all(&mut *conn)
             .await?;
         found.extend(rows.into_iter().map(PlannedFace::from));
-        match batch_end {
-            Some(last) => after = last,
-            None => return Ok(found),
-        }
     }
+    Ok(found)
 }

@@ -3,7 +3,8 @@ use super::likeness::similar_faces;
 use super::videos::same_file;
 use super::{Target, subjects};
 use crate::crawled_videos::videos_at;
-use crate::faces::check_embedding;
+use crate::embeddings::check_embedding;
+use crate::face_index::AllSimilar;
 use crate::models::EmbeddingModel;
 use crate::suppressions::Suppression;
 use crate::text::{url_hash, without_nul};
@@ -165,7 +166,11 @@ impl Store {
             Target::Likeness { embedding, model_id, threshold } => {
                 plan.not_compared = not_of_model(conn, collection, *model_id).await?;
                 match &model {
-                    Some(model) => similar_faces(conn, collection, embedding, model, *threshold).await?,
+                    Some(model) => {
+                        let (probe, threshold) = (embedding.as_slice(), *threshold);
+                        let query = AllSimilar { collection_id: collection, model, probe, threshold };
+                        similar_faces(self.index.as_ref(), conn, &query).await?
+                    }
                     None => Vec::new(),
                 }
             }

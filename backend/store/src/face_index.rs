@@ -1,0 +1,147 @@
+//! The interface of a vector index: it finds the ids of similar faces. Rows are read and written by
+//! other modules.
+//!
+//! Postgres is the source of truth. An index that keeps its own copy of the embeddings may be late,
+//! so its answers are only candidates: the callers read the rows of these faces under the scope of
+//! the request, and compare them again. A face that was erased, moved or changed is therefore never
+//! returned, whatever the index contains.
+pub(crate) mod comparison;
+pub mod pgvector;
+
+use crate::StoreError;
+use crate::embeddings::EmbeddingModel;
+use crate::face_scope::FaceScope;
+use sqlx::PgConnection;
+use std::fmt;
+use uuid::Uuid;
+
+pub use pgvector::Pgvector;
+
+/// A look-up of the faces that are most similar to a probe.
+#[derive(Clone, Debug)]
+pub struct Nearest<'a> {
+    /// The faces to compare with.
+    pub scope: &'a FaceScope,
+    /// The model of the scope.
+    pub model: &'a EmbeddingModel,
+    /// The probe embedding. It fits the model.
+    pub probe: &'a [f32],
+    /// Minimum similarity of an exact comparison. Other comparisons ignore it, so that the caller
+    /// can tell from the number of faces that an answer is incomplete.
+    pub threshold: f32,
+    /// Maximum number of faces.
+    pub limit: i64,
+    /// Requires a comparison with every face in scope.
+    pub exact: bool,
+}
+
+/// A look-up of the neighbours of stored faces.
+#[derive(Clone, Debug)]
+pub struct Neighbours<'a> {
+    /// The stored faces.
+    pub faces: &'a [Uuid],
+    /// The faces to compare with.
+    pub scope: &'a FaceScope,
+    /// The model of the scope.
+    pub model: &'a EmbeddingModel,
+    /// Maximum number of neighbours of each face.
+    pub limit: i64,
+    /// Minimum similarity.
+    pub threshold: f32,
+    /// Requires a comparison with every face in scope.
+    pub exact: bool,
+}
+
+/// A look-up of all faces of a collection that are similar to a probe.
+#[derive(Clone, Debug)]
+pub struct AllSimilar<'a> {
+    /// The collection.
+    pub collection_id: Uuid,
+    /// Only faces with embeddings of this model.
+    pub model: &'a EmbeddingModel,
+    /// The probe embedding. It fits the model.
+    pub probe: &'a [f32],
+    /// Minimum similarity.
+    pub threshold: f32,
+}
+
+/// A face that is similar to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
+pub struct Similar {
+    /// The face.
+    pub id: Uuid,
+    /// Cosine similarity, -1 to 1.
+    pub similarity: f32,
+}
+
+/// Two similar faces.
+#[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
+pub struct Pair {
+    /// The queried face.
+    pub face: Uuid,
+    /// Its neighbour.
+    pub neighbour: Uuid,
+    /// Cosine similarity, -1 to 1.
+    pub similarity: f32,
+}
+
+/// The result of [`FaceIndex::nearest`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The faces, in any order.
+    pub faces: Vec<Similar>,
+    /// Whether every face in scope was compared.
+    pub exact: bool,
+}
+
+/// A vector index over the embeddings of the stored faces.
+///
+/// Every method that looks faces up fails with [`StoreError::IndexUnavailable`] if the index cannot
+/// answer now. The caller then compares in Postgres, or tries again later.
+#[async_trait::async_trait]
+pub trait FaceIndex: fmt::Debug + Send + Sync {
+    /// Returns the name of the implementation, for logs and metrics.
+    fn name(&self) -> &'static str;
+
+    /// Returns whether the index answers from the rows of the database. If `false`, the answers are
+    /// candidates, which the caller compares again with the rows.
+    fn reads_rows(&self) -> bool;
+
+    /// Returns whether the index can store faces of the model.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError>;
+
+    /// Creates what the index needs for faces of the model, among them those that exist already.
+    /// Does nothing if it exists. `conn` is in the transaction that registers the model.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
+
+    /// Returns the most similar faces. An approximate answer may omit some of them.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable`, or with the database's error.
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError>;
+
+    /// Returns the most similar faces of each of the stored faces, without the face itself, in the
+    /// order of the ids of the face and its neighbour.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable`, or with the database's error.
+    async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError>;
+
+    /// Returns all faces that `conn` can see and that are at least as similar as the threshold. It
+    /// may return others too, but it must not omit one, because an erasure uses it. The order is by
+    /// id.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable` if the index cannot be complete, or with the database's error.
+    async fn all_similar(
+        &self,
+        conn: &mut PgConnection,
+        query: &AllSimilar<'_>,
+    ) -> Result<Vec<Similar>, StoreError>;
+}

@@ -1,0 +1,108 @@
+//! Comparisons with the embeddings in the rows, without an index.
+use super::{AllSimilar, Nearest, Neighbours, Pair, Similar};
+use crate::StoreError;
+use crate::embeddings::{ROUNDING, halfvec};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder};
+use uuid::Uuid;
+
+/// Number of faces that one statement of [`all_similar`] compares. Such a statement takes only a
+/// small part of the statement timeout, even on a slow machine.
+const BATCH: i64 = 50_000;
+
+/// Compares with every face in scope. The order is by an expression that no index has.
+pub(crate) async fn nearest(pool: &PgPool, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
+    let mut sql =
+        QueryBuilder::<Postgres>::new("select id, similarity::real from (select f.id, 1 - (f.embedding <=> ");
+    sql.push_bind(halfvec(query.probe));
+    sql.push(format!("::halfvec({})) as similarity from faces f where ", query.model.dimensions));
+    query.scope.push(&mut sql);
+    sql.push(") scope where similarity >= ").push_bind(f64::from(query.threshold) - ROUNDING);
+    sql.push(" order by similarity desc, id limit ").push_bind(query.limit);
+    Ok(sql.build_query_as().fetch_all(pool).await?)
+}
+
+/// Returns those of the candidates that are in the scope of the query, with their similarities.
+pub(crate) async fn among(
+    pool: &PgPool,
+    query: &Nearest<'_>,
+    candidates: &[Uuid],
+) -> Result<Vec<Similar>, StoreError> {
+    let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (f.embedding <=> ");
+    sql.push_bind(halfvec(query.probe));
+    sql.push(format!("::halfvec({})))::real as similarity from faces f where ", query.model.dimensions));
+    query.scope.push(&mut sql);
+    sql.push(" and f.id = any(").push_bind(candidates).push(")");
+    Ok(sql.build_query_as().fetch_all(pool).await?)
+}
+
+/// Returns those of the pairs whose faces are of the collection and the model, whose neighbour is
+/// in scope, and that are similar enough, with their similarities. Each face keeps its most similar
+/// neighbours, up to the limit.
+pub(crate) async fn among_pairs(
+    pool: &PgPool,
+    query: &Neighbours<'_>,
+    candidates: &[Pair],
+) -> Result<Vec<Pair>, StoreError> {
+    let faces: Vec<Uuid> = candidates.iter().map(|pair| pair.face).collect();
+    let neighbours: Vec<Uuid> = candidates.iter().map(|pair| pair.neighbour).collect();
+    let mut sql = QueryBuilder::<Postgres>::new(
+        "select face, neighbour, similarity::real from (
+             select face, neighbour, similarity, row_number() over (partition by face order by similarity desc, neighbour) as rank
+             from (select q.id as face, f.id as neighbour, 1 - (q.embedding <=> f.embedding) as similarity from unnest(",
+    );
+    sql.push_bind(faces).push("::uuid[], ").push_bind(neighbours);
+    sql.push(format!(
+        "::uuid[]) as pair (face, neighbour) join faces q on q.id = pair.face join faces f on f.id = pair.neighbour
+         where q.id <> f.id and q.model_id = {} and q.collection_id = ",
+        query.scope.model_id
+    ));
+    sql.push_bind(query.scope.collection_id).push(" and ");
+    query.scope.push(&mut sql);
+    sql.push(") compared where similarity >= ").push_bind(f64::from(query.threshold));
+    sql.push(") ranked where rank <= ").push_bind(query.limit).push(" order by face, neighbour");
+    Ok(sql.build_query_as().fetch_all(pool).await?)
+}
+
+/// Compares with every face of the collection and model. Reads the faces in id order in batches, so
+/// no statement takes long.
+pub(crate) async fn all_similar(
+    conn: &mut PgConnection,
+    query: &AllSimilar<'_>,
+) -> Result<Vec<Similar>, StoreError> {
+    // The range matches the index on (collection_id, id), so the end of a batch is found without
+    // reading rows.
+    let last = "select id from faces where collection_id = $1 and id > $2 order by id offset $3 limit 1";
+    let sql = format!(
+        "select id, similarity::real from (
+             select f.id, 1 - (f.embedding <=> $3::halfvec({})) as similarity from faces f
+             where f.model_id = $2 and f.collection_id = $1 and f.id > $5 and f.id <= $6) scope
+         where similarity >= $4 order by id",
+        query.model.dimensions
+    );
+    let probe = halfvec(query.probe);
+    let (mut found, mut after) = (Vec::new(), Uuid::nil());
+    loop {
+        let batch_end: Option<Uuid> = sqlx::query_scalar(last)
+            .bind(query.collection_id)
+            .bind(after)
+            .bind(BATCH - 1)
+            .fetch_optional(&mut *conn)
+            .await?;
+        // Built at run time, because the type of the probe contains the model's number of
+        // dimensions.
+        let similar: Vec<Similar> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
+            .bind(query.collection_id)
+            .bind(query.model.id)
+            .bind(&probe)
+            .bind(f64::from(query.threshold) - ROUNDING)
+            .bind(after)
+            .bind(batch_end.unwrap_or(Uuid::max()))
+            .fetch_all(&mut *conn)
+            .await?;
+        found.extend(similar);
+        match batch_end {
+            Some(last) => after = last,
+            None => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
+//! model.
+//!
+//! Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the model's
+//! id as a literal, because the planner uses a partial index only if it can see the index's
+//! condition.
+use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
+use crate::StoreError;
+use crate::embeddings::{EmbeddingModel, halfvec};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder};
+
+/// Parameters of the HNSW index: the number of links per face and layer, and the number of
+/// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
+/// default 16 and 64. With 64 candidates and a million faces, one face in thirty gets no good links
+/// when it is added. Later searches do not find such a face; see `docs/reference/PERFORMANCE.md`.
+const NEIGHBOURS: i32 = 16;
+const CANDIDATES: i32 = 128;
+
+/// Number of candidates per result that a search keeps (`hnsw.ef_search`), within the bounds below
+/// (pgvector allows 1 to 1000).
+const EF_PER_RESULT: i64 = 4;
+const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
+/// Maximum number of index entries that a filtered search visits. If this is not enough, the search
+/// returns fewer faces than requested.
+const MAX_SCAN_TUPLES: i64 = 100_000;
+/// The same limits for the neighbours of one face.
+const NEIGHBOURS_EF_SEARCH: i64 = 100;
+const NEIGHBOURS_MAX_SCAN_TUPLES: i64 = 20_000;
+
+/// The HNSW indexes of pgvector.
+#[derive(Clone, Debug)]
+pub struct Pgvector {
+    pool: PgPool,
+}
+
+impl Pgvector {
+    /// Returns the index of the database to which the pool connects.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Searches the model's index. The scan continues until enough results pass the filters or the
+    /// scan limit is reached.
+    async fn search(&self, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
+        let ef_search = query.limit.saturating_mul(EF_PER_RESULT).clamp(*EF_SEARCH.start(), *EF_SEARCH.end());
+        let mut tx = self.pool.begin().await?;
+        sqlx::raw_sql(AssertSqlSafe(by_index(ef_search, MAX_SCAN_TUPLES))).execute(&mut *tx).await?;
+        let distance = format!("f.embedding::halfvec({}) <=> ", query.model.dimensions);
+        let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
+        sql.push(&distance).push_bind(halfvec(query.probe));
+        sql.push("))::real as similarity from faces f where ");
+        query.scope.push(&mut sql);
+        sql.push(" order by ").push(&distance).push_bind(halfvec(query.probe));
+        sql.push(" limit ").push_bind(query.limit);
+        let found = sql.build_query_as().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(found)
+    }
+}
+
+#[async_trait::async_trait]
+impl FaceIndex for Pgvector {
+    fn name(&self) -> &'static str {
+        "pgvector"
+    }
+
+    fn reads_rows(&self) -> bool {
+        true
+    }
+
+    /// This is checked before [`Self::prepare`], because `create index if not exists` waits for all
+    /// writers even if the index exists.
+    async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar("select to_regclass($1) is not null")
+            .bind(index_name(model.id))
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// The build waits for writers of `faces` and can take long for a large table.
+    async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
+        // The statement contains only numbers, so nothing in it comes from a caller. Statistics are
+        // disabled, because they would keep samples of erased embeddings.
+        let index = format!(
+            "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
+                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
+             alter index {0} alter column 1 set statistics 0",
+            index_name(model.id),
+            model.dimensions,
+            model.id
+        );
+        sqlx::raw_sql(AssertSqlSafe(index)).execute(conn).await?;
+        Ok(())
+    }
+
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        let faces = match query.exact {
+            true => comparison::nearest(&self.pool, query).await?,
+            false => self.search(query).await?,
+        };
+        Ok(Found { faces, exact: query.exact })
+    }
+
+    async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let mut settings = String::from("set local statement_timeout = 0;");
+        if !query.exact {
+            settings.push_str(&by_index(NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES));
+        }
+        sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *tx).await?;
+        let dimensions = query.model.dimensions;
+        let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
+        // The index can be used only if the order is by the bare distance.
+        let order = if query.exact { format!("({distance}) + 0, f.id") } else { distance.clone() };
+        let mut sql = QueryBuilder::<Postgres>::new(format!(
+            "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
+                 select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
+        ));
+        query.scope.push(&mut sql);
+        sql.push(format!(" order by {order} limit ")).push_bind(query.limit);
+        sql.push(") n where q.id = any(").push_bind(query.faces);
+        sql.push(") and n.similarity >= ").push_bind(f64::from(query.threshold));
+        let mut pairs: Vec<Pair> = sql.build_query_as().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
+        Ok(pairs)
+    }
+
+    /// Compares with every face, because the HNSW index is approximate.
+    async fn all_similar(
+        &self,
+        conn: &mut PgConnection,
+        query: &AllSimilar<'_>,
+    ) -> Result<Vec<Similar>, StoreError> {
+        comparison::all_similar(conn, query).await
+    }
+}
+
+/// Returns the settings of a transaction that searches an index. Sorting is disabled, so that the
+/// planner must use an index that returns rows in this order.
+fn by_index(ef_search: i64, max_scan_tuples: i64) -> String {
+    format!(
+        "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
+         set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off;"
+    )
+}
+
+fn index_name(model: i32) -> String {
+    format!("faces_embedding_hnsw_{model}")
+}
