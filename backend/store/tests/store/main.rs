@@ -7,6 +7,7 @@ mod collection_deletion;
 mod crawls;
 mod database;
 mod erasure;
+mod face_index;
 mod faces;
 mod fixture;
 mod host_delays;
@@ -16,7 +17,7 @@ mod keys;
 mod ledgers;
 mod likeness;
 mod schema;
-mod search;
+
 mod subjects;
 mod suppressions;
 mod tombstones;

@@ -211,15 +211,6 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
     let scope = ClusterScope { collection_id: ours, model_id: model.id, any_quality: true };
     assert_eq!(store.count_unclustered(&scope).await.unwrap(), 5);
     assert_eq!(store.unclustered(&scope, found[1], 2).await.unwrap(), found[2..4]);
-    let pairs = store.neighbours(&scope, &found[..1], 10, -1.0).await.unwrap();
-    assert_eq!(pairs.len(), 4, "all others of the model: {pairs:?}");
-    let (_, probe) = store.embedding(found[0]).await.unwrap();
-    for pair in pairs {
-        let (_, embedding) = store.embedding(pair.neighbour).await.unwrap();
-        let cosine: f32 = probe.iter().zip(&embedding).map(|(a, b)| a * b).sum();
-        assert!((cosine - pair.similarity).abs() < 2e-3, "{cosine} {pair:?}");
-    }
-
     let mut tx = store.begin().await.unwrap();
     let everything = [&found[..], &foreign].concat();
     let units = store.cluster_units(tx.conn(), &scope, &everything).await.unwrap();
@@ -281,26 +272,4 @@ async fn a_collection_has_one_clustering_under_way() {
     assert_eq!(store.clustering(first).await.unwrap().state, ClusteringState::Failed);
     assert!(!store.resume_clustering(first, 1).await.unwrap());
     assert_eq!(store.latest_clustering(ours).await.unwrap().unwrap().threshold, 0.9);
-}
-
-#[tokio::test]
-async fn embeddings_move_to_another_model_whole_or_not_at_all() {
-    let db = TestDatabase::create().await;
-    let store = db.store();
-    let ours = fixture::collection(&store, "default").await;
-    let (old, new) = (fixture::model(&store, "old", 16).await, fixture::model(&store, "new", 8).await);
-    let found = faces(&store, ours, &old, 1, 3).await;
-    let outdated = store.outdated(ours, new.id, found[0], 10).await.unwrap();
-    assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), found[1..]);
-    assert_eq!((outdated[0].model.as_str(), store.count_outdated(ours, new.id).await.unwrap()), ("old", 3));
-
-    let good = direction(&mut fixture::rng(5), 8);
-    let mixed = [(found[0], good.clone()), (found[1], vec![1.0; 16])];
-    assert!(matches!(store.replace_embeddings(&new, &mixed).await, Err(StoreError::Invalid(_))));
-    assert_eq!(store.embedding(found[0]).await.unwrap().0, old.id);
-    let all = [(found[0], good.clone()), (found[1], good.clone()), (Uuid::now_v7(), good)];
-    assert_eq!(store.replace_embeddings(&new, &all).await.unwrap(), 2);
-    let (model, embedding) = store.embedding(found[0]).await.unwrap();
-    assert_eq!((model, embedding.len()), (new.id, 8));
-    assert_eq!(store.count_outdated(ours, new.id).await.unwrap(), 1);
 }

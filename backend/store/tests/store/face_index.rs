@@ -1,0 +1,86 @@
+//! Behaviour that every vector index must show. [`suite`] runs each test with each implementation.
+//! What only one implementation does is tested in the module of its name.
+
+/// Defines the tests of a module for each implementation. An implementation is one line here and
+/// one implementation of [`Implementation`] below.
+macro_rules! suite {
+    ($($test:ident),+ $(,)?) => {
+        crate::face_index::run!(pgvector: Pgvector, $($test),+);
+        crate::face_index::run!(untrusted: Untrusted, $($test),+);
+    };
+}
+
+macro_rules! run {
+    ($name:ident: $implementation:ident, $($test:ident),+) => {
+        mod $name {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test::<crate::face_index::$implementation>().await;
+                }
+            )+
+        }
+    };
+}
+use {run, suite};
+
+mod clustering;
+mod deletion;
+mod gallery;
+mod likeness;
+mod outage;
+mod pgvector;
+mod reembedding;
+mod search;
+mod subjects;
+mod untrusted;
+
+use store::Store;
+use testing::TestDatabase;
+pub(crate) use untrusted::Untrusted;
+
+/// A vector index under test.
+pub(crate) trait Implementation: Sized {
+    /// Starts the index on a database. The store uses it.
+    async fn start(db: &TestDatabase) -> (Self, Store);
+
+    /// Returns when the index contains every change that was committed before the call.
+    async fn catch_up(&self);
+}
+
+/// The index of Postgres itself, which is the default.
+pub(crate) struct Pgvector;
+
+impl Implementation for Pgvector {
+    async fn start(db: &TestDatabase) -> (Self, Store) {
+        (Self, db.store())
+    }
+
+    async fn catch_up(&self) {}
+}
+
+/// A database, and a store that uses the index under test.
+pub(crate) struct World<I> {
+    pub(crate) store: Store,
+    index: I,
+    /// Exists as long as the test.
+    _db: TestDatabase,
+}
+
+impl<I: Implementation> World<I> {
+    pub(crate) async fn create() -> Self {
+        let db = TestDatabase::create().await;
+        let (index, store) = I::start(&db).await;
+        Self { store, index, _db: db }
+    }
+
+    /// Lets searches with more than `faces` faces in scope use the index.
+    pub(crate) fn with_exact_limit(mut self, faces: i64) -> Self {
+        self.store = self.store.with_exact_limit(faces);
+        self
+    }
+
+    pub(crate) async fn catch_up(&self) {
+        self.index.catch_up().await;
+    }
+}

@@ -1,0 +1,174 @@
+//! Compares search with a brute-force computation.
+use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, ids, query};
+use super::{Implementation, World};
+use crate::fixture::{self, direction};
+use store::StoreError;
+
+super::suite!(
+    exact_search_agrees_with_brute_force,
+    the_index_gives_the_same_top_hits_and_says_so,
+    a_collection_that_was_large_a_moment_ago_is_still_searched_completely,
+    models_collections_and_crawls_are_never_mixed,
+    a_search_can_be_narrowed_to_one_crawl_and_a_quality,
+);
+
+async fn exact_search_agrees_with_brute_force<I: Implementation>() {
+    let world = World::<I>::create().await;
+    let store = &world.store;
+    let default = fixture::collection(store, "default").await;
+    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(store, default, &model, 400, 1).await;
+    world.catch_up().await;
+    let mut rng = fixture::rng(2);
+    for round in 0..10 {
+        let probe =
+            if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 30].1.clone() };
+        let mut query = query(default, model.id, probe.clone());
+        let (hits, exact) = store.search(&query).await.unwrap();
+        assert!(exact);
+        assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
+        (query.threshold, query.limit) = (0.5, 1_000);
+        let (hits, _) = store.search(&query).await.unwrap();
+        assert_same(&hits, &brute_force(&gallery, &probe, 0.5, 1_000));
+    }
+    // The first result of a search for a stored face is the face itself, with similarity 1, unless
+    // it is excluded.
+    let (own, embedding) = &gallery[123];
+    let mut query = query(default, model.id, embedding.clone());
+    let (hits, _) = store.search(&query).await.unwrap();
+    assert_eq!(hits[0].face.id, *own);
+    assert!((hits[0].similarity - 1.0).abs() < 1e-3);
+    query.exclude_face = Some(*own);
+    let (hits, _) = store.search(&query).await.unwrap();
+    assert!(!ids(&hits).contains(own));
+    query.limit = 0;
+    assert!(store.search(&query).await.unwrap().0.is_empty());
+}
+
+async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
+    let world = World::<I>::create().await.with_exact_limit(100);
+    let store = &world.store;
+    let default = fixture::collection(store, "default").await;
+    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(store, default, &model, 600, 3).await;
+    world.catch_up().await;
+    let mut rng = fixture::rng(4);
+    for round in 0..10 {
+        let probe =
+            if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 50].1.clone() };
+        let mut query = query(default, model.id, probe.clone());
+        let (hits, exact) = store.search(&query).await.unwrap();
+        assert!(!exact);
+        assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
+        query.exact = true;
+        let (same, exact) = store.search(&query).await.unwrap();
+        assert!(exact);
+        assert_eq!(ids(&same), ids(&hits));
+    }
+    // With few faces in scope, the search is exact. With fewer faces than requested, it returns all
+    // of them.
+    let mut narrow = query(default, model.id, gallery[0].1.clone());
+    narrow.min_quality = Some(0.9);
+    assert!(store.search(&narrow).await.unwrap().1);
+    narrow.min_quality = None;
+    narrow.limit = 1_000;
+    let (hits, exact) = store.search(&narrow).await.unwrap();
+    assert!(exact);
+    assert_eq!(hits.len(), 600);
+    // With a filter that keeps a third of the faces, the search uses the index.
+    let mut filtered = query(default, model.id, gallery[0].1.clone());
+    filtered.min_quality = Some(0.66);
+    let (hits, exact) = store.search(&filtered).await.unwrap();
+    assert!(!exact);
+    let kept: Vec<_> =
+        gallery.iter().enumerate().filter(|(n, _)| n % 50 >= 33).map(|(_, face)| face.clone()).collect();
+    assert_same(&hits, &brute_force(&kept, &filtered.embedding, -1.0, 10));
+}
+
+async fn a_collection_that_was_large_a_moment_ago_is_still_searched_completely<I: Implementation>() {
+    let world = World::<I>::create().await.with_exact_limit(50);
+    let store = &world.store;
+    let default = fixture::collection(store, "default").await;
+    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(store, default, &model, 100, 8).await;
+    world.catch_up().await;
+    let probe = gallery[0].1.clone();
+    assert!(!store.search(&query(default, model.id, probe.clone())).await.unwrap().1);
+    let mut tx = store.begin().await.unwrap();
+    for (id, _) in &gallery[7..] {
+        store.delete_face(tx.conn(), *id).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let (hits, exact) = store.search(&query(default, model.id, probe.clone())).await.unwrap();
+    assert!(exact);
+    assert_same(&hits, &brute_force(&gallery[..7], &probe, -1.0, 10));
+}
+
+async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
+    let world = World::<I>::create().await;
+    for limit in [50_000, 5] {
+        let store = world.store.clone().with_exact_limit(limit);
+        let (here, there) = (format!("here{limit}"), format!("there{limit}"));
+        let (here, there) =
+            (fixture::collection(&store, &here).await, fixture::collection(&store, &there).await);
+        let (first, second) = (
+            fixture::model(&store, "first", DIMENSIONS as i32).await,
+            fixture::model(&store, "second", DIMENSIONS as i32).await,
+        );
+        let mut rng = fixture::rng(6);
+        let probe = direction(&mut rng, DIMENSIONS);
+        // The exact probe is stored in every collection and model. Only the one in scope may be
+        // returned.
+        let mut expected = Vec::new();
+        for (number, (collection, model)) in
+            [(here, &first), (here, &second), (there, &first), (there, &second)].into_iter().enumerate()
+        {
+            let faces: Vec<_> = (0..13).map(|_| fixture::face(model, probe.clone())).collect();
+            if number == 0 {
+                expected.extend(faces.iter().map(|face| face.id));
+            }
+            fixture::store_image(&store, collection, &fixture::image(number as u64), &faces).await.unwrap();
+        }
+        world.catch_up().await;
+        let mut everything = query(here, first.id, probe.clone());
+        everything.limit = 12;
+        let (hits, exact) = store.search(&everything).await.unwrap();
+        assert_eq!(exact, limit > 12, "the smaller limit uses the index");
+        assert_eq!(hits.len(), 12);
+        assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)));
+        assert!(hits.iter().all(|hit| hit.face.collection_id == here && hit.face.embedding_model == "first"));
+        everything.limit = 100;
+        assert_eq!(ids(&store.search(&everything).await.unwrap().0), expected);
+    }
+}
+
+async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>() {
+    let world = World::<I>::create().await;
+    let store = &world.store;
+    let (one, two) = (fixture::crawl(store).await, fixture::crawl(store).await);
+    let model = fixture::model(store, "m", 4).await;
+    let mut found = Vec::new();
+    for (number, crawl) in [&one, &one, &two].into_iter().enumerate() {
+        let mut face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
+        face.quality_overall = Some(number as f32 / 2.0);
+        found.push(face.id);
+        let image = fixture::image(number as u64);
+        fixture::crawled_face(store, crawl, &format!("{number}.jpg"), &image, face).await;
+    }
+    world.catch_up().await;
+    let mut search = query(one.collection_id, model.id, vec![1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(ids(&store.search(&search).await.unwrap().0), found);
+    search.crawl_id = Some(one.id);
+    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[..2]);
+    search.min_quality = Some(0.5);
+    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..2]);
+    search.crawl_id = None;
+    assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..]);
+
+    let unknown = query(one.collection_id, 99, vec![1.0; 4]);
+    assert!(matches!(store.search(&unknown).await, Err(StoreError::NotFound { .. })));
+    for odd in [vec![1.0; 5], vec![0.0; 4], vec![f32::INFINITY, 0.0, 0.0, 0.0]] {
+        let odd = query(one.collection_id, model.id, odd);
+        assert!(matches!(store.search(&odd).await, Err(StoreError::Invalid(_))));
+    }
+}
