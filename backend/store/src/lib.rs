@@ -33,6 +33,7 @@ pub mod host_delays;
 pub mod hosts;
 pub mod http_cache;
 pub mod images;
+pub mod index_changes;
 pub mod keys;
 mod large_scopes;
 pub mod ledger;

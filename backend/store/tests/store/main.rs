@@ -13,6 +13,7 @@ mod fixture;
 mod host_delays;
 mod hosts;
 mod images;
+mod index_changes;
 mod keys;
 mod ledgers;
 mod likeness;

@@ -1,0 +1,123 @@
+//! Changes of faces that a vector index outside the database has yet to follow.
+//!
+//! Triggers write them, in the transaction that changes the faces (`migrations/0038_index_changes`).
+//! They exist only while the changes are recorded. A change says which face changed, and not how:
+//! whoever applies it reads the face again. Changes can therefore be applied in any order, and more
+//! than once.
+use crate::{Store, StoreError};
+use sqlx::AssertSqlSafe;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Maximum time that a switch of the triggers waits for transactions that write faces. Other
+/// transactions wait behind it.
+const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
+
+/// A change of a face.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct IndexChange {
+    /// Its number.
+    pub change: i64,
+    /// The face.
+    pub face_id: Uuid,
+    /// The model of the embedding that was stored, changed or deleted.
+    pub model_id: i32,
+    /// The collection of the face.
+    pub collection_id: Uuid,
+    /// Whether the face had no embedding of this model in this collection after the change.
+    pub deleted: bool,
+}
+
+impl Store {
+    /// Starts to record the changes of faces. When it returns, every face is either in the rows that
+    /// a new statement reads, or will be recorded. Does nothing if changes are recorded already.
+    ///
+    /// # Errors
+    /// Fails with the database's error, for example if the tables are locked for five seconds. Then
+    /// nothing changes.
+    pub async fn start_index_changes(&self) -> Result<(), StoreError> {
+        self.switch_index_changes("select start_index_changes()").await
+    }
+
+    /// Stops to record the changes of faces, and deletes those that were recorded.
+    ///
+    /// # Errors
+    /// Fails like [`Self::start_index_changes`].
+    pub async fn stop_index_changes(&self) -> Result<(), StoreError> {
+        self.switch_index_changes("select stop_index_changes()").await
+    }
+
+    async fn switch_index_changes(&self, switch: &'static str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::raw_sql(LOCK_TIMEOUT).execute(tx.conn()).await?;
+        sqlx::raw_sql(AssertSqlSafe(switch)).execute(tx.conn()).await?;
+        tx.commit().await
+    }
+
+    /// Returns whether the changes of faces are recorded.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn records_index_changes(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(select 1 from pg_trigger
+                           where tgrelid = 'faces'::regclass and tgname = 'index_faces_inserted')",
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Returns the next changes, at most `limit`: first those that delete a face, then the others,
+    /// each in the order of their numbers.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn index_changes(&self, limit: i64) -> Result<Vec<IndexChange>, StoreError> {
+        Ok(sqlx::query_as(
+            "(select change, face_id, model_id, collection_id, deleted from index_changes
+              where deleted order by change limit $1)
+             union all
+             (select change, face_id, model_id, collection_id, deleted from index_changes
+              where not deleted order by change limit $1)
+             limit $1",
+        )
+        .bind(limit)
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Deletes changes that the index has stored durably. Returns how many of them there were.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn settle_index_changes(&self, changes: &[i64]) -> Result<u64, StoreError> {
+        let settled = sqlx::query("delete from index_changes where change = any($1)")
+            .bind(changes)
+            .execute(&self.pool)
+            .await?;
+        Ok(settled.rows_affected())
+    }
+
+    /// Returns the number of the last change of a collection that a new statement sees; `None` if
+    /// no change of it is left.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn last_index_change(&self, collection: Uuid) -> Result<Option<i64>, StoreError> {
+        Ok(sqlx::query_scalar("select max(change) from index_changes where collection_id = $1")
+            .bind(collection)
+            .fetch_one(&self.pool)
+            .await?)
+    }
+
+    /// Returns the time of the change with the lowest number; `None` if the index has followed all
+    /// changes. It is the time of its transaction.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn oldest_index_change(&self) -> Result<Option<OffsetDateTime>, StoreError> {
+        Ok(sqlx::query_scalar("select changed_at from index_changes order by change limit 1")
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+}
