@@ -3,8 +3,8 @@
 //!
 //! Nothing derived from embeddings is stored. Means are computed when they are needed, so an erased
 //! face leaves no trace in them.
+use crate::face_index::Neighbours;
 pub use crate::face_index::Pair;
-use crate::face_index::{Neighbours, comparison};
 use crate::face_scope::FaceScope;
 use crate::subjects::move_faces;
 use crate::{Store, StoreError};
@@ -123,11 +123,7 @@ impl Store {
         let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
         let exact = in_scope <= COMPARE_ALL;
         let query = Neighbours { faces, scope: &scope, model: &model, limit: most, threshold, exact };
-        let pairs = self.index.neighbours(&query).await?;
-        if self.index.reads_rows() {
-            return Ok(pairs);
-        }
-        comparison::among_pairs(&self.pool, &query, &pairs).await
+        self.index.neighbours(&query).await
     }
 
     /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.

@@ -58,7 +58,7 @@ impl Default for Config {
 pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
 /// A handle to the database. It is cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,

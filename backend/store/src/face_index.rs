@@ -1,10 +1,9 @@
 //! The interface of a vector index: it finds the ids of similar faces. Rows are read and written by
 //! other modules.
 //!
-//! Postgres is the source of truth. An index that keeps its own copy of the embeddings may be late,
-//! so its answers are only candidates: the callers read the rows of these faces under the scope of
-//! the request, and compare them again. A face that was erased, moved or changed is therefore never
-//! returned, whatever the index contains.
+//! Postgres is the source of truth. Every answer contains only faces whose rows are in the scope of
+//! the request, with the similarities of their rows. [`crate::external_index`] does this for an
+//! engine that keeps its own copy of the embeddings.
 pub(crate) mod comparison;
 pub mod pgvector;
 
@@ -102,10 +101,6 @@ pub struct Found {
 pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Returns the name of the implementation, for logs and metrics.
     fn name(&self) -> &'static str;
-
-    /// Returns whether the index answers from the rows of the database. If `false`, the answers are
-    /// candidates, which the caller compares again with the rows.
-    fn reads_rows(&self) -> bool;
 
     /// Returns whether the index can store faces of the model.
     ///

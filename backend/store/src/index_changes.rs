@@ -1,11 +1,11 @@
 //! Changes of faces that a vector index outside the database has yet to follow.
 //!
-//! Triggers write them, in the transaction that changes the faces (`migrations/0038_index_changes`).
-//! They exist only while the changes are recorded. A change says which face changed, and not how:
-//! whoever applies it reads the face again. Changes can therefore be applied in any order, and more
-//! than once.
+//! Triggers write them, in the transaction that changes the faces
+//! (`migrations/0038_index_changes.sql`). They exist only while the changes are recorded. A change
+//! says which face changed. Whoever applies it reads the face again, so changes can be applied in
+//! any order, and more than once.
 use crate::{Store, StoreError};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -29,8 +29,9 @@ pub struct IndexChange {
 }
 
 impl Store {
-    /// Starts to record the changes of faces. When it returns, every face is either in the rows that
-    /// a new statement reads, or will be recorded. Does nothing if changes are recorded already.
+    /// Starts to record the changes of faces. When it returns, every face is either in the rows
+    /// that a new statement reads, or will be recorded. Does nothing if changes are recorded
+    /// already.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds. Then
@@ -72,7 +73,11 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the database's error.
-    pub async fn index_changes(&self, limit: i64) -> Result<Vec<IndexChange>, StoreError> {
+    pub async fn index_changes(
+        &self,
+        conn: &mut PgConnection,
+        limit: i64,
+    ) -> Result<Vec<IndexChange>, StoreError> {
         Ok(sqlx::query_as(
             "(select change, face_id, model_id, collection_id, deleted from index_changes
               where deleted order by change limit $1)
@@ -82,7 +87,7 @@ impl Store {
              limit $1",
         )
         .bind(limit)
-        .fetch_all(&self.pool)
+        .fetch_all(conn)
         .await?)
     }
 
@@ -90,10 +95,14 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the database's error.
-    pub async fn settle_index_changes(&self, changes: &[i64]) -> Result<u64, StoreError> {
+    pub async fn settle_index_changes(
+        &self,
+        conn: &mut PgConnection,
+        changes: &[i64],
+    ) -> Result<u64, StoreError> {
         let settled = sqlx::query("delete from index_changes where change = any($1)")
             .bind(changes)
-            .execute(&self.pool)
+            .execute(conn)
             .await?;
         Ok(settled.rows_affected())
     }
@@ -103,10 +112,14 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the database's error.
-    pub async fn last_index_change(&self, collection: Uuid) -> Result<Option<i64>, StoreError> {
+    pub async fn last_index_change(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<Option<i64>, StoreError> {
         Ok(sqlx::query_scalar("select max(change) from index_changes where collection_id = $1")
             .bind(collection)
-            .fetch_one(&self.pool)
+            .fetch_one(conn)
             .await?)
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The set of faces that a search compares with, apart from `exclude_face`.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scope {
     pub(crate) model: i32,
     pub(crate) collection: Uuid,
@@ -16,7 +16,7 @@ pub(crate) struct Scope {
 }
 
 /// Scopes known to have more faces than a bound, with the time of the count.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct LargeScopes(Mutex<HashMap<Scope, (i64, Instant)>>);
 
 impl LargeScopes {

@@ -26,6 +26,7 @@ pub mod erasures;
 pub mod error;
 pub mod export;
 pub mod extent;
+pub mod external_index;
 pub mod face_index;
 pub mod face_scope;
 pub mod faces;
@@ -56,6 +57,7 @@ pub mod tombstones;
 pub mod traces;
 pub mod tracks;
 pub mod transient;
+pub mod vector_engine;
 pub mod videos;
 pub mod webhook_secrets;
 

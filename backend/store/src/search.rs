@@ -153,27 +153,16 @@ impl Store {
         Ok(count > bound)
     }
 
-    /// Asks the index, and compares its candidates again if it does not read the rows itself. If
-    /// the index is not available, compares with every face in scope.
+    /// Asks the index. If it is not available, compares with every face in scope.
     async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
-        let found = match self.index.nearest(query).await {
+        match self.index.nearest(query).await {
             Err(StoreError::IndexUnavailable(reason)) => {
                 let index = self.index.name();
-                tracing::warn!(
-                    index,
-                    reason,
-                    "search index not available; comparing with every face in scope"
-                );
-                return Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true });
+                tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
+                Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true })
             }
-            answered => answered?,
-        };
-        if self.index.reads_rows() {
-            return Ok(found);
+            answered => answered,
         }
-        let ids: Vec<Uuid> = found.faces.iter().map(|face| face.id).collect();
-        let faces = comparison::among(&self.pool, query, &ids).await?;
-        Ok(Found { faces, ..found })
     }
 }
 

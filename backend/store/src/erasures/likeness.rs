@@ -2,7 +2,7 @@
 use super::plan::{FaceRow, PlannedFace};
 use crate::StoreError;
 use crate::embeddings::{ROUNDING, halfvec};
-use crate::face_index::{AllSimilar, FaceIndex, comparison};
+use crate::face_index::{AllSimilar, FaceIndex};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
@@ -17,10 +17,7 @@ pub(super) async fn similar_faces(
     conn: &mut PgConnection,
     query: &AllSimilar<'_>,
 ) -> Result<Vec<PlannedFace>, StoreError> {
-    let similar = match index.all_similar(&mut *conn, query).await {
-        Err(StoreError::IndexUnavailable(_)) => comparison::all_similar(&mut *conn, query).await?,
-        answered => answered?,
-    };
+    let similar = index.all_similar(&mut *conn, query).await?;
     let ids: Vec<Uuid> = similar.into_iter().map(|face| face.id).collect();
     let sql = format!(
         "select id, image_id, bbox, similarity from (

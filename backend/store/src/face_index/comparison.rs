@@ -35,16 +35,52 @@ pub(crate) async fn among(
     Ok(sql.build_query_as().fetch_all(pool).await?)
 }
 
+/// Compares each of the faces with every face in scope.
+pub(crate) async fn neighbours(pool: &PgPool, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+    let mut tx = pool.begin().await?;
+    sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
+    let distance = distance_of_pair(query);
+    // An order that no index has.
+    let mut sql = neighbours_by(query, &format!("({distance}) + 0, f.id"));
+    let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(sorted(pairs))
+}
+
+/// Returns the distance between the queried face `q` and the face `f` in SQL.
+pub(super) fn distance_of_pair(query: &Neighbours<'_>) -> String {
+    let dimensions = query.model.dimensions;
+    format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})")
+}
+
+/// Returns the statement that looks neighbours up in an order.
+pub(super) fn neighbours_by(query: &Neighbours<'_>, order: &str) -> QueryBuilder<Postgres> {
+    let distance = distance_of_pair(query);
+    let mut sql = QueryBuilder::<Postgres>::new(format!(
+        "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
+             select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
+    ));
+    query.scope.push(&mut sql);
+    sql.push(format!(" order by {order} limit ")).push_bind(query.limit);
+    sql.push(") n where q.id = any(").push_bind(query.faces.to_vec());
+    sql.push(") and n.similarity >= ").push_bind(f64::from(query.threshold));
+    sql
+}
+
+pub(super) fn sorted(mut pairs: Vec<Pair>) -> Vec<Pair> {
+    pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
+    pairs
+}
+
 /// Returns those of the pairs whose faces are of the collection and the model, whose neighbour is
 /// in scope, and that are similar enough, with their similarities. Each face keeps its most similar
 /// neighbours, up to the limit.
 pub(crate) async fn among_pairs(
     pool: &PgPool,
     query: &Neighbours<'_>,
-    candidates: &[Pair],
+    candidates: &[(Uuid, Uuid)],
 ) -> Result<Vec<Pair>, StoreError> {
-    let faces: Vec<Uuid> = candidates.iter().map(|pair| pair.face).collect();
-    let neighbours: Vec<Uuid> = candidates.iter().map(|pair| pair.neighbour).collect();
+    let (faces, neighbours): (Vec<Uuid>, Vec<Uuid>) = candidates.iter().copied().unzip();
     let mut sql = QueryBuilder::<Postgres>::new(
         "select face, neighbour, similarity::real from (
              select face, neighbour, similarity, row_number() over (partition by face order by similarity desc, neighbour) as rank

@@ -64,10 +64,6 @@ impl FaceIndex for Pgvector {
         "pgvector"
     }
 
-    fn reads_rows(&self) -> bool {
-        true
-    }
-
     /// This is checked before [`Self::prepare`], because `create index if not exists` waits for all
     /// writers even if the index exists.
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
@@ -102,28 +98,18 @@ impl FaceIndex for Pgvector {
     }
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        if query.exact {
+            return comparison::neighbours(&self.pool, query).await;
+        }
         let mut tx = self.pool.begin().await?;
         let mut settings = String::from("set local statement_timeout = 0;");
-        if !query.exact {
-            settings.push_str(&by_index(NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES));
-        }
+        settings.push_str(&by_index(NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES));
         sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *tx).await?;
-        let dimensions = query.model.dimensions;
-        let distance = format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})");
         // The index can be used only if the order is by the bare distance.
-        let order = if query.exact { format!("({distance}) + 0, f.id") } else { distance.clone() };
-        let mut sql = QueryBuilder::<Postgres>::new(format!(
-            "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
-                 select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
-        ));
-        query.scope.push(&mut sql);
-        sql.push(format!(" order by {order} limit ")).push_bind(query.limit);
-        sql.push(") n where q.id = any(").push_bind(query.faces);
-        sql.push(") and n.similarity >= ").push_bind(f64::from(query.threshold));
-        let mut pairs: Vec<Pair> = sql.build_query_as().fetch_all(&mut *tx).await?;
+        let mut sql = comparison::neighbours_by(query, &comparison::distance_of_pair(query));
+        let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        pairs.sort_by_key(|pair| (pair.face, pair.neighbour));
-        Ok(pairs)
+        Ok(comparison::sorted(pairs))
     }
 
     /// Compares with every face, because the HNSW index is approximate.

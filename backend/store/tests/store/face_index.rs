@@ -6,6 +6,7 @@
 macro_rules! suite {
     ($($test:ident),+ $(,)?) => {
         crate::face_index::run!(pgvector: Pgvector, $($test),+);
+        crate::face_index::run!(memory: Memory, $($test),+);
         crate::face_index::run!(untrusted: Untrusted, $($test),+);
     };
 }
@@ -26,8 +27,10 @@ use {run, suite};
 
 mod clustering;
 mod deletion;
+mod following;
 mod gallery;
 mod likeness;
+mod memory;
 mod outage;
 mod pgvector;
 mod reembedding;
@@ -35,6 +38,7 @@ mod search;
 mod subjects;
 mod untrusted;
 
+pub(crate) use memory::Memory;
 use store::Store;
 use testing::TestDatabase;
 pub(crate) use untrusted::Untrusted;

@@ -42,11 +42,12 @@ impl World {
 
     /// Returns and settles the changes: the faces, their models, and whether they were deleted.
     async fn changes(&self) -> BTreeSet<(Uuid, i32, bool)> {
-        let changes = self.store.index_changes(1_000).await.unwrap();
+        let mut conn = self.store.pool().acquire().await.unwrap();
+        let changes = self.store.index_changes(&mut conn, 1_000).await.unwrap();
         assert!(changes.iter().all(|change| change.collection_id == self.collection));
         let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
-        assert_eq!(self.store.settle_index_changes(&numbers).await.unwrap(), numbers.len() as u64);
-        assert_eq!(self.store.index_changes(1).await.unwrap(), []);
+        assert_eq!(self.store.settle_index_changes(&mut conn, &numbers).await.unwrap(), numbers.len() as u64);
+        assert_eq!(self.store.index_changes(&mut conn, 1).await.unwrap(), []);
         let content = |change: IndexChange| (change.face_id, change.model_id, change.deleted);
         changes.into_iter().map(content).collect()
     }
@@ -76,12 +77,13 @@ async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ende
         number += 1;
         let face = fixture::face(&model, direction(&mut fixture::rng(number), DIMENSIONS));
         fixture::store_image(&store, collection, &fixture::image(number), &[face]).await.unwrap();
-        let changes = store.index_changes(9).await.unwrap();
+        let mut conn = store.pool().acquire().await.unwrap();
+        let changes = store.index_changes(&mut conn, 9).await.unwrap();
         assert_eq!(changes.last().is_some(), recorded, "{changes:?}");
         assert_eq!(store.oldest_index_change().await.unwrap().is_some(), recorded);
-        let last = store.last_index_change(collection).await.unwrap();
+        let last = store.last_index_change(&mut conn, collection).await.unwrap();
         assert_eq!(last, changes.last().map(|change| change.change));
-        assert_eq!(store.last_index_change(Uuid::now_v7()).await.unwrap(), None);
+        assert_eq!(store.last_index_change(&mut conn, Uuid::now_v7()).await.unwrap(), None);
     }
 }
 
@@ -201,14 +203,13 @@ async fn deletions_come_first_and_each_change_is_settled_once() {
     }
     let mut conn = store.pool().acquire().await.unwrap();
     store.delete_face(&mut conn, erased.id).await.unwrap();
-    drop(conn);
-    let changes = store.index_changes(3).await.unwrap();
+    let changes = store.index_changes(&mut conn, 3).await.unwrap();
     assert_eq!(changes.len(), 3);
     assert_eq!((changes[0].face_id, changes[0].deleted), (erased.id, true));
     assert!(changes[1].change < changes[2].change && changes[2].change < changes[0].change);
-    assert_eq!(store.settle_index_changes(&[changes[0].change]).await.unwrap(), 1);
-    assert_eq!(store.settle_index_changes(&[changes[0].change]).await.unwrap(), 0);
-    assert_eq!(store.index_changes(9).await.unwrap().len(), 3);
+    assert_eq!(store.settle_index_changes(&mut conn, &[changes[0].change]).await.unwrap(), 1);
+    assert_eq!(store.settle_index_changes(&mut conn, &[changes[0].change]).await.unwrap(), 0);
+    assert_eq!(store.index_changes(&mut conn, 9).await.unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -230,7 +231,8 @@ async fn recording_waits_for_transactions_that_store_faces() {
     tx.commit().await.unwrap();
     starting.await.unwrap().unwrap();
     // The face was stored before, so whoever reads the rows now finds it.
-    assert_eq!(store.index_changes(1).await.unwrap(), []);
+    let mut conn = store.pool().acquire().await.unwrap();
+    assert_eq!(store.index_changes(&mut conn, 1).await.unwrap(), []);
     assert!(store.face(face.id).await.is_ok());
 }
 

@@ -64,7 +64,7 @@ async fn neighbours_are_those_of_the_scope_with_their_similarities<I: Implementa
 
 /// Stores `2 * pairs` faces in one statement. Each has a twin, and no face is similar to the faces
 /// of another pair. Returns their ids: those of the first twins, then those of the second.
-async fn twins(
+pub(crate) async fn twins(
     store: &Store,
     collection: Uuid,
     model: &EmbeddingModel,

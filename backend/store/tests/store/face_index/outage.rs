@@ -1,82 +1,130 @@
-//! Tests what happens while the index cannot answer.
+//! Tests what happens while an engine is down.
+use super::clustering::twins;
 use super::gallery::{assert_same, brute_force, gallery, query};
+use super::memory::{self, Engine};
 use crate::fixture;
-use sqlx::PgConnection;
 use std::sync::Arc;
-use store::StoreError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use store::clusters::ClusterScope;
 use store::erasures::Target;
-use store::face_index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar};
 use store::models::EmbeddingModel;
+use store::vector_engine::{EngineError, EngineFace, EngineQuery, Similar, VectorEngine};
+use store::{Store, StoreError};
 use testing::TestDatabase;
+use uuid::Uuid;
 
-/// An index that is down.
-#[derive(Debug)]
-struct Down;
+/// An engine that can be switched off.
+#[derive(Debug, Default)]
+struct Switched {
+    engine: Engine,
+    off: AtomicBool,
+}
 
-impl Down {
-    fn unavailable<T>() -> Result<T, StoreError> {
-        Err(StoreError::IndexUnavailable("it is down".into()))
+impl Switched {
+    fn check(&self) -> Result<(), EngineError> {
+        if self.off.load(Ordering::SeqCst) {
+            return Err(EngineError("it is off".into()));
+        }
+        Ok(())
     }
 }
 
 #[async_trait::async_trait]
-impl FaceIndex for Down {
+impl VectorEngine for Switched {
     fn name(&self) -> &'static str {
-        "down"
+        "switched"
     }
 
-    fn reads_rows(&self) -> bool {
-        false
+    async fn prepare(&self, model: &EmbeddingModel) -> Result<(), EngineError> {
+        self.check()?;
+        self.engine.prepare(model).await
     }
 
-    async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
-        Ok(true)
-    }
-
-    async fn prepare(&self, _: &mut PgConnection, _: &EmbeddingModel) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn nearest(&self, _: &Nearest<'_>) -> Result<Found, StoreError> {
-        Self::unavailable()
-    }
-
-    async fn neighbours(&self, _: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
-        Self::unavailable()
-    }
-
-    async fn all_similar(
+    async fn search(
         &self,
-        _: &mut PgConnection,
-        _: &AllSimilar<'_>,
-    ) -> Result<Vec<Similar>, StoreError> {
-        Self::unavailable()
+        model: &EmbeddingModel,
+        queries: Vec<EngineQuery>,
+    ) -> Result<Vec<Vec<Similar>>, EngineError> {
+        self.check()?;
+        self.engine.search(model, queries).await
+    }
+
+    async fn update(
+        &self,
+        model: &EmbeddingModel,
+        stored: Vec<EngineFace>,
+        deleted: Vec<Uuid>,
+    ) -> Result<(), EngineError> {
+        self.check()?;
+        self.engine.update(model, stored, deleted).await
     }
 }
 
 #[tokio::test]
-async fn without_the_index_faces_are_stored_searched_exactly_and_erased() {
+async fn without_the_engine_faces_are_stored_searched_exactly_and_erased() {
     let db = TestDatabase::create().await;
-    let store = db.store().with_exact_limit(10).with_index(Arc::new(Down));
+    let engine = Arc::new(Switched::default());
+    let (index, store) = memory::start(&db, engine.clone()).await;
+    let store = store.with_exact_limit(10);
     let collection = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", 64).await;
-    let gallery = gallery(&store, collection, &model, 60, 1).await;
-    let probe = gallery[5].1.clone();
-    let (hits, exact) = store.search(&query(collection, model.id, probe.clone())).await.unwrap();
+    let mut faces = gallery(&store, collection, &model, 60, 1).await;
+    memory::catch_up(&index).await;
+    engine.off.store(true, Ordering::SeqCst);
+    faces.extend(gallery(&store, collection, &model, 60, 2).await);
+    let probe = faces[65].1.clone();
+    let search = query(collection, model.id, probe.clone());
+    let (hits, exact) = store.search(&search).await.unwrap();
     assert!(exact);
-    assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
+    assert_same(&hits, &brute_force(&faces, &probe, -1.0, 10));
 
-    // A clustering compares too many faces to go on without the index. It is repeated later.
-    let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: true };
-    let refused = store.neighbours(&scope, &[gallery[5].0], 3, 0.5).await;
+    let expected = brute_force(&faces, &probe, 0.5, 120);
+    let target = Target::Likeness { embedding: probe.clone(), model_id: model.id, threshold: 0.5 };
+    erase(&store, collection, &target, &expected).await;
+    faces.retain(|(face, _)| !expected.iter().any(|(id, _)| id == face));
+
+    // Nothing is lost meanwhile.
+    let refused = index.follow(10).await;
     assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    engine.off.store(false, Ordering::SeqCst);
+    memory::catch_up(&index).await;
+    let mut contained: Vec<Uuid> = engine.engine.faces(model.id).into_keys().collect();
+    contained.sort_unstable();
+    let mut stored: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
+    stored.sort_unstable();
+    assert_eq!(contained, stored);
+    let (hits, exact) = store.search(&search).await.unwrap();
+    assert!(!exact);
+    assert_same(&hits, &brute_force(&faces, &probe, -1.0, 10));
 
-    let expected = brute_force(&gallery, &probe, 0.5, 60);
-    let target = Target::Likeness { embedding: probe, model_id: model.id, threshold: 0.5 };
+    // The engine has followed all changes, and is switched off again.
+    engine.off.store(true, Ordering::SeqCst);
+    let (_, probe) = &faces[0];
+    let expected = brute_force(&faces, probe, 0.5, 120);
+    let target = Target::Likeness { embedding: probe.clone(), model_id: model.id, threshold: 0.5 };
+    erase(&store, collection, &target, &expected).await;
+}
+
+async fn erase(store: &Store, collection: Uuid, target: &Target, expected: &[(Uuid, f64)]) {
     let mut tx = store.begin().await.unwrap();
-    let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+    let plan = store.plan_erasure(tx.conn(), collection, target).await.unwrap();
     assert_eq!(plan.faces.iter().filter(|face| face.similarity.is_some()).count(), expected.len());
     store.carry_out(tx.conn(), &plan).await.unwrap();
     tx.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_clustering_of_a_large_collection_waits_for_the_engine() {
+    let db = TestDatabase::create().await;
+    let engine = Arc::new(Switched::default());
+    let (_, store) = memory::start(&db, engine.clone()).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 13).await;
+    let (first, _) = twins(&store, collection, &model, 2_501).await;
+    engine.off.store(true, Ordering::SeqCst);
+    let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: true };
+    let refused = store.neighbours(&scope, &first[..2], 3, 0.5).await;
+    assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    let scope = ClusterScope { collection_id: Uuid::now_v7(), ..scope };
+    assert_eq!(store.neighbours(&scope, &first[..2], 3, 0.5).await.unwrap(), [], "a small one does not");
 }

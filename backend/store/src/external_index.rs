@@ -1,0 +1,158 @@
+//! A vector index in an engine outside the database. The engine proposes, the rows decide.
+//!
+//! An answer of the engine consists of candidates. They are compared again with their rows, in the
+//! scope of the request, so a face that was erased, moved or changed is never returned. What must be
+//! complete or exact is compared in Postgres, unless the engine has followed all changes.
+mod follow;
+
+use crate::embeddings::EmbeddingModel;
+use crate::face_index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
+use crate::face_scope::FaceScope;
+use crate::vector_engine::{EngineError, EngineFilter, EngineQuery, VectorEngine, Wanted};
+use crate::{Store, StoreError};
+use half::f16;
+use pgvector::HalfVector;
+use sqlx::PgConnection;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uuid::Uuid;
+
+pub use follow::Followed;
+
+/// Number of faces for which an answer has room beyond its limit, in percent and at least. The
+/// engine may contain faces that are deleted already.
+const ROOM_PERCENT: i64 = 10;
+const MIN_ROOM: i64 = 10;
+/// How much lower the engine's similarity may be than that of the rows.
+const ENGINE_ROUNDING: f32 = 1e-3;
+
+/// The index of an engine outside the database.
+#[derive(Clone, Debug)]
+pub struct ExternalIndex {
+    store: Store,
+    engine: Arc<dyn VectorEngine>,
+}
+
+impl ExternalIndex {
+    /// Returns the index of `engine` for the faces of the store's database.
+    pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
+        Self { store, engine }
+    }
+
+    async fn candidates(
+        &self,
+        model: &EmbeddingModel,
+        queries: Vec<EngineQuery>,
+    ) -> Result<Vec<Vec<Similar>>, StoreError> {
+        self.engine.search(model, queries).await.map_err(|error| self.unavailable(error))
+    }
+
+    fn unavailable(&self, error: EngineError) -> StoreError {
+        StoreError::IndexUnavailable(format!("{}: {error}", self.engine.name()))
+    }
+
+    /// Returns the embeddings of the faces that the collection and the model still have.
+    async fn embeddings(
+        &self,
+        scope: &FaceScope,
+        faces: &[Uuid],
+    ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+        let rows: Vec<(Uuid, HalfVector)> = sqlx::query_as(
+            "select id, embedding from faces where id = any($1) and model_id = $2 and collection_id = $3",
+        )
+        .bind(faces)
+        .bind(scope.model_id)
+        .bind(scope.collection_id)
+        .fetch_all(self.store.pool())
+        .await?;
+        Ok(rows.into_iter().map(|(id, embedding)| (id, floats(&embedding))).collect())
+    }
+}
+
+#[async_trait::async_trait]
+impl FaceIndex for ExternalIndex {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    /// An engine prepares itself quickly, so this is not checked first.
+    async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn prepare(&self, _: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
+        self.engine.prepare(model).await.map_err(|error| self.unavailable(error))
+    }
+
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        if query.exact {
+            let faces = comparison::nearest(self.store.pool(), query).await?;
+            return Ok(Found { faces, exact: true });
+        }
+        let room = (query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM);
+        let wanted = Wanted::Nearest(usize::try_from(query.limit.saturating_add(room)).unwrap_or_default());
+        let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), wanted }];
+        let found = self.candidates(query.model, queries).await?;
+        let ids: Vec<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
+        let faces = comparison::among(self.store.pool(), query, &ids).await?;
+        Ok(Found { faces, exact: false })
+    }
+
+    async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        if query.exact {
+            return comparison::neighbours(self.store.pool(), query).await;
+        }
+        let probes: Vec<(Uuid, Vec<f32>)> =
+            self.embeddings(query.scope, query.faces).await?.into_iter().collect();
+        let wanted = Wanted::Nearest(usize::try_from(query.limit).unwrap_or_default());
+        let of = |(face, probe): &(Uuid, Vec<f32>)| {
+            let filter = EngineFilter { exclude_face: Some(*face), ..filter(query.scope) };
+            EngineQuery { filter, probe: probe.clone(), wanted }
+        };
+        let found = self.candidates(query.model, probes.iter().map(of).collect()).await?;
+        let pairs: Vec<(Uuid, Uuid)> = probes
+            .iter()
+            .zip(found)
+            .flat_map(|((face, _), found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
+            .collect();
+        comparison::among_pairs(self.store.pool(), query, &pairs).await
+    }
+
+    /// Asks the engine only if it has followed all changes of the collection.
+    async fn all_similar(
+        &self,
+        conn: &mut PgConnection,
+        query: &AllSimilar<'_>,
+    ) -> Result<Vec<Similar>, StoreError> {
+        if self.store.last_index_change(&mut *conn, query.collection_id).await?.is_some() {
+            return comparison::all_similar(conn, query).await;
+        }
+        let filter = filter(&FaceScope::all(query.collection_id, query.model.id));
+        let wanted = Wanted::All(query.threshold - ENGINE_ROUNDING);
+        let queries = vec![EngineQuery { filter, probe: query.probe.to_vec(), wanted }];
+        match self.candidates(query.model, queries).await {
+            Err(StoreError::IndexUnavailable(_)) => comparison::all_similar(conn, query).await,
+            found => {
+                let mut similar: Vec<Similar> = found?.into_iter().flatten().collect();
+                similar.sort_by_key(|face| face.id);
+                similar.dedup_by_key(|face| face.id);
+                Ok(similar)
+            }
+        }
+    }
+}
+
+/// Returns the part of the scope that an engine knows.
+fn filter(scope: &FaceScope) -> EngineFilter {
+    EngineFilter {
+        collection_id: scope.collection_id,
+        min_quality: scope.min_quality,
+        omit_failed: scope.omit_failed,
+        with_subject: scope.with_subject,
+        exclude_face: scope.exclude_face,
+    }
+}
+
+fn floats(embedding: &HalfVector) -> Vec<f32> {
+    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
+}

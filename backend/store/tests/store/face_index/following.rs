@@ -1,0 +1,124 @@
+//! Tests how an engine follows the changes of the faces.
+use super::memory::{self, Engine};
+use crate::fixture::{self, direction};
+use std::sync::Arc;
+use store::Store;
+use store::external_index::{ExternalIndex, Followed};
+use store::models::EmbeddingModel;
+use store::subjects::NewSubject;
+use testing::TestDatabase;
+use uuid::Uuid;
+
+struct World {
+    db: TestDatabase,
+    store: Store,
+    engine: Arc<Engine>,
+    index: ExternalIndex,
+    collection: Uuid,
+    model: EmbeddingModel,
+}
+
+impl World {
+    async fn create() -> Self {
+        let db = TestDatabase::create().await;
+        let engine = Arc::new(Engine::default());
+        let index = ExternalIndex::new(db.store(), engine.clone());
+        let store = db.store().with_index(Arc::new(index.clone()));
+        let collection = fixture::collection(&store, "default").await;
+        let model = fixture::model(&store, "m", 8).await;
+        Self { db, store, engine, index, collection, model }
+    }
+
+    async fn faces(&self, seed: u64, count: usize) -> Vec<Uuid> {
+        let mut rng = fixture::rng(seed);
+        let faces: Vec<_> = (0..count).map(|_| fixture::face(&self.model, direction(&mut rng, 8))).collect();
+        fixture::store_image(&self.store, self.collection, &fixture::image(seed), &faces).await.unwrap();
+        faces.iter().map(|face| face.id).collect()
+    }
+
+    async fn delete(&self, face: Uuid) {
+        let mut conn = self.store.pool().acquire().await.unwrap();
+        self.store.delete_face(&mut conn, face).await.unwrap();
+    }
+
+    /// Asserts that the engine contains exactly the stored faces, as they are stored.
+    async fn assert_equal(&self) {
+        let rows: Vec<Uuid> =
+            sqlx::query_scalar("select id from faces").fetch_all(self.db.pool()).await.unwrap();
+        let contained = self.engine.faces(self.model.id);
+        assert_eq!(contained.len(), rows.len());
+        for id in rows {
+            let face = &contained[&id];
+            assert_eq!(face.embedding, self.store.embedding(id).await.unwrap().1);
+            assert_eq!(face.collection_id, self.collection);
+        }
+    }
+}
+
+#[tokio::test]
+async fn faces_from_before_the_recording_are_copied_while_others_change() {
+    let world = World::create().await;
+    let old = world.faces(1, 10).await;
+    world.store.start_index_changes().await.unwrap();
+    // A change of a face that was not copied yet.
+    world.delete(old[0]).await;
+    world.delete(old[9]).await;
+    let (copied, last) = world.index.copy(world.model.id, Uuid::nil(), 5).await.unwrap();
+    assert_eq!((copied, last), (Followed::Applied(5), old[5]));
+    world.delete(old[1]).await;
+    let new = world.faces(2, 3).await;
+    assert_eq!(world.index.follow(100).await.unwrap(), Followed::Applied(6));
+    world.delete(new[0]).await;
+    let (mut after, mut copies) = (last, 0);
+    while let (Followed::Applied(count @ 1..), last) =
+        world.index.copy(world.model.id, after, 4).await.unwrap()
+    {
+        (after, copies) = (last, copies + count);
+    }
+    assert_eq!(copies, 5, "three old faces and two new ones");
+    assert!(world.engine.faces(world.model.id).contains_key(&new[0]), "not followed yet");
+    memory::catch_up(&world.index).await;
+    world.assert_equal().await;
+    assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_engine_gets_the_present_row_of_a_face_once() {
+    let world = World::create().await;
+    world.store.start_index_changes().await.unwrap();
+    let faces = world.faces(1, 2).await;
+    let mut subjects = Vec::new();
+    for _ in 0..2 {
+        let mut tx = world.store.begin().await.unwrap();
+        let new = NewSubject { metadata: serde_json::json!({}), ..NewSubject::default() };
+        let subject = world.store.insert_subject(tx.conn(), world.collection, &new).await.unwrap();
+        world.store.enrol_faces(tx.conn(), world.collection, subject, &faces[..1], true).await.unwrap();
+        tx.commit().await.unwrap();
+        subjects.push(subject);
+    }
+    world.delete(faces[1]).await;
+    // The deletion of the second face is the first change, and its insertion comes later.
+    let mut steps = 0;
+    while world.index.follow(1).await.unwrap() == Followed::Applied(1) {
+        steps += 1;
+        assert!(!world.engine.faces(world.model.id).contains_key(&faces[1]), "an erased face comes back");
+    }
+    assert_eq!(steps, 5);
+    world.assert_equal().await;
+    let face = &world.engine.faces(world.model.id)[&faces[0]];
+    assert_eq!((face.subject_id, face.quality_overall), (Some(subjects[1]), Some(0.5)));
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_changes_the_engine() {
+    let world = World::create().await;
+    world.store.start_index_changes().await.unwrap();
+    world.faces(1, 2).await;
+    // The advisory lock of `store::external_index`, held by another process.
+    let lock = world.db.hold("select pg_advisory_xact_lock(439720568067)").await;
+    assert_eq!(world.index.follow(10).await.unwrap(), Followed::Busy);
+    assert_eq!(world.index.copy(world.model.id, Uuid::nil(), 9).await.unwrap().0, Followed::Busy);
+    drop(lock);
+    memory::catch_up(&world.index).await;
+    world.assert_equal().await;
+}
