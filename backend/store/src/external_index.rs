@@ -1,8 +1,8 @@
 //! A vector index in an engine outside the database. The engine proposes, the rows decide.
 //!
 //! An answer of the engine consists of candidates. They are compared again with their rows, in the
-//! scope of the request, so a face that was erased, moved or changed is never returned. What must be
-//! complete or exact is compared in Postgres, unless the engine has followed all changes.
+//! scope of the request, so a face that was erased, moved or changed is never returned. What must
+//! be complete or exact is compared in Postgres, unless the engine has followed all changes.
 mod follow;
 
 use crate::embeddings::EmbeddingModel;

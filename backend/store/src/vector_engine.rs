@@ -1,7 +1,7 @@
 //! The interface of a vector engine outside the database. It knows nothing of Postgres.
 //!
-//! An engine contains one set of faces for each embedding model. It may be late and it may be wrong:
-//! [`crate::external_index`] compares its answers with the rows.
+//! An engine contains one set of faces for each embedding model. It may be late, and it may be
+//! wrong: [`crate::external_index`] compares its answers with the rows.
 use crate::embeddings::EmbeddingModel;
 use time::OffsetDateTime;
 use uuid::Uuid;

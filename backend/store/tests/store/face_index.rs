@@ -26,6 +26,7 @@ macro_rules! run {
 use {run, suite};
 
 mod clustering;
+mod crashes;
 mod deletion;
 mod following;
 mod gallery;

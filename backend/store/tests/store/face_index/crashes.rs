@@ -1,0 +1,229 @@
+//! Tests an engine that fails in the middle of its work, while faces are stored and erased.
+use super::gallery::query;
+use super::memory::Engine;
+use crate::fixture::{self, direction};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use store::external_index::{ExternalIndex, Followed};
+use store::models::EmbeddingModel;
+use store::subjects::NewSubject;
+use store::vector_engine::{EngineError, EngineFace, EngineQuery, Similar, VectorEngine};
+use store::{Store, StoreError};
+use testing::TestDatabase;
+use uuid::Uuid;
+
+const DIMENSIONS: usize = 8;
+const WRITERS: u64 = 3;
+/// Number of transactions of each writer.
+const TRANSACTIONS: usize = 120;
+/// Maximum number of changes of one step.
+const STEP: i64 = 25;
+
+/// An engine that fails in most updates, before, after or in the middle of them.
+#[derive(Debug)]
+struct Flaky {
+    engine: Engine,
+    rng: Mutex<StdRng>,
+}
+
+#[async_trait::async_trait]
+impl VectorEngine for Flaky {
+    fn name(&self) -> &'static str {
+        "flaky"
+    }
+
+    async fn prepare(&self, model: &EmbeddingModel) -> Result<(), EngineError> {
+        self.engine.prepare(model).await
+    }
+
+    async fn search(
+        &self,
+        model: &EmbeddingModel,
+        queries: Vec<EngineQuery>,
+    ) -> Result<Vec<Vec<Similar>>, EngineError> {
+        self.engine.search(model, queries).await
+    }
+
+    async fn update(
+        &self,
+        model: &EmbeddingModel,
+        mut stored: Vec<EngineFace>,
+        mut deleted: Vec<Uuid>,
+    ) -> Result<(), EngineError> {
+        let (fails, share) = {
+            let mut rng = self.rng.lock().unwrap();
+            (rng.random_bool(0.6), rng.random_range(0.0..=1.0))
+        };
+        if fails {
+            stored.truncate((stored.len() as f64 * share) as usize);
+            deleted.truncate((deleted.len() as f64 * share) as usize);
+        }
+        self.engine.update(model, stored, deleted).await?;
+        if fails { Err(EngineError("it crashed".into())) } else { Ok(()) }
+    }
+}
+
+/// Stores, changes and deletes faces of its own.
+struct Writer {
+    store: Store,
+    collection: Uuid,
+    models: [EmbeddingModel; 2],
+    subject: Uuid,
+    rng: StdRng,
+    /// The number of its next image.
+    number: u64,
+    /// The images and their faces.
+    images: BTreeMap<Uuid, Vec<Uuid>>,
+    /// Faces whose deletion was committed.
+    deleted: Arc<Mutex<HashSet<Uuid>>>,
+}
+
+impl Writer {
+    /// Returns an image and one of its faces.
+    fn any(&mut self) -> Option<(Uuid, Uuid)> {
+        let faces: Vec<(Uuid, Uuid)> =
+            self.images.iter().flat_map(|(image, faces)| faces.iter().map(|face| (*image, *face))).collect();
+        (!faces.is_empty()).then(|| faces[self.rng.random_range(0..faces.len())])
+    }
+
+    async fn store_image(&mut self) {
+        let faces: Vec<_> =
+            (0..3).map(|_| fixture::face(&self.models[0], direction(&mut self.rng, DIMENSIONS))).collect();
+        self.number += 1;
+        let image = fixture::image(self.number);
+        let mut tx = self.store.begin().await.unwrap();
+        self.store.insert_image(tx.conn(), self.collection, &image).await.unwrap().unwrap();
+        self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await.unwrap();
+        // Every fourth transaction is rolled back.
+        if self.rng.random_bool(0.75) {
+            tx.commit().await.unwrap();
+            self.images.insert(image.id, faces.iter().map(|face| face.id).collect());
+        }
+    }
+
+    async fn transaction(&mut self) {
+        let (kind, some) = (self.rng.random_range(0..6), self.any());
+        let (2.., Some((image, face))) = (kind, some) else { return self.store_image().await };
+        let mut tx = self.store.begin().await.unwrap();
+        match kind {
+            2 => {
+                self.store.delete_face(tx.conn(), face).await.unwrap();
+                tx.commit().await.unwrap();
+                self.images.get_mut(&image).unwrap().retain(|other| *other != face);
+                self.deleted.lock().unwrap().insert(face);
+            }
+            3 => {
+                self.store.delete_image(tx.conn(), image).await.unwrap();
+                tx.commit().await.unwrap();
+                let faces = self.images.remove(&image).unwrap();
+                self.deleted.lock().unwrap().extend(faces);
+            }
+            4 => {
+                drop(tx);
+                let model = &self.models[self.rng.random_range(0..2)];
+                let embedding = direction(&mut self.rng, DIMENSIONS);
+                self.store.replace_embeddings(model, &[(face, embedding)]).await.unwrap();
+            }
+            _ => {
+                self.store.lock_subjects(tx.conn(), self.collection, &[self.subject]).await.unwrap();
+                let (collection, subject) = (self.collection, self.subject);
+                self.store.enrol_faces(tx.conn(), collection, subject, &[face], true).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        }
+    }
+}
+
+/// Applies changes until `done`, and then the rest.
+async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> usize {
+    let mut failures = 0;
+    loop {
+        let last = done.load(Ordering::SeqCst);
+        match index.follow(STEP).await {
+            Ok(Followed::Applied(0)) if last => return failures,
+            Ok(_) => tokio::task::yield_now().await,
+            Err(StoreError::IndexUnavailable(_)) => failures += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Searches until `done`. No answer may contain a face that was deleted before the search.
+async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>, done: Arc<AtomicBool>) {
+    let mut rng = fixture::rng(99);
+    while !done.load(Ordering::SeqCst) {
+        for model in 1..=2 {
+            let before = deleted.lock().unwrap().clone();
+            let mut search = query(collection, model, direction(&mut rng, DIMENSIONS));
+            search.limit = 20;
+            let (hits, _) = store.search(&search).await.unwrap();
+            assert!(hits.iter().all(|hit| !before.contains(&hit.face.id)), "a deleted face is found");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_fails_at_random_has_the_rows_afterwards_and_shows_no_erased_face() {
+    let db = TestDatabase::create().await;
+    let engine = Arc::new(Flaky { engine: Engine::default(), rng: Mutex::new(StdRng::seed_from_u64(7)) });
+    let (index, store) = super::memory::start(&db, engine.clone()).await;
+    let store = store.with_exact_limit(10);
+    let collection = fixture::collection(&store, "default").await;
+    let models = [
+        fixture::model(&store, "m", DIMENSIONS as i32).await,
+        fixture::model(&store, "n", DIMENSIONS as i32).await,
+    ];
+    let (done, deleted) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let follower = tokio::spawn(follow(index, done.clone()));
+    let reader = tokio::spawn(read(store.clone(), collection, Arc::clone(&deleted), done.clone()));
+    let mut writers = tokio::task::JoinSet::new();
+    for number in 1..=WRITERS {
+        let mut tx = store.begin().await.unwrap();
+        let new = NewSubject { metadata: serde_json::json!({}), ..NewSubject::default() };
+        let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut writer = Writer {
+            store: store.clone(),
+            collection,
+            models: models.clone(),
+            subject,
+            rng: StdRng::seed_from_u64(number),
+            number: number * 10_000,
+            images: BTreeMap::new(),
+            deleted: Arc::clone(&deleted),
+        };
+        writers.spawn(async move {
+            for _ in 0..TRANSACTIONS {
+                writer.transaction().await;
+            }
+        });
+    }
+    while let Some(ended) = writers.join_next().await {
+        ended.unwrap();
+    }
+    done.store(true, Ordering::SeqCst);
+    reader.await.unwrap();
+    assert!(follower.await.unwrap() > 10, "the engine failed hardly ever");
+
+    for model in &models {
+        let rows: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(
+            "select f.id, s.subject_id from faces f left join subject_faces s on s.face_id = f.id
+             where f.model_id = $1",
+        )
+        .bind(model.id)
+        .fetch_all(db.pool())
+        .await
+        .unwrap();
+        let contained = engine.engine.faces(model.id);
+        assert_eq!(contained.len(), rows.len());
+        assert!(!rows.is_empty());
+        for (id, subject) in rows {
+            let (_, embedding) = store.embedding(id).await.unwrap();
+            assert_eq!((&contained[&id].embedding, contained[&id].subject_id), (&embedding, subject));
+        }
+    }
+    assert!(!deleted.lock().unwrap().is_empty());
+}
