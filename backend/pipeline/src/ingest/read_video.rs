@@ -138,7 +138,8 @@ impl Ingest {
         loop {
             tokio::time::sleep(STATE_INTERVAL).await;
             match self.inner.store.video_state(id).await {
-                Ok(Some(VideoState::Queued | VideoState::Running)) => {}
+                // Only the reader completes a video. It deletes the uploaded file after that.
+                Ok(Some(VideoState::Queued | VideoState::Running | VideoState::Completed)) => {}
                 Ok(state) => return state,
                 Err(error) => tracing::debug!(video = %id, %error, "failed to read the state of a video"),
             }

@@ -47,8 +47,11 @@ async fn parts(
     parts.0
 }
 
+/// Number, start, end and number of frames of a track.
+type Summary = (u32, i64, i64, u32);
+
 /// Returns what must not depend on interruptions.
-fn summaries(parts: &[VideoPart]) -> Vec<(i64, u64, Vec<(u32, i64, i64, u32)>)> {
+fn summaries(parts: &[VideoPart]) -> Vec<(i64, u64, Vec<Summary>)> {
     let tracks = |part: &VideoPart| {
         let of =
             |track: &pipeline::VideoTrack| (track.number, track.started_us, track.ended_us, track.samples);
