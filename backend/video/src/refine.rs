@@ -110,9 +110,9 @@ impl Blocks {
         clipped.collect()
     }
 
-    /// Returns the steps of a block in order of time. Between a look with a face and its neighbours,
-    /// frames are at most [`CLOSER_US`] apart, as far as the video has them. The frames of all looks
-    /// are among the steps.
+    /// Returns the steps of a block in order of time. Between a look with a face and its
+    /// neighbours, there is a frame in each [`CLOSER_US`], as far as the video has them. The frames
+    /// of all looks are among the steps.
     ///
     /// `looks` are those of the block, and the one that follows, if there is one.
     pub fn steps(&self, index: &Index, block: &Block, looks: &[FirstLook]) -> Vec<Step> {
