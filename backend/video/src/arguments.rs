@@ -159,7 +159,8 @@ mod tests {
         let (origin_us, hdr, timeline) = (0, Some(hdr), Timeline::Stored);
         let source = Source { origin_us, hdr, square: false, start_us: 0, timeline };
         let (looks, to_us) = (Looks::All, i64::MAX);
-        let segment = Segment { from_us: 0, to_us, looks, cell_us: 1, max_gap_us: 0, last_us: None };
+        let also_us = Vec::new();
+        let segment = Segment { from_us: 0, to_us, looks, cell_us: 1, also_us, max_gap_us: 0, last_us: None };
         let facts = GpuFacts { pixel_format: "yuv420p10le".into(), ..GpuFacts::default() };
         let layout = facts.layout("hevc").ok();
         let gpu = layout.map(|layout| GpuInput { id: 3, layout, stop_at_errors: true });

@@ -169,8 +169,8 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
 
 /// Returns what the worker of a crawl needs to read videos.
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
-    let decoder = tokio::task::block_in_place(|| open_decoder(settings));
-    let decoder = decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
+    let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
+    let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
     Ok(VideoTools { decoder, spool: settings.video_spool() })
 }
 
