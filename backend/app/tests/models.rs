@@ -26,7 +26,7 @@ fn file(name: &str, content: &[u8], urls: &[String]) -> ModelFile {
 }
 
 fn pack(files: Vec<ModelFile>) -> Pack {
-    Pack { name: "test".into(), description: "a test".into(), restricted: None, files }
+    Pack { name: "test".into(), description: "a test".into(), restricted: None, files, first_look: None }
 }
 
 fn store(folder: &Path) -> ModelStore {

@@ -102,7 +102,7 @@ async fn single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) ->
             // copied to it once, and the canvas is part of the run.
             let found = if engine.detects_frames() {
                 let letterbox = analyzer.letterbox(&frame);
-                engine.detect_frame(frame, letterbox, min_score, Priority::Background).await?
+                engine.faces().detect(frame, letterbox, min_score, Priority::Background).await?
             } else {
                 let canvas = canvas(analyzer, frame, &mut stages).await?;
                 engine.detect(canvas, min_score, Priority::Background).await?

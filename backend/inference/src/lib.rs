@@ -35,7 +35,7 @@ pub use config::{StandIn, TensorrtConfig};
 pub use devices::GpuDevice;
 pub use embedding::Embedding;
 pub use engine::{BuiltEngine, build_engines, fp32_model};
-pub use engine::{DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
+pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use engine::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use engine::{DeviceTest, SelfTest, TestOutcome, self_test};
 pub use error::{RunError, StartError};

@@ -19,6 +19,10 @@ pub struct Pack {
     pub restricted: Option<String>,
     /// The pack's files.
     pub files: Vec<ModelFile>,
+    /// Name of the file of `files` that looks first at each image, if the detector is slow: a
+    /// cheaper detector, which decides whether the image is worth a search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_look: Option<String>,
 }
 
 /// All packs.
@@ -50,6 +54,7 @@ struct PackEntry {
     description: String,
     restricted: Option<String>,
     files: Vec<String>,
+    first_look: Option<String>,
 }
 
 impl Manifest {
@@ -105,8 +110,10 @@ impl Manifest {
                 })
             };
             let files = entry.files.iter().map(file).collect::<Result<Vec<_>, _>>()?;
-            let PackEntry { name, description, restricted, .. } = entry;
-            self.packs.push(Pack { name, description, restricted, files });
+            let PackEntry { name, description, restricted, first_look, .. } = entry;
+            let pack = Pack { name, description, restricted, files, first_look };
+            pack.check()?;
+            self.packs.push(pack);
         }
         Ok(self)
     }
@@ -118,9 +125,28 @@ impl Manifest {
 }
 
 impl Pack {
-    /// Returns the first file of `kind`.
+    /// Returns the first file of `kind`. The detector of first looks is not among them.
     pub fn file(&self, kind: ModelKind) -> Option<&ModelFile> {
-        self.files.iter().find(|f| f.kind == kind)
+        self.files.iter().find(|f| f.kind == kind && !self.is_first_look(f))
+    }
+
+    /// Returns the detector that looks first at each image, if the pack names one.
+    pub fn first_look(&self) -> Option<&ModelFile> {
+        self.files.iter().find(|f| self.is_first_look(f))
+    }
+
+    fn is_first_look(&self, file: &ModelFile) -> bool {
+        self.first_look.as_ref() == Some(&file.file)
+    }
+
+    /// Checks that `first_look` names a second detector of the pack.
+    fn check(&self) -> Result<(), String> {
+        let Some(name) = &self.first_look else { return Ok(()) };
+        let is_detector = self.first_look().is_some_and(|file| file.kind == ModelKind::Detector);
+        if is_detector && self.file(ModelKind::Detector).is_some() {
+            return Ok(());
+        }
+        Err(format!("the pack {}: first_look is {name}; it must be a second detector in files", self.name))
     }
 }
 
@@ -163,6 +189,24 @@ mod tests {
         assert!(error.contains("yunet_dynamic") && error.contains("64"), "{error}");
         let misfit = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
         assert!(Manifest::parse(&misfit).unwrap_err().contains("family"));
+    }
+
+    #[test]
+    fn the_detector_of_first_looks_is_a_second_detector_of_its_pack() {
+        let research = Manifest::builtin().pack("research").unwrap().clone();
+        assert_eq!(research.file(ModelKind::Detector).unwrap().file, "scrfd_2.5g_bnkps.onnx");
+        assert_eq!(research.first_look().unwrap().family, ModelFamily::Yunet);
+        assert!(Manifest::builtin().pack("opencv").unwrap().first_look().is_none());
+        let text = include_str!("../../../models.toml");
+        let with = |name: &str, value: &str| {
+            let (before, pack) = text.split_once(&format!("name = \"{name}\"")).unwrap();
+            let pack = pack.replacen("files =", &format!("first_look = \"{value}\"\nfiles ="), 1);
+            Manifest::parse(&format!("{before}name = \"{name}\"{pack}"))
+        };
+        for wrong in ["mobilefacenet.onnx", "face_detection_yunet_dynamic.onnx", "scrfd_2.5g_bnkps.onnx"] {
+            let error = with("compact", wrong).unwrap_err();
+            assert!(error.contains("the pack compact") && error.contains(wrong), "{error}");
+        }
     }
 
     #[test]

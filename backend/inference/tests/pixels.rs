@@ -147,7 +147,8 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
             join_all(pictures.iter().map(async |(_, frame)| {
                 let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
                 engine
-                    .detect_frame(frame.clone(), letterbox, 0.6, Priority::Interactive)
+                    .faces()
+                    .detect(frame.clone(), letterbox, 0.6, Priority::Interactive)
                     .await
                     .unwrap()
                     .output

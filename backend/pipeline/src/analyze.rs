@@ -109,7 +109,7 @@ impl Analyzer {
     /// Returns the placement of a whole frame on the detector's canvas.
     pub fn letterbox(&self, frame: &Frame) -> Letterbox {
         let canvas = self.canvas(self.config().det_size);
-        self.engine.adapt_letterbox(Letterbox::fit((frame.width(), frame.height()), canvas))
+        self.engine.faces().adapt_letterbox(Letterbox::fit((frame.width(), frame.height()), canvas))
     }
 
     /// Returns the size of the canvas for `det_size`: a square, unless the detector accepts only

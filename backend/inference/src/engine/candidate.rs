@@ -6,7 +6,7 @@ use super::warmup::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_o
 use crate::backend::{OnnxModel, Placement, load_library};
 use crate::batcher::buckets;
 use crate::ep::Provider;
-use crate::manifest::{ModelFile, ModelKind};
+use crate::manifest::ModelFile;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
@@ -50,26 +50,15 @@ pub(super) struct Trial {
 }
 
 impl<'a, M: Model> CandidateModel<'a, M> {
-    /// Reads the pack's file of `kind` and runs it once on the CPU. Also returns the CPU session.
+    /// Reads a file of the pack and runs it once on the CPU. Also returns the CPU session.
     pub(super) fn load(
         config: &'a Config,
         runtime: &'a Runtime,
         pack: &'a ResolvedPack,
-        kind: ModelKind,
+        file: &'a ModelFile,
         describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
         sample: impl Fn(&M) -> M::Input,
     ) -> Result<(Self, OnnxModel), StartError> {
-        let file = pack.pack.file(kind).ok_or_else(|| StartError::Model {
-            model: pack.pack.name.clone(),
-            reason: format!(
-                "the pack contains no {}",
-                match kind {
-                    ModelKind::Detector => "detector",
-                    ModelKind::Embedder => "embedder",
-                    ModelKind::Quality => "quality model",
-                }
-            ),
-        })?;
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
         let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;

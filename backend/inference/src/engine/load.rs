@@ -1,6 +1,7 @@
 //! Loads a pack from disk into a running engine.
 use super::attempts::Attempts;
 use super::candidate::{CandidateModel, Trial};
+use super::detectors::LoadedDetector;
 use super::placement::{PlacedModel, place};
 use super::prepared::Colocation;
 use super::{DetectorInfo, EmbedderInfo, Inner, ScorerInfo};
@@ -44,14 +45,16 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         colocation.prepare(model, trial.session, &trial.placement, batch)
     };
     let detection = start_batcher(&attempts, candidate, reference, make_backend)?;
-    let detector = DetectorInfo {
-        name: file.stem().to_owned(),
-        sha256: file.sha256.to_ascii_lowercase(),
-        min_score: required(file, "min_score", file.min_score)?,
-        nms_iou: required(file, "nms_iou", file.nms_iou)?,
-        fixed_size: detection.batcher.model().fixed_size(),
-        landmarks: detection.batcher.model().landmarks(),
-    };
+    let (detection_report, detects_frames) = (detection.report.clone(), detection.takes_images);
+    let mut models = detection.loads.clone();
+    let detector = loaded(config, file, detection)?;
+    let mut first_look = None;
+    if let Some(file) = first_look_file(config, pack, &detection_report) {
+        let (candidate, reference) = load_detector(config, &runtime, pack, file)?;
+        let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
+        models.extend(started.loads.clone());
+        first_look = Some(loaded(config, file, started)?);
+    }
 
     let (candidate, reference) = embedder(config, &runtime, pack)?;
     let file = candidate.file;
@@ -66,12 +69,9 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         sketch_bits: file.sketch_bits,
     };
 
-    let trims_canvases = config.detection_canvas == DetectionCanvas::Auto
-        && detector.fixed_size.is_none()
-        && detection.report.effective == Provider::Cpu.name();
-    let mut operations = vec![detection.report, embedding.report];
+    let mut operations = vec![detection_report, embedding.report];
     operations.extend(other);
-    let mut models = [detection.loads, embedding.loads].concat();
+    models.extend(embedding.loads);
     let mut scoring = None;
     if let Some((candidate, reference)) = scorer(config, &runtime, pack)? {
         let file = candidate.file;
@@ -93,22 +93,22 @@ pub(super) fn engine(config: &Config, pack: &ResolvedPack) -> Result<Inner, Star
         models,
     };
     tracing::info!(
-        detector = detector.name,
+        detector = detector.info.name,
+        first_look = first_look.as_ref().map(|look| look.info.name.as_str()),
         embedder = embedder.name,
         scorer = scoring.as_ref().map(|(_, info)| info.name.as_str()),
         seconds = began.elapsed().as_secs_f64(),
         "inference engine ready"
     );
     Ok(Inner {
-        detection: detection.batcher,
-        embedding: embedding.batcher,
         detector,
+        first_look,
+        embedding: embedding.batcher,
         embedder,
         scoring,
         report,
         pixels,
-        detects_frames: detection.takes_images,
-        trims_canvases,
+        detects_frames,
         force_gpu_only: config.force_gpu_only,
     })
 }
@@ -149,18 +149,67 @@ fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
     model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
 }
 
-/// Loads the pack's detector.
+/// Returns the pack's file of a kind.
+fn file_of<'a>(pack: &'a ResolvedPack, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
+    pack.pack.file(kind).ok_or_else(|| StartError::Model {
+        model: pack.pack.name.clone(),
+        reason: format!("the pack contains no {name}"),
+    })
+}
+
+/// Loads the pack's detector of faces.
 pub(super) fn detector<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
+) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
+    load_detector(config, runtime, pack, file_of(pack, ModelKind::Detector, "detector")?)
+}
+
+fn load_detector<'a>(
+    config: &'a Config,
+    runtime: &'a Runtime,
+    pack: &'a ResolvedPack,
+    file: &'a ModelFile,
 ) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
     let sample = |model: &DetectorModel| {
         let (width, height) = canvas(config, model);
         let letterbox = Letterbox::identity((width, height));
         DetectionRequest { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
     };
-    CandidateModel::load(config, runtime, pack, ModelKind::Detector, DetectorModel::new, sample)
+    CandidateModel::load(config, runtime, pack, file, DetectorModel::new, sample)
+}
+
+/// Returns the file of the detector of first looks, if it saves time: on the CPU, where a small
+/// canvas costs less than a large one. `report` is that of the detector of faces.
+fn first_look_file<'a>(
+    config: &Config,
+    pack: &'a ResolvedPack,
+    report: &OperationReport,
+) -> Option<&'a ModelFile> {
+    let on_the_cpu = !report.gpu_requested && report.effective == Provider::Cpu.name();
+    let trims = config.detection_canvas == DetectionCanvas::Auto;
+    pack.pack.first_look().filter(|_| on_the_cpu && trims)
+}
+
+/// Describes a detector that has started.
+fn loaded(
+    config: &Config,
+    file: &ModelFile,
+    started: Started<DetectorModel>,
+) -> Result<LoadedDetector, StartError> {
+    let info = DetectorInfo {
+        name: file.stem().to_owned(),
+        sha256: file.sha256.to_ascii_lowercase(),
+        min_score: required(file, "min_score", file.min_score)?,
+        nms_iou: required(file, "nms_iou", file.nms_iou)?,
+        fixed_size: started.batcher.model().fixed_size(),
+        landmarks: started.batcher.model().landmarks(),
+    };
+    let trims_canvases = config.detection_canvas == DetectionCanvas::Auto
+        && info.fixed_size.is_none()
+        && started.report.effective == Provider::Cpu.name();
+    Ok(LoadedDetector { batcher: started.batcher, info, trims_canvases })
 }
 
 /// Loads the pack's embedder.
@@ -169,10 +218,8 @@ pub(super) fn embedder<'a>(
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
 ) -> Result<(CandidateModel<'a, EmbedderModel>, OnnxModel), StartError> {
-    let chip = |_: &EmbedderModel| -> std::sync::Arc<Frame> {
-        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
-    };
-    CandidateModel::load(config, runtime, pack, ModelKind::Embedder, EmbedderModel::new, chip)
+    let file = file_of(pack, ModelKind::Embedder, "embedder")?;
+    CandidateModel::load(config, runtime, pack, file, EmbedderModel::new, |_| sample_chip())
 }
 
 /// Loads the pack's learned quality score, if it has one.
@@ -181,13 +228,12 @@ pub(super) fn scorer<'a>(
     runtime: &'a Runtime,
     pack: &'a ResolvedPack,
 ) -> Result<Option<(CandidateModel<'a, QualityModel>, OnnxModel)>, StartError> {
-    if pack.pack.file(ModelKind::Quality).is_none() {
-        return Ok(None);
-    }
-    let chip = |_: &QualityModel| -> std::sync::Arc<Frame> {
-        crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
-    };
-    CandidateModel::load(config, runtime, pack, ModelKind::Quality, QualityModel::new, chip).map(Some)
+    let Some(file) = pack.pack.file(ModelKind::Quality) else { return Ok(None) };
+    CandidateModel::load(config, runtime, pack, file, QualityModel::new, |_| sample_chip()).map(Some)
+}
+
+fn sample_chip() -> std::sync::Arc<Frame> {
+    crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
 }
 
 /// Returns the session as a backend, without preparation.

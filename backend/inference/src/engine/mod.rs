@@ -6,6 +6,7 @@ mod candidate;
 mod candidate_image_operation;
 mod candidates;
 mod cpu_backend;
+mod detectors;
 mod external;
 mod fallbacks;
 mod forms;
@@ -18,14 +19,16 @@ mod selftest;
 mod warmup;
 
 pub use build::{BuiltEngine, build_engines};
+pub use detectors::Detector;
 pub use external::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
 pub use forms::fp32_model;
 pub use selftest::{DeviceTest, SelfTest, TestOutcome, self_test};
 
 use crate::batcher::{Batcher, Priority, Terms, Timed};
 use crate::fair_queue::Requester;
-use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, QualityModel, check_chip};
+use crate::models::{EmbedderModel, QualityModel, check_chip};
 use crate::{Config, DeviceReport, Embedding, Operation, ResolvedPack, RunError, StartError};
+use detectors::LoadedDetector;
 use std::sync::Arc;
 use std::time::Instant;
 use vision::{Detection, Frame, Letterbox};
@@ -86,9 +89,10 @@ pub struct Engine {
 }
 
 struct Inner {
-    detection: Batcher<DetectorModel>,
+    detector: LoadedDetector,
+    /// A cheaper detector for first looks, if the pack has one and it saves time on this device.
+    first_look: Option<LoadedDetector>,
     embedding: Batcher<EmbedderModel>,
-    detector: DetectorInfo,
     embedder: EmbedderInfo,
     /// The learned quality score, if the pack has one.
     scoring: Option<(Batcher<QualityModel>, ScorerInfo)>,
@@ -96,15 +100,13 @@ struct Inner {
     pixels: pixels::PixelDevices,
     /// Whether every device of the detector takes images.
     detects_frames: bool,
-    /// Whether the detector runs faster on a smaller canvas.
-    trims_canvases: bool,
     force_gpu_only: bool,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
-            .field("detector", &self.inner.detector.name)
+            .field("detector", &self.inner.detector.info.name)
             .field("embedder", &self.inner.embedder.name)
             .finish_non_exhaustive()
     }
@@ -154,12 +156,30 @@ impl Engine {
     /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
     /// the engine is stopping.
     pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
-        self.inner.detection.check_room(priority)
+        self.inner.detector.batcher.check_room(priority)
     }
 
-    /// Returns the faces on `canvas` with `det_score >= min_score` (0..1), in canvas pixels, after
-    /// NMS, best first. The sides of `canvas` are multiples of 32 (of 128 for SCRFD with five
-    /// levels), or the detector's fixed size. Dropping the future cancels the request.
+    /// Returns the detector of faces.
+    pub fn faces(&self) -> Detector<'_> {
+        Detector { engine: self, loaded: &self.inner.detector }
+    }
+
+    /// Returns the detector of first looks: a cheaper one if [`Self::has_first_look`], or else that
+    /// of faces.
+    pub fn first_look(&self) -> Detector<'_> {
+        let loaded = self.inner.first_look.as_ref().unwrap_or(&self.inner.detector);
+        Detector { engine: self, loaded }
+    }
+
+    /// Returns whether first looks have a detector of their own.
+    pub fn has_first_look(&self) -> bool {
+        self.inner.first_look.is_some()
+    }
+
+    /// Detects faces on a finished canvas ([`Detector::detect`]).
+    ///
+    /// # Errors
+    /// Fails with the errors of [`Detector::detect`].
     pub async fn detect(
         &self,
         canvas: Arc<Frame>,
@@ -167,28 +187,7 @@ impl Engine {
         priority: Priority,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
-        self.detect_frame(canvas, letterbox, min_score, priority).await
-    }
-
-    /// Detects faces in an image of any size, placed on a canvas by `letterbox`; coordinates are
-    /// those of the canvas. If [`Self::detects_frames`], the image's bytes are copied to the device
-    /// once. Otherwise the session's thread draws the canvas.
-    pub async fn detect_frame(
-        &self,
-        frame: Arc<Frame>,
-        letterbox: Letterbox,
-        min_score: f32,
-        priority: Priority,
-    ) -> Result<Timed<Vec<Detection>>, RunError> {
-        if !(0.0..=1.0).contains(&min_score) {
-            return Err(unfit(
-                Operation::FaceDetection,
-                format!("min_score is {min_score}; it must be from 0 to 1"),
-            ));
-        }
-        let batcher = &self.inner.detection;
-        batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
-        batcher.run(DetectionRequest { frame, letterbox, min_score }, self.terms(priority)).await
+        self.faces().detect(canvas, letterbox, min_score, priority).await
     }
 
     /// Returns the embedding of an aligned 112x112 chip. Dropping the future cancels the request.
@@ -213,25 +212,6 @@ impl Engine {
         batcher.run(chip, self.terms(priority)).await
     }
 
-    /// Adapts a letterbox to the detector's device ([`crate::DetectionCanvas`]). On the CPU, a
-    /// detector of any size uses a canvas without the black border, which is a third of the canvas
-    /// for a 3:2 image. On a device, the canvas keeps its size: only canvases of equal size share a
-    /// batch, and each new size may have to be compiled.
-    #[must_use]
-    pub fn adapt_letterbox(&self, letterbox: Letterbox) -> Letterbox {
-        if self.inner.trims_canvases {
-            letterbox.trimmed(self.inner.detection.model().alignment())
-        } else {
-            letterbox
-        }
-    }
-
-    /// Returns whether the detector accepts canvases of any size without extra cost. If so,
-    /// [`Self::adapt_letterbox`] removes the black border.
-    pub fn trims_canvases(&self) -> bool {
-        self.inner.trims_canvases
-    }
-
     /// Returns whether the detector's own device draws the canvases. If so, callers need not draw
     /// them.
     pub fn detects_frames(&self) -> bool {
@@ -240,7 +220,7 @@ impl Engine {
 
     /// Returns the loaded detector.
     pub fn detector(&self) -> &DetectorInfo {
-        &self.inner.detector
+        &self.inner.detector.info
     }
 
     /// Returns the loaded embedder.
@@ -269,7 +249,8 @@ impl Engine {
     /// # Errors
     /// Returns a message with the reason.
     pub fn ready(&self) -> Result<(), String> {
-        self.inner.detection.ready()?;
+        self.inner.detector.batcher.ready()?;
+        self.inner.first_look.as_ref().map_or(Ok(()), |look| look.batcher.ready())?;
         self.inner.embedding.ready()?;
         self.inner.scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.ready())?;
         self.inner.pixels.ready()

@@ -23,7 +23,7 @@ use super::pixels::DetectorInput;
 use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, rotation};
 use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
 use futures::{StreamExt, TryStreamExt};
-use inference::Priority;
+use inference::{Detector, Priority};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vision::nms::MAX_CANDIDATES;
@@ -165,21 +165,15 @@ impl Search<'_> {
         if let Some(looks) = self.looks() {
             match self.look(looks, rotation, timings, views).await? {
                 Seen::Nothing => return Ok(ViewDetections { nothing: true, ..Default::default() }),
-                Seen::Faces(view, detections) => large = Some((view, detections)),
+                Seen::Faces(seen) => large = seen,
             }
         }
         let (image, canvas) = (self.image(), self.settings.canvas);
-        let mut found = self.search_view(View::whole(image, canvas), rotation).await?;
+        let mut found = self.search_view(self.faces(), View::whole(image, canvas), rotation).await?;
         found.account(timings);
         *views += 1;
         if large.is_none() && self.wants_small(&found) {
-            let fixed = self.analyzer.engine().detector().fixed_size;
-            let view =
-                View::small(image, (SMALL_VIEW, SMALL_VIEW), fixed.unwrap_or((SMALL_VIEW, SMALL_VIEW)));
-            let small = self.search_view(view, rotation).await?;
-            small.account(timings);
-            *views += 1;
-            large = Some((view, small.detections));
+            large = Some(self.search_small(rotation, timings, views).await?);
         }
         if let Some((view, mut faces)) = large {
             let min_side = MIN_SMALL_VIEW_FACE / view.letterbox.scale;
@@ -190,17 +184,32 @@ impl Search<'_> {
         Ok(found)
     }
 
+    /// Searches the small view of the whole image, for faces that fill the frame. Returns the view
+    /// and its faces.
+    async fn search_small(
+        &self,
+        rotation: u32,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<(View, Vec<Detection>), AnalyzeError> {
+        let side = (SMALL_VIEW, SMALL_VIEW);
+        let view = View::small(self.image(), side, self.faces().info().fixed_size.unwrap_or(side));
+        let small = self.search_view(self.faces(), view, rotation).await?;
+        small.account(timings);
+        *views += 1;
+        Ok((view, small.detections))
+    }
+
     /// Returns whether the small view must be searched too. With [`Passes::Auto`], the first look
-    /// replaces it. A detector of fixed size has no first look, and for it a small view costs as
-    /// much as the whole image. It is therefore searched only if nothing was found.
+    /// replaces it. A detector of fixed size that takes the first look itself has none, and for it
+    /// a small view costs as much as the whole image. It is therefore searched only if nothing was
+    /// found.
     fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
         match self.settings.passes {
             _ if width.max(height) <= MAX_SIDE_WITHOUT_SMALL => false,
             Passes::Single => false,
-            Passes::Auto => {
-                self.analyzer.engine().detector().fixed_size.is_some() && found.detections.is_empty()
-            }
+            Passes::Auto => !self.can_look() && found.detections.is_empty(),
             Passes::Thorough => true,
         }
     }
@@ -223,7 +232,7 @@ impl Search<'_> {
             if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
                 // A clear box that is not tiny does not make smaller faces likely.
                 let mut faint = std::mem::take(&mut found.signs);
-                faint.retain(|sign| !self.is_clear(sign));
+                faint.retain(|sign| !self.is_clear(self.faces(), sign));
                 promising = self.enlarges_to_face(faint, rotation, timings, views).await?;
             }
             let may_miss_usable = scale < MIN_SCALE && !reliable;
@@ -252,7 +261,8 @@ impl Search<'_> {
     /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
     async fn search_views(&self, views: Vec<View>, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let started = Instant::now();
-        let searches = futures::stream::iter(views.into_iter().map(|view| self.search_view(view, rotation)));
+        let search = |view| self.search_view(self.faces(), view, rotation);
+        let searches = futures::stream::iter(views.into_iter().map(search));
         let mut queued: Option<Duration> = None;
         let mut all = ViewDetections::default();
         let mut searches = std::pin::pin!(searches.buffered(TILES_IN_FLIGHT));
@@ -275,18 +285,22 @@ impl Search<'_> {
         Ok(all)
     }
 
-    /// Searches one view, rotated clockwise by `rotation` degrees, and returns the faces that lie
-    /// completely inside the view.
-    async fn search_view(&self, view: View, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
-        let engine = self.analyzer.engine();
-        let view = View { letterbox: engine.adapt_letterbox(view.letterbox), ..view };
+    /// Searches one view with a detector, rotated clockwise by `rotation` degrees, and returns the
+    /// faces that lie completely inside the view.
+    async fn search_view(
+        &self,
+        detector: Detector<'_>,
+        view: View,
+        rotation: u32,
+    ) -> Result<ViewDetections, AnalyzeError> {
+        let view = View { letterbox: detector.adapt_letterbox(view.letterbox), ..view };
         let drawn = self.analyzer.pixels().detector_input(self.frame, view, rotation, self.priority).await?;
         let DetectorInput { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;
-        let min_tiny_score = engine.detector().min_score * CLEAR_SHARE;
+        let min_tiny_score = detector.info().min_score * CLEAR_SHARE;
         let signs = self.settings.passes == Passes::Auto;
         let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
-        let timed = engine.detect_frame(frame, letterbox, least, self.priority).await?;
+        let timed = detector.detect(frame, letterbox, least, self.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
             drawn: drawn.ran,
@@ -328,6 +342,11 @@ impl Search<'_> {
         timings.queue += best.queued;
         timings.detect += best.ran;
         Ok(best.output)
+    }
+
+    /// Returns the detector of faces.
+    fn faces(&self) -> Detector<'_> {
+        self.analyzer.engine().faces()
     }
 
     fn image(&self) -> (u32, u32) {

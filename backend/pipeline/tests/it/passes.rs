@@ -66,7 +66,7 @@ async fn the_black_beside_a_picture_makes_no_difference() {
             let name = path.display();
             let frame = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap().frame;
             let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
-            let trimmed = engine.adapt_letterbox(square);
+            let trimmed = engine.faces().adapt_letterbox(square);
             let [whole, spared] = [square, trimmed].map(|letterbox| {
                 let canvas = Arc::new(letterbox.draw(&frame));
                 engine.detect(canvas, engine.detector().min_score, Priority::Interactive)

@@ -6,9 +6,14 @@
 //! enlarged alone on a small canvas, and the image is searched if it becomes clear. Images that are
 //! too large for this scale are always searched. docs/measurements/DETECTION.md lists the shares of
 //! overlooked faces.
+//!
+//! A pack can have a cheaper detector for these looks. Its boxes only decide; the faces of an image
+//! are those of the detector of faces.
 
-use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, SMALL_VIEW, Search, Timings, ViewDetections, longer_side};
+use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
+use super::{Search, Timings, ViewDetections, longer_side};
 use crate::analyze::Passes;
+use inference::Detector;
 use vision::{Detection, View};
 
 /// Minimum score of a box that may be a face. At this score, YuNet finds 84 % of pasted faces of 14
@@ -47,16 +52,22 @@ pub(super) struct Looks {
 pub(super) enum Seen {
     /// No usable face.
     Nothing,
-    /// Possibly faces. Contains the view of faces that fill the frame, and its detections.
-    Faces(View, Vec<Detection>),
+    /// Possibly faces. Contains the view of faces that fill the frame, and the faces in it, if the
+    /// detector of faces processed that view.
+    Faces(Option<(View, Vec<Detection>)>),
 }
 
 impl Search<'_> {
-    /// Returns whether the detector accepts the small canvases of looks and close-ups.
+    /// Returns whether the detector of looks accepts the small canvases of looks and close-ups.
     pub(super) fn can_look(&self) -> bool {
         let (width, height) = self.settings.canvas;
-        let fixed = self.analyzer.engine().detector().fixed_size.is_some();
+        let fixed = self.looks_with().info().fixed_size.is_some();
         self.settings.passes == Passes::Auto && !fixed && width.max(height) > MAX_SIDE_WITHOUT_SMALL
+    }
+
+    /// Returns the detector of looks and close-ups.
+    fn looks_with(&self) -> Detector<'_> {
+        self.analyzer.engine().first_look()
     }
 
     /// Returns the views of the first look, or `None` if the image is searched without one. On a
@@ -72,7 +83,7 @@ impl Search<'_> {
         let needed = (f64::from(image.0.max(image.1)) * scale).ceil() as u32;
         let needed = needed.next_multiple_of(STEP).max(SMALL_VIEW);
         let look = |side: u32| View::whole(image, (side, side));
-        let any_size = self.analyzer.engine().trims_canvases();
+        let any_size = self.looks_with().trims_canvases();
         Some(if any_size && needed <= MAX_SIDE_WITHOUT_SMALL {
             Looks { frame: look(needed), usable: None, decides: true }
         } else {
@@ -89,12 +100,12 @@ impl Search<'_> {
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<Seen, AnalyzeError> {
-        let frame = self.search_view(looks.frame, rotation).await?;
+        let frame = self.search_view(self.looks_with(), looks.frame, rotation).await?;
         frame.account(timings);
         *views += 1;
-        let mut shown = !looks.decides || self.is_any_clear(&frame.signs);
+        let mut shown = !looks.decides || self.is_any_clear(self.looks_with(), &frame.signs);
         if !shown && let Some(view) = looks.usable {
-            let usable = self.search_view(view, rotation).await?;
+            let usable = self.search_view(self.looks_with(), view, rotation).await?;
             usable.account(timings);
             *views += 1;
             shown = self.shows_face(&usable, rotation, timings, views).await?;
@@ -102,7 +113,19 @@ impl Search<'_> {
         if !shown {
             shown = self.shows_face(&frame, rotation, timings, views).await?;
         }
-        Ok(if shown { Seen::Faces(looks.frame, frame.detections) } else { Seen::Nothing })
+        if !shown {
+            return Ok(Seen::Nothing);
+        }
+        if !self.analyzer.engine().has_first_look() {
+            return Ok(Seen::Faces(Some((looks.frame, frame.detections))));
+        }
+        let min_side = MIN_SMALL_VIEW_FACE / looks.frame.letterbox.scale;
+        let is_large = |sign: &Detection| longer_side(sign) >= min_side;
+        Ok(Seen::Faces(if frame.signs.iter().any(is_large) {
+            Some(self.search_small(rotation, timings, views).await?)
+        } else {
+            None
+        }))
     }
 
     /// Returns whether a view shows a face: a clear box, or a faint one that becomes clear when it
@@ -114,7 +137,7 @@ impl Search<'_> {
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<bool, AnalyzeError> {
-        Ok(self.is_any_clear(&found.signs)
+        Ok(self.is_any_clear(self.looks_with(), &found.signs)
             || self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?)
     }
 
@@ -130,23 +153,23 @@ impl Search<'_> {
         for sign in signs.iter().take(MAX_CLOSE_UPS) {
             let scale = CLOSE_UP_FACE / f64::from(longer_side(sign).max(1.0));
             let view = View::around(self.image(), &sign.bbox, (CLOSE_UP, CLOSE_UP), scale);
-            let close_up = self.search_view(view, rotation).await?;
+            let close_up = self.search_view(self.looks_with(), view, rotation).await?;
             close_up.account(timings);
             *views += 1;
-            if self.is_any_clear(&close_up.signs) {
+            if self.is_any_clear(self.looks_with(), &close_up.signs) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn is_any_clear(&self, signs: &[Detection]) -> bool {
-        signs.iter().any(|sign| self.is_clear(sign))
+    fn is_any_clear(&self, detector: Detector<'_>, signs: &[Detection]) -> bool {
+        signs.iter().any(|sign| self.is_clear(detector, sign))
     }
 
-    /// Returns whether a box is clear: a face, or almost one.
-    pub(super) fn is_clear(&self, sign: &Detection) -> bool {
-        let clear = self.analyzer.engine().detector().min_score * super::CLEAR_SHARE;
+    /// Returns whether a box of a detector is clear: a face, or almost one.
+    pub(super) fn is_clear(&self, detector: Detector<'_>, sign: &Detection) -> bool {
+        let clear = detector.info().min_score * super::CLEAR_SHARE;
         sign.det_score >= clear.min(self.settings.min_score)
     }
 }
