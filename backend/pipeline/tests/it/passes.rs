@@ -221,6 +221,32 @@ async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
     }
 }
 
+/// The cheaper detector only decides which images are searched, so the faces are those of the slow
+/// one.
+#[testing::needs(shared)]
+#[tokio::test]
+async fn a_cheaper_detector_takes_the_first_look_for_a_slow_one() {
+    let (cheap, slow) = (analyzer_on("research").await, analyzer_on("research-alone").await);
+    assert!(cheap.engine().has_first_look() && !slow.engine().has_first_look());
+    let (mut found, mut searched) = (0, 0);
+    for path in testing::images() {
+        let (name, bytes) = (path.display(), std::fs::read(&path).unwrap());
+        let [seen, expected] = [look(&cheap, bytes.clone(), Passes::Auto), look(&slow, bytes, Passes::Auto)];
+        let (seen, expected) = (boxes(&seen.await), boxes(&expected.await));
+        assert_eq!(seen.len(), expected.len(), "{name}");
+        for face in &seen {
+            assert!(expected.iter().any(|other| other.iou(face) > 0.9), "{name}: {face:?}");
+        }
+        found += seen.len();
+        searched += usize::from(!seen.is_empty());
+    }
+    assert!(found > 1_000 && searched > 40, "{found} faces in {searched} images");
+    // In an image without a face, the slow detector does not run: one look decides.
+    let empty = Frame::filled(600, 400, [120, 130, 90]);
+    let nothing = look(&cheap, encode::png(&empty), Passes::Auto).await;
+    assert_eq!((nothing.faces.len(), nothing.views), (0, 1));
+}
+
 async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
     let single = look(analyzer, picture.clone(), Passes::Single).await;
     let auto = look(analyzer, picture, Passes::Auto).await;

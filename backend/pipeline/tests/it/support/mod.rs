@@ -43,14 +43,19 @@ pub(crate) async fn analyzer() -> Analyzer {
 }
 
 /// Returns an analyzer with a different pack, whose models are in ../shared: `compact` (YuNet),
-/// `research` (SCRFD) or `fixed` (MobileFaceNet and a smaller SCRFD with a fixed input size).
+/// `research` (SCRFD, with first looks by YuNet), `research-alone` (SCRFD without YuNet) or `fixed`
+/// (MobileFaceNet and a smaller SCRFD with a fixed input size, without YuNet).
 pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
-    let pack = if name == "fixed" { "research" } else { name };
+    let pack = if name == "compact" { name } else { "research" };
     let mut pack = Manifest::builtin().pack(pack).unwrap().clone();
     if name == "fixed" {
         pack.files[0].file = "scrfd_500m_kps_640.onnx".into();
         pack.files[0].sha256 = "517cb1980c72422e676738fc45431700fb7cbee56d0f825b623ee427b3e5ce58".into();
         pack.files[0].bytes = None;
+    }
+    if name != "research" {
+        pack.files.truncate(2);
+        pack.first_look = None;
     }
     let engine = start(move || ResolvedPack::verify(&pack, &testing::shared_models()).unwrap());
     Analyzer::new(engine.await, pipeline::Config::default())

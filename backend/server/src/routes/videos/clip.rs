@@ -3,7 +3,7 @@ use super::answer::VideoAnswer;
 use crate::routes::dto::to_ms;
 use crate::{ApiError, AppState};
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use futures::future::BoxFuture;
 use inference::Priority;
 use pipeline::{FrameFaces, VideoOptions, VideoProgress};
@@ -35,11 +35,11 @@ struct FaceOfFrame {
     det_score: f32,
 }
 
-/// Returns the lines of the result. They begin when the file was recognised as a video, so that
-/// earlier errors have a response of their own. `held` is dropped at the end of the stream.
+/// Returns the lines of the result. They begin when the first frame was analysed, so that earlier
+/// errors have a response of their own. `held` is dropped at the end of the stream.
 ///
 /// # Errors
-/// Fails if the file is not a usable video.
+/// Fails if the file is not a usable video, or if none of its frames can be decoded.
 pub(super) async fn analyze_clip<H: Send + 'static>(
     state: &AppState,
     decoder: Decoder,
@@ -61,11 +61,9 @@ pub(super) async fn analyze_clip<H: Send + 'static>(
         Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
     });
     let mut clip = Clip { lines, analysis: Some(analysis), last: None };
-    // The first message is empty. It says that the file was opened.
-    if let Some(Err(error)) = clip.next().await {
-        return Err(error);
-    }
-    Ok(futures::stream::unfold(clip, async |mut clip| Some((clip.next().await?, clip))))
+    let first = clip.next().await.transpose()?;
+    let rest = futures::stream::unfold(clip, async |mut clip| Some((clip.next().await?, clip)));
+    Ok(futures::stream::iter(first.map(Ok)).chain(rest))
 }
 
 type Analysis = BoxFuture<'static, Result<Bytes, ApiError>>;
@@ -103,10 +101,7 @@ struct Lines {
 }
 
 impl VideoProgress for Lines {
-    fn opened(&mut self, _: &Index) {
-        // Fails only if the response was dropped, and then the analysis is dropped too.
-        let _ = self.sender.send(Bytes::new());
-    }
+    fn opened(&mut self, _: &Index) {}
 
     fn frame(&mut self, frame: FrameFaces<'_>) {
         let faces = frame.faces.iter().map(|found| &found.face.detection);
@@ -114,6 +109,7 @@ impl VideoProgress for Lines {
             bbox: (face.bbox.x, face.bbox.y, face.bbox.width, face.bbox.height),
             det_score: face.det_score,
         });
+        // Fails only if the response was dropped, and then the analysis is dropped too.
         let _ = self.sender.send(line(&FrameLine { at_ms: to_ms(frame.at_us), faces: faces.collect() }));
     }
 }
