@@ -1,5 +1,5 @@
-//! Tests `VIDEO_DECODING_GPU` with a program in the place of ffmpeg that behaves as on a machine with
-//! GPUs, and with the real ffmpeg, for which there is no GPU.
+//! Tests `VIDEO_DECODING_GPU` with a program that replaces ffmpeg and behaves as on a machine with
+//! GPUs, and with the real ffmpeg on a machine without a GPU.
 use super::common::process::{Finished, TestFolder};
 use super::common::service::{Service, get};
 use serde_json::Value;
