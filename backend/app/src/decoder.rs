@@ -1,4 +1,4 @@
-//! Opens the decoder of videos, and decides where it decodes.
+//! Opens the decoder of videos, and chooses the device on which it decodes.
 use crate::config::Settings;
 use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
@@ -11,7 +11,7 @@ use video::{Decoder, GpuError, Gpus, Launcher, VideoError};
 const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 
-/// The decoder, and where it decodes.
+/// The decoder, and the device on which it decodes.
 pub(crate) struct VideoDecoding {
     /// The decoder. The error is [`VideoError::Unavailable`] if ffmpeg is missing, too old, or
     /// cannot run in the sandbox.
@@ -20,8 +20,9 @@ pub(crate) struct VideoDecoding {
     pub(crate) report: OperationReport,
 }
 
-/// Finds ffmpeg, and starts it once in its sandbox. If `VIDEO_DECODING_GPU` is set, also proves
-/// that the GPUs decode. It blocks, without a GPU for less than a second.
+/// Finds ffmpeg, and starts it once in its sandbox. If `VIDEO_DECODING_GPU` is set, also checks
+/// that the GPUs decode correctly. Blocks the thread, for less than a second if no GPU is
+/// requested.
 ///
 /// # Errors
 /// Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.

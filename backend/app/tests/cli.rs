@@ -262,7 +262,7 @@ fn gpu_says_what_runs_where() {
     let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
     let operations = report["operations"].as_array().unwrap();
     assert_eq!(operations.len(), 6);
-    // The last one is that of ffmpeg, which may be missing.
+    // ffmpeg runs the last operation, and may be missing.
     assert!(operations[..5].iter().all(|operation| operation["effective"] == "cpu"), "{report}");
     let table = place.run(&["gpu"]).expect(0);
     assert!(

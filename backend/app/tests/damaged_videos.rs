@@ -20,7 +20,7 @@ use testing::film::{Codec, Container, DamagedFilms, Encoding, Film};
 const FILES: usize = 30;
 /// Maximum wait for the end of a process or the deletion of a file.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the documents say about files that cannot be read: docs/reference/REASONS.md.
+/// The reasons that docs/reference/REASONS.md documents for files that cannot be read.
 const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video", "video_too_large"];
 
 /// Sends a file to be stored. Returns the result of its video, or the reason of the refusal.
@@ -86,7 +86,7 @@ fn children(process: u32) -> String {
     tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect()
 }
 
-/// Returns the files below a folder that a process has open, also those without a name.
+/// Returns the files below a folder that a process has open, including files without a name.
 fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let paths = files.filter_map(|file| std::fs::read_link(file.path()).ok());
@@ -123,7 +123,8 @@ async fn damaged_files_end_with_a_documented_reason_and_leave_nothing_behind() {
     let mut service = Service::start(&mut command);
     let (base, process) = (service.base.clone(), service.child.id());
 
-    // An upload of a paused video is a file, so the check at the end looks at the right place.
+    // The upload of a paused video remains as a file. This shows that the check at the end looks in
+    // the right folder.
     let sent = send(&format!("{base}/videos?sampling=fps=30"), &whole).await;
     let video = format!("{base}{}", sent.headers()["location"].to_str().unwrap());
     assert_eq!(client().post(format!("{video}/pause")).send().await.unwrap().status(), 200);

@@ -47,8 +47,8 @@ impl VideoPlan {
 
 /// Measures every sampling in rounds. A round decodes the frames of a sampling without an analysis,
 /// and analyses them on every side. The order changes between rounds, so that other load on the
-/// machine affects everything equally. Only the side of the GPU decodes on a GPU, if `decoder` has
-/// one. `progress` is called with the name of the next measurement.
+/// machine affects everything equally. If `decoder` has GPUs, only the side of the GPU uses them.
+/// `progress` is called with the name of the next measurement.
 ///
 /// Also returns what the file reports about itself.
 ///

@@ -19,8 +19,8 @@ pub struct Pack {
     pub restricted: Option<String>,
     /// The pack's files.
     pub files: Vec<ModelFile>,
-    /// Name of the file of `files` that looks first at each image, if the detector is slow: a
-    /// cheaper detector, which decides whether the image is worth a search.
+    /// Name of a second, cheaper detector among `files`, for packs whose detector is slow. It takes
+    /// the first look at each image, and decides whether the detector of faces searches the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_look: Option<String>,
 }

@@ -46,7 +46,7 @@ pub struct Services {
     pub videos: Videos,
     /// Decodes videos; `None` if this service cannot.
     pub video_tools: Option<VideoTools>,
-    /// Where videos are decoded; `None` if this service did not try.
+    /// The device that decodes videos; `None` if this service did not look for a decoder.
     pub video_decoding: Option<OperationReport>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,

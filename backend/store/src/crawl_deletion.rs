@@ -62,8 +62,8 @@ pub(crate) async fn images_of_crawl_alone(
     .await?)
 }
 
-/// Locks and returns the videos of a crawl or a scan, except those whose file another one found
-/// too.
+/// Locks and returns the videos of a crawl or a scan, except videos whose file another crawl or
+/// scan found too.
 pub(crate) async fn videos_of_crawl_alone(
     conn: &mut PgConnection,
     crawl: Uuid,

@@ -1,8 +1,10 @@
-//! A vector index in an engine outside the database. The engine proposes, the rows decide.
+//! A vector index in an engine outside the database. The engine returns candidates, which are
+//! checked against the rows.
 //!
-//! An answer of the engine consists of candidates. They are compared again with their rows, in the
-//! scope of the request, so a face that was erased, moved or changed is never returned. What must
-//! be complete or exact is compared in Postgres, unless the engine has followed all changes.
+//! Each candidate is compared again with its row, in the scope of the request, so a face that was
+//! erased or moved is never returned, and similarities are those of the rows. Exact searches
+//! compare in Postgres. A look-up of all similar faces also compares in Postgres, unless the engine
+//! has followed all changes. Its caller then checks the candidates against the rows.
 mod follow;
 
 use crate::embeddings::EmbeddingModel;
@@ -19,8 +21,8 @@ use uuid::Uuid;
 
 pub use follow::Followed;
 
-/// Number of faces for which an answer has room beyond its limit, in percent and at least. The
-/// engine may contain faces that are deleted already.
+/// Number of candidates that are requested beyond the limit of a query: a percentage of the limit,
+/// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
 /// How much lower the engine's similarity may be than that of the rows.
@@ -75,7 +77,7 @@ impl FaceIndex for ExternalIndex {
         self.engine.name()
     }
 
-    /// An engine prepares itself quickly, so this is not checked first.
+    /// Always returns `false`, because the preparation of an engine is fast and can be repeated.
     async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
         Ok(false)
     }
@@ -142,7 +144,7 @@ impl FaceIndex for ExternalIndex {
     }
 }
 
-/// Returns the part of the scope that an engine knows.
+/// Returns the filters of the scope that an engine can apply.
 fn filter(scope: &FaceScope) -> EngineFilter {
     EngineFilter {
         collection_id: scope.collection_id,

@@ -108,7 +108,7 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Fails with the database's error.
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError>;
 
-    /// Creates what the index needs for faces of the model, among them those that exist already.
+    /// Creates what the index needs for faces of the model, including faces that exist already.
     /// Does nothing if it exists. `conn` is in the transaction that registers the model.
     ///
     /// # Errors
@@ -128,9 +128,9 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Fails with `IndexUnavailable`, or with the database's error.
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError>;
 
-    /// Returns all faces that `conn` can see and that are at least as similar as the threshold. It
-    /// may return others too, but it must not omit one, because an erasure uses it. The order is by
-    /// id.
+    /// Returns all faces that `conn` can see and that are at least as similar as the threshold. The
+    /// answer may contain other faces too, but it must not omit any of these, because an erasure
+    /// uses it. The order is by id.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` if the index cannot be complete, or with the database's error.

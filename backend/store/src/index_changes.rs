@@ -1,16 +1,16 @@
 //! Changes of faces that a vector index outside the database has yet to follow.
 //!
-//! Triggers write them, in the transaction that changes the faces
-//! (`migrations/0038_index_changes.sql`). They exist only while the changes are recorded. A change
-//! says which face changed. Whoever applies it reads the face again, so changes can be applied in
-//! any order, and more than once.
+//! Triggers record each change in the transaction that changes the faces
+//! (`migrations/0038_index_changes.sql`). The triggers exist only while recording is on. A change
+//! names the face, and the code that applies it reads the current row of the face. Changes can
+//! therefore be applied in any order, and more than once.
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Maximum time that a switch of the triggers waits for transactions that write faces. Other
-/// transactions wait behind it.
+/// Maximum time to wait for transactions that write faces, when recording is started or stopped.
+/// Meanwhile, other transactions that write faces wait too.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
 
 /// A change of a face.
@@ -29,9 +29,9 @@ pub struct IndexChange {
 }
 
 impl Store {
-    /// Starts to record the changes of faces. When it returns, every face is either in the rows
-    /// that a new statement reads, or will be recorded. Does nothing if changes are recorded
-    /// already.
+    /// Starts recording the changes of faces. After it returns, a new statement reads every face
+    /// that was stored before, and every later change is recorded. Does nothing if recording is
+    /// already on.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds. Then
@@ -40,7 +40,7 @@ impl Store {
         self.switch_index_changes("select start_index_changes()").await
     }
 
-    /// Stops to record the changes of faces, and deletes those that were recorded.
+    /// Stops recording the changes of faces, and deletes the recorded changes.
     ///
     /// # Errors
     /// Fails like [`Self::start_index_changes`].

@@ -71,8 +71,8 @@ impl Store {
         }
     }
 
-    /// Records that a scan found a file of which the collection has the video `original`. Does
-    /// nothing if that one was deleted in the meantime.
+    /// Records that a scan found a file that the collection already has as the video `original`.
+    /// Does nothing if `original` was deleted in the meantime.
     ///
     /// The record has no hash: the file is that of `original`.
     pub async fn record_duplicate_video(

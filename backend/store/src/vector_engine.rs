@@ -1,7 +1,8 @@
-//! The interface of a vector engine outside the database. It knows nothing of Postgres.
+//! The interface of a vector engine outside the database. The interface does not depend on
+//! Postgres.
 //!
-//! An engine contains one set of faces for each embedding model. It may be late, and it may be
-//! wrong: [`crate::external_index`] compares its answers with the rows.
+//! An engine contains one set of faces for each embedding model. An engine may be outdated, and its
+//! answers may be wrong: [`crate::external_index`] compares them with the rows.
 use crate::embeddings::EmbeddingModel;
 use time::OffsetDateTime;
 use uuid::Uuid;

@@ -13,7 +13,7 @@ pub enum FakeGpu {
     Differs,
     /// They fail after this number of bytes. Shorter outputs are correct.
     Breaks(u64),
-    /// There is none.
+    /// There is no GPU.
     Missing,
 }
 
@@ -61,8 +61,8 @@ done
         ffmpeg = crate::ffmpeg().display(),
         folder = folder.display(),
     );
-    // Another process writes it. If this one did, a child of another thread could still have the
-    // file open when it is started.
+    // Another process writes the file. Otherwise, a child that another thread starts at this moment
+    // could still have the file open when the program is started.
     let mut writer = Command::new("sh");
     writer.args(["-c", "cat >\"$0\" && chmod 700 \"$0\""]).arg(&path).stdin(Stdio::piped());
     let mut writer = writer.spawn().expect("a shell");

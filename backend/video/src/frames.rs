@@ -32,7 +32,7 @@ pub struct FrameReader {
     spare: Vec<u8>,
 }
 
-/// What continues on the CPU if the GPU fails.
+/// What is needed to continue on the CPU if the GPU fails.
 struct OnGpu {
     lease: Lease,
     decoder: Decoder,

@@ -10,17 +10,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Codecs that ffmpeg can decode with NVDEC, as ffmpeg names them. Which of them a GPU has depends
-/// on its generation.
+/// Codecs that ffmpeg can decode with NVDEC, as ffmpeg names them. Each generation of GPUs supports
+/// only some of them.
 const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
 
-/// Formats of pixels, each with the format in which the GPU has the same values.
+/// Formats of pixels on the CPU, each with the format on the GPU that has the same values.
 const LAYOUTS: [(&str, &str); 4] =
     [("yuv420p", "nv12"), ("yuvj420p", "nv12"), ("yuv420p10le", "p010le"), ("yuv420p12le", "p016le")];
 
 /// The GPUs that a decoder uses, and what happens when they do not decode a video.
 pub struct Gpus {
-    /// CUDA's numbers of the GPUs, at least one. Each process uses the GPU with the fewest.
+    /// CUDA's numbers of the GPUs, at least one. Each new process uses the GPU with the fewest
+    /// processes.
     pub ids: Vec<u32>,
     /// The variables of [`GPU_VARIABLES`](crate::sandbox::GPU_VARIABLES) that are set.
     pub variables: Vec<(&'static str, OsString)>,
@@ -49,8 +50,8 @@ impl Pool {
         Arc::new(Self { gpus, running })
     }
 
-    /// Returns a place on the GPU with the fewest processes, and how its frames are copied; `None`
-    /// if the CPU decodes.
+    /// Reserves a place on the GPU with the fewest processes. Also returns how frames are copied
+    /// from it. Returns `None` if the CPU decodes.
     ///
     /// # Errors
     /// Fails with [`VideoError::GpuOnly`] if no GPU decodes the video and the CPU must not.
@@ -68,7 +69,7 @@ impl Pool {
         }
     }
 
-    /// Leaves the rest of a video to the CPU.
+    /// Records that the CPU decodes the rest of a video, and reports the reason.
     ///
     /// # Errors
     /// Fails with [`VideoError::GpuOnly`] if the CPU must not decode.
@@ -169,8 +170,8 @@ impl GpuFacts {
         if !CODECS.contains(&codec) {
             return Err(format!("GPUs do not decode {codec}"));
         }
-        // ffmpeg turns frames before all other filters, where it cannot turn those of a GPU. It
-        // reports the angle of a turn, but not whether frames are also mirrored.
+        // ffmpeg rotates frames before all other filters, and it cannot rotate frames that are on a
+        // GPU. It reports the angle of the rotation, but not whether frames are also mirrored.
         if self.turned {
             return Err("frames of a GPU cannot be turned or mirrored".into());
         }

@@ -19,7 +19,7 @@ pub enum GpuError {
     /// Its frames are not those of the CPU.
     #[error("{0}")]
     Differs(String),
-    /// It cannot decode at all. The text is ffmpeg's.
+    /// It cannot decode at all. The text is the message of ffmpeg.
     #[error("{0}")]
     Failed(String),
 }

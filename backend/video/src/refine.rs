@@ -2,8 +2,8 @@
 //! decoded for looks at a higher rate. Pure functions of the index and of what the first look
 //! found.
 //!
-//! The video is divided into blocks, and each block is planned by itself. So an analysis that is
-//! interrupted finds the same plan again after the first look at one block.
+//! The video is divided into blocks, and each block is planned by itself. An interrupted analysis
+//! therefore needs a first look at only one block to compute the same plan again.
 
 use crate::index::{Index, Timeline};
 use crate::sampling::{self, Looks, START_US, Sampling, Segment, decoding_us, whole};
@@ -30,8 +30,7 @@ const ANALYSIS_US: i64 = 15_000;
 /// How a video is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refined {
-    /// Few frames are worth a look, because the video has few: the segments of
-    /// [`Sampling::Auto`].
+    /// The segments of [`Sampling::Auto`], without closer looks, because the video has few frames.
     Sparse(Vec<Segment>),
     /// Closer looks everywhere. Decoding must start at the beginning of the file, so a first look
     /// would take as long.
@@ -96,25 +95,26 @@ impl Blocks {
     }
 
     /// Returns the segments of the first looks from the start of a block to the end of the video.
-    /// The reader stops after the first frame of the next block, which belongs to the plan of this
-    /// one: the time before a face is looked at too.
+    /// The reader must stop after the first frame of the next block. The plan of this block needs
+    /// that frame: if it contains a face, the time before it gets closer looks too.
     pub fn first_looks(&self, block: &Block) -> Vec<Segment> {
         let from_us = block.from_us;
         let later = self.plan.iter().filter(|segment| segment.to_us > from_us).cloned();
         let clipped = later.map(|segment| match segment.looks {
             _ if segment.from_us >= from_us => segment,
             Looks::All => Segment { from_us, last_us: Some(from_us - 1), ..segment },
-            // The first frame is selected, whatever was selected before.
+            // The first keyframe is selected, regardless of earlier selections.
             Looks::Keyframes => Segment { from_us, ..segment },
         });
         clipped.collect()
     }
 
     /// Returns the steps of a block in order of time. Between a look with a face and its
-    /// neighbours, there is a frame in each [`CLOSER_US`], as far as the video has them. The frames
-    /// of all looks are among the steps.
+    /// neighbours, the steps contain a frame for each [`CLOSER_US`], if the video has one. The
+    /// frames of all looks are among the steps.
     ///
-    /// `looks` are those of the block, and the one that follows, if there is one.
+    /// `looks` contains the looks of the block and, if there is one, the first look of the next
+    /// block.
     pub fn steps(&self, index: &Index, block: &Block, looks: &[FirstLook]) -> Vec<Step> {
         let mut runs = self.join(index, runs(block, looks)).into_iter().peekable();
         let (mut steps, mut covered_us) = (Vec::new(), i64::MIN);
@@ -131,8 +131,8 @@ impl Blocks {
         steps
     }
 
-    /// Joins runs where decoding what is between them takes less time than another process, and
-    /// where there are too many.
+    /// Joins two neighbouring runs if decoding and analysing the time between them is faster than
+    /// starting another process, or if there are more than [`MAX_RUNS`].
     fn join(&self, index: &Index, runs: Vec<Block>) -> Vec<Block> {
         let saved_us = |pair: &[Block]| {
             let (end, next) = (pair[0].to_us, pair[1].from_us);
@@ -157,7 +157,7 @@ impl Blocks {
     }
 
     /// Returns the segment with closer looks in a run. The frames of first looks are listed, except
-    /// those that are the first ones of their cells anyway.
+    /// frames that are the first of their cells and are therefore decoded anyway.
     fn segment(&self, run: &Block, looks: &[FirstLook]) -> Segment {
         let Block { from_us, to_us } = *run;
         let cell_us = cell(self.max_gap_us);
@@ -165,7 +165,7 @@ impl Blocks {
         let part_of = |at_us: i64| self.plan.partition_point(|segment| segment.to_us <= at_us);
         let is_first_of_cell = |at: usize| {
             let part = part_of(looks[at].at_us);
-            // The first frame of a segment is looked at wherever it is in its cell.
+            // The first look at a segment may be at any position in its cell.
             let is_first = at.checked_sub(1).is_none_or(|before| part_of(looks[before].at_us) != part);
             is_divisor && !is_first && self.plan.get(part).is_some_and(|part| part.looks == Looks::All)
         };
@@ -191,8 +191,7 @@ fn cell(max_gap_us: i64) -> i64 {
     count.map_or(CLOSER_US.min(max_gap_us), |count| max_gap_us / count)
 }
 
-/// Returns the blocks of a video. Where a block starts, the first looks do not depend on those
-/// before.
+/// Returns the blocks of a video. The first looks at a block do not depend on earlier blocks.
 fn blocks(index: &Index, plan: &[Segment]) -> Vec<Block> {
     let least_us = BLOCK_US.max(index.end_us / MAX_BLOCKS as i64 + 1);
     let mut blocks = Vec::new();
@@ -246,7 +245,7 @@ fn runs(block: &Block, looks: &[FirstLook]) -> Vec<Block> {
     let mut runs: Vec<Block> = Vec::new();
     for (at, _) in looks.iter().enumerate().filter(|(_, look)| look.has_face) {
         let before = at.checked_sub(1).map_or(block.from_us, |before| looks[before].at_us);
-        // The frame of the neighbour is looked at again: a cut may be before it.
+        // The frame of the neighbour is included, because a cut may be before it.
         let after = looks.get(at + 1).map_or(block.to_us, |next| next.at_us.saturating_add(1));
         let run = Block { from_us: before, to_us: after.min(block.to_us) };
         match runs.last_mut() {

@@ -82,8 +82,8 @@ pub struct Segment {
     /// Length of a cell in microseconds. Of each cell, the first of these frames is decoded for the
     /// reader. Cells start at time 0.
     pub cell_us: i64,
-    /// With all frames: times in microseconds, ascending, of frames that are decoded for the reader
-    /// too, wherever they are in their cell.
+    /// With all frames: times in microseconds, ascending, of further frames that are decoded for
+    /// the reader, at any position in their cell.
     pub also_us: Vec<i64>,
     /// With keyframes: those that are closer than half of this time, in microseconds, are left out,
     /// but only where the time between two others stays at most this long. 0 returns all of them.

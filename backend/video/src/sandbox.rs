@@ -18,11 +18,12 @@
 //! a user together, and those of root not at all. The limits of memory and processor time hold for
 //! all threads together, and none can start a process.
 //!
-//! A child that decodes on a GPU ([`Mode::Gpu`]) needs the driver, and therefore has more: it reads
-//! and writes `/dev/nvidia*`, reads the driver's facts in `/proc` and `/sys`, and calls `ioctl`
-//! with the numbers of NVIDIA's driver. Its limit of memory excludes reserved addresses, of which
-//! CUDA takes many. It never runs without Landlock, because it can open files for writing. Its list
-//! of files and system calls comes from documents, and was not tried on hardware.
+//! A child that decodes on a GPU ([`Mode::Gpu`]) needs the driver, and therefore has more rights.
+//! It can read and write `/dev/nvidia*`, read information about the driver in `/proc` and `/sys`,
+//! and call `ioctl` with the numbers of NVIDIA's driver. Its limit of memory does not count
+//! reserved addresses, because CUDA reserves many. It never runs without Landlock, because it can
+//! open files for writing. Its list of files and system calls comes from documents, and has not
+//! been tested on a real GPU.
 
 #[cfg(target_os = "linux")]
 mod files;
@@ -43,11 +44,11 @@ pub(crate) const REPORT: &str = "facecrawl sandbox:";
 
 /// First argument of a child that decodes on a GPU.
 pub(crate) const GPU: &str = "gpu";
-/// Variables of the environment that such a child keeps: they number the GPUs for CUDA, so a child
-/// without them would use others than the service.
+/// Environment variables that such a child keeps. They determine how CUDA numbers the GPUs. Without
+/// them, the child would use other GPUs than the service.
 pub const GPU_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
-/// What the child decodes with.
+/// The device on which the child decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The CPU.
@@ -91,7 +92,7 @@ fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
     let mut command = std::process::Command::new(&program);
     command.args(arguments).env_clear();
     if mode == Mode::Gpu {
-        // CUDA must not look for a folder for compiled code.
+        // Prevents CUDA from searching for a folder for compiled code.
         command.env("CUDA_CACHE_DISABLE", "1");
         command.envs(GPU_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     }

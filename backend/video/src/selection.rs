@@ -13,7 +13,7 @@ pub struct TimedFrame {
     pub frame: Frame,
 }
 
-/// Something at a time of a video.
+/// An item that has a time in a video.
 pub(crate) trait Timed {
     /// Returns the time in microseconds from the first frame of the video.
     fn at_us(&self) -> i64;
@@ -52,7 +52,7 @@ impl<F: Timed> Selection<F> {
         Self { max_gap_us, to_us: segment.to_us, selected_us, held: None, ready: VecDeque::new() }
     }
 
-    /// Adds the next frame. Returns a frame that is not selected.
+    /// Adds the next frame. Returns a frame that was left out, if any.
     pub(crate) fn add(&mut self, frame: F) -> Option<F> {
         if self.is_too_far(frame.at_us()) {
             self.select_held();

@@ -61,7 +61,7 @@ impl CutDetector {
         cut
     }
 
-    /// Forgets all frames but the last one, as if that one were the first.
+    /// Forgets all frames except the last one, which then counts as the first frame.
     pub fn restart(&mut self) {
         self.earlier.clear();
     }

@@ -27,8 +27,8 @@ impl Settings {
         self.gpu.video_decoding.unwrap_or(self.gpu.all)
     }
 
-    /// Returns the variables of the environment with which CUDA numbers GPUs. ffmpeg must number
-    /// them like ONNX Runtime in this process.
+    /// Returns the environment variables that determine how CUDA numbers GPUs. ffmpeg must use the
+    /// same numbers as ONNX Runtime in this process.
     pub fn gpu_variables(&self) -> Vec<(&'static str, OsString)> {
         let set = |name: &'static str| Some((name, std::env::var_os(name)?));
         video::sandbox::GPU_VARIABLES.into_iter().filter_map(set).collect()

@@ -2,7 +2,7 @@
 //!
 //! A process cannot safely change its own environment.
 
-/// The variable with which ONNX Runtime sets up no telemetry. From version 1.31, its library for
+/// The variable that disables the telemetry of ONNX Runtime. From version 1.31, its library for
 /// Linux writes a device ID and a database for events to the user's cache folder while it loads,
 /// before a program can switch its telemetry off.
 #[cfg(unix)]

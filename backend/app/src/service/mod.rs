@@ -47,7 +47,7 @@ pub struct Foundation {
     pub videos: Videos,
     /// Decodes videos; `None` if this process cannot.
     pub video_tools: Option<VideoTools>,
-    /// Where videos are decoded; `None` if this process does not try.
+    /// The device that decodes videos; `None` if this process did not look for a decoder.
     pub video_decoding: Option<OperationReport>,
     /// Sends guarded requests.
     pub fetcher: Fetcher,
@@ -105,7 +105,7 @@ impl Foundation {
     }
 }
 
-/// Returns what reads videos. A service without a decoder works, but reads no videos.
+/// Returns the tools that read videos. A service without a decoder works, but reads no videos.
 fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option<VideoTools> {
     match decoder {
         Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),

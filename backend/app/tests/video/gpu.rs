@@ -15,8 +15,8 @@ fn place() -> TestFolder {
     place
 }
 
-/// Returns a command that decodes with these GPUs, if `variables` request it. The program in the
-/// place of ffmpeg is a shell script, which cannot run in the sandbox.
+/// Returns a command that decodes with these GPUs, if `variables` request it. The program that
+/// replaces ffmpeg is a shell script, which cannot run in the sandbox.
 fn command(
     place: &TestFolder,
     gpu: FakeGpu,
@@ -71,7 +71,7 @@ fn gpu_reports_where_videos_are_decoded_and_why() {
     }
 }
 
-/// Nothing decodes videos then, so nothing falls back.
+/// Without ffmpeg, nothing decodes videos, so there is no fallback.
 #[test]
 fn without_ffmpeg_the_variable_has_no_effect_and_the_report_says_why() {
     let place = place();

@@ -17,7 +17,7 @@ use url::Url;
 
 /// Maximum `Retry-After` that is returned to callers.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Number of bytes that are read of a video in place of a page.
+/// Number of bytes that are read if the content of a page is a video.
 const VIDEO_HEAD: usize = 1 << 10;
 /// Maximum number of idle connections per host.
 const MAX_IDLE_PER_HOST: usize = 8;
@@ -172,7 +172,7 @@ impl Fetcher {
             Kind::Video => (config.video_min_speed, config.min_speed_window * VIDEO_WINDOWS),
             _ => (config.min_speed, config.min_speed_window),
         };
-        // A video in place of a page is recognised by its beginning.
+        // The first bytes show that the content is a video and not a page.
         let video = kind == Kind::Page
             && fetched
                 .content_type

@@ -1,4 +1,5 @@
-//! The detectors of an engine: that of faces, and a cheaper one for first looks if the pack has it.
+//! The detectors of an engine: the detector of faces and, if the pack has one, a cheaper detector
+//! for first looks.
 use super::{DetectorInfo, Engine, unfit};
 use crate::batcher::{Batcher, Priority, Timed};
 use crate::models::{DetectionRequest, DetectorModel};

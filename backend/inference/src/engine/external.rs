@@ -1,5 +1,5 @@
-//! Chooses the GPUs of `video_decoding`, which ffmpeg runs and not the engine. The rules are those
-//! of the engine's operations.
+//! Chooses the GPUs of `video_decoding`. ffmpeg runs this operation, but the rules are those of the
+//! operations that the engine runs.
 use super::candidates::candidates;
 use super::fallbacks::Fallbacks;
 use super::placement::not_placed;
@@ -13,13 +13,13 @@ pub const VIDEO_DECODING: &str = "video_decoding";
 /// Why a GPU does not decode videos.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceFailure {
-    /// Its frames differ from those of the CPU, with the difference.
+    /// Its frames differ from those of the CPU. The text describes the difference.
     Differs(String),
-    /// It decodes nothing, with the message of ffmpeg.
+    /// It decodes nothing. The text is the message of ffmpeg.
     Failed(String),
 }
 
-/// Where videos are decoded.
+/// The devices that decode videos.
 #[derive(Clone, Debug)]
 pub struct VideoPlacement {
     /// The report for `GET /gpu`.
@@ -28,8 +28,8 @@ pub struct VideoPlacement {
     pub devices: Vec<u32>,
 }
 
-/// Chooses the GPUs for videos, if `requested`. `try_device` proves that a GPU decodes as the CPU
-/// does; all configured GPUs must.
+/// Chooses the GPUs for videos, if `requested`. `try_device` checks that a GPU decodes as the CPU
+/// does. All configured GPUs must pass this check.
 ///
 /// # Errors
 /// Fails with [`StartError::GpuOnly`] if there is no GPU and `FORCE_GPU_ONLY` is set.
@@ -58,8 +58,8 @@ pub fn place_video_decoding(
     }
 }
 
-/// Returns the report if there is no usable ffmpeg, which `reason` explains. No device decodes
-/// videos then, so this is no fallback, also with `FORCE_GPU_ONLY`.
+/// Returns the report for a machine without a usable ffmpeg. `reason` explains the cause. No device
+/// decodes videos in this case, so it is not a fallback, even with `FORCE_GPU_ONLY`.
 pub fn no_video_decoding(config: &Config, requested: bool, reason: String) -> OperationReport {
     let mut report = not_placed(config, VIDEO_DECODING, requested);
     report.effective = "none".to_owned();

@@ -180,8 +180,9 @@ fn load_detector<'a>(
     CandidateModel::load(config, runtime, pack, file, DetectorModel::new, sample)
 }
 
-/// Returns the file of the detector of first looks, if it saves time: on the CPU, where a small
-/// canvas costs less than a large one. `report` is that of the detector of faces.
+/// Returns the file of the detector of first looks, if this detector saves time. It saves time only
+/// on the CPU, where a small canvas costs less than a large one. `report` is the report of the
+/// detector of faces.
 fn first_look_file<'a>(
     config: &Config,
     pack: &'a ResolvedPack,

@@ -164,8 +164,8 @@ impl Engine {
         Detector { engine: self, loaded: &self.inner.detector }
     }
 
-    /// Returns the detector of first looks: a cheaper one if [`Self::has_first_look`], or else that
-    /// of faces.
+    /// Returns the detector of first looks: the cheaper detector if [`Self::has_first_look`],
+    /// otherwise the detector of faces.
     pub fn first_look(&self) -> Detector<'_> {
         let loaded = self.inner.first_look.as_ref().unwrap_or(&self.inner.detector);
         Detector { engine: self, loaded }

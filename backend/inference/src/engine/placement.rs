@@ -40,7 +40,7 @@ pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationRepo
     not_placed(config, operation.name(), config.gpu_operations.contains(&operation))
 }
 
-/// Works like [`on_the_cpu`], for an operation that may be none of the engine's.
+/// Works like [`on_the_cpu`], also for operations that the engine does not run.
 pub(super) fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
     OperationReport {
         operation,

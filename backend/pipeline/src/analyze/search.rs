@@ -201,9 +201,9 @@ impl Search<'_> {
     }
 
     /// Returns whether the small view must be searched too. With [`Passes::Auto`], the first look
-    /// replaces it. A detector of fixed size that takes the first look itself has none, and for it
-    /// a small view costs as much as the whole image. It is therefore searched only if nothing was
-    /// found.
+    /// replaces it. If the detector of faces would take the first look and has a fixed size, there
+    /// is no first look, because a small view costs as much as the whole image. The small view is
+    /// then searched only if nothing was found.
     fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
         match self.settings.passes {

@@ -27,7 +27,7 @@ struct Candidate {
 }
 
 impl Ingest {
-    /// Stores the tracks of a part, and that everything up to its end is stored. Tracks of
+    /// Stores the tracks of a part, and records that everything up to its end is stored. Tracks of
     /// suppressed people are omitted.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub(super) struct AnalyzedFrame {
 
 type Analyzed = Result<AnalyzedFrame, VideoAnalyzeError>;
 
-/// Analysed frames in order. Some of them can be analysed before they are taken.
+/// Returns analysed frames in order. Can analyse frames before they are requested.
 pub(super) struct Ahead<S> {
     frames: S,
     waiting: VecDeque<Analyzed>,
@@ -54,7 +54,8 @@ impl<S: Stream<Item = Analyzed> + Unpin> Ahead<S> {
     }
 }
 
-/// Counts a frame without faces as one with a face. Nothing follows an error.
+/// Returns the number of faces in a frame, at least 1. An error fills the room for waiting frames,
+/// because no frame follows it.
 fn weight(frame: &Analyzed) -> usize {
     frame.as_ref().map_or(MAX_FACES, |frame| frame.faces.len().max(1))
 }

@@ -33,7 +33,7 @@ pub(super) struct Source {
     pub(super) index: Arc<Index>,
 }
 
-/// What is known of a frame.
+/// The content of a frame, as far as it is needed.
 pub(super) enum Content {
     /// The pixels, for the detector.
     Pixels(Frame),
@@ -62,14 +62,14 @@ impl Recycler {
     }
 }
 
-/// What continues where a reader has ended.
+/// The state at the end of a reader, with which another reader continues.
 #[derive(Clone, Default)]
 pub(super) struct ReadState {
     /// Whether frames were read or are stored. They remain valid if no more can be read.
     pub(super) any: bool,
-    /// The first thing that the decoder said about damage.
+    /// The first message of the decoder about damage.
     pub(super) damage: Option<Damage>,
-    /// Whether damage prevents that more frames are read.
+    /// Whether damage prevents the reader from reading more frames.
     pub(super) ended: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Which frames of a video are analysed: all steps at once, or block by block after a first look.
+//! Plans which frames of a video are analysed: all steps at once, or block by block after a first
+//! look.
 
 use super::frames::{Content, ReadFrame, ReadState, Reader, Source};
 use super::steps::{KnownFrame, Step, remaining};
@@ -15,7 +16,7 @@ use video::{Index, Sampling, Segment, VideoError, sampling};
 pub(super) struct Plan {
     /// Whether faces are followed by their positions.
     pub(super) is_dense: bool,
-    /// Those after this time were not analysed before.
+    /// Frames after this time have not been analysed yet; `None` if none has been analysed.
     after_us: Option<i64>,
     rest: Rest,
 }
@@ -54,7 +55,7 @@ impl Plan {
                 Refined::Everywhere(segment) => {
                     (fps(1e6 / segment.cell_us as f64), Rest::Steps(Some(vec![segment])))
                 }
-                // Frames between which the time is longer have no face.
+                // Longer gaps occur only between frames without a face.
                 Refined::Blocks(blocks) => ((0.0, true), Rest::Blocks(blocks, 0)),
             },
             Sampling::Auto | Sampling::Keyframes => (fps(0.0), planned()),
@@ -154,7 +155,8 @@ impl FirstLooks<'_> {
             while let Some(next) = looked.next().await {
                 let (has_face, frame) = next?;
                 looks.push(FirstLook { at_us: frame.at_us, has_face });
-                // They are analysed frames too, unless they were counted before an interruption.
+                // First looks count as analysed frames, unless they were counted before an
+                // interruption.
                 count += u64::from(after_us.is_none_or(|after_us| frame.at_us > after_us));
                 frames.push(frame);
                 if count > MAX_FRAMES {

@@ -38,12 +38,12 @@ fn rest_of(segment: Segment, after_us: i64) -> Option<Segment> {
     if segment.from_us > after_us {
         return Some(segment);
     }
-    // Each cell gives one frame, and this one is taken. Cells are counted with a tolerance of a
-    // millisecond.
+    // Each cell yields one frame, and the frame of this cell was already returned. Cells are
+    // counted with a tolerance of a millisecond.
     let cell = segment.cell_us.max(1);
     let next_cell = after_us.saturating_add(1_000).div_euclid(cell).saturating_add(1);
     let from_us = next_cell.saturating_mul(cell).saturating_sub(1_000).max(after_us.saturating_add(1));
-    // A frame that is listed is returned wherever it is in its cell.
+    // A listed frame is returned at any position in its cell.
     let also_us: Vec<i64> = segment.also_us.iter().copied().filter(|at| *at > after_us).collect();
     let from_us = also_us.first().map_or(from_us, |listed| from_us.min(*listed));
     let last_us = match segment.looks {

@@ -206,7 +206,8 @@ impl Context {
     async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         if let Some((read, view)) = self.cached().get(&id)
             && read.elapsed() < CRAWL_TTL
-            // A resumed crawl must not seem paused: its videos would wait for longer.
+            // The cached state may be outdated: if a resumed crawl still seemed paused, its videos
+            // would wait longer.
             && view.crawl.state != CrawlState::Paused
         {
             return Ok(view.clone());

@@ -11,7 +11,8 @@ const BATCH: usize = 50_000;
 
 /// Returns all faces of the collection and model with at least the given similarity, ordered by id.
 ///
-/// The index finds their ids. The rows decide, so that no other face is erased.
+/// The index returns candidates. Each candidate is compared with its row again, so that no other
+/// face is erased.
 pub(super) async fn similar_faces(
     index: &dyn FaceIndex,
     conn: &mut PgConnection,

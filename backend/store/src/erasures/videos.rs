@@ -37,14 +37,14 @@ pub(super) async fn same_file(
 struct FileRow {
     sha256: Option<Vec<u8>>,
     source_url: Option<String>,
-    /// Of the address after redirects, if it differs.
+    /// Hash of the address after redirects, if it differs from `source_url`.
     final_hash: Option<Uuid>,
 }
 
 impl Plan {
-    /// Adds suppressions of the files of the videos, which replace those of their single faces.
-    /// With `addresses`, also adds suppressions of the addresses of the videos. A crawl then does
-    /// not fetch a file again only to find that it is suppressed.
+    /// Adds suppressions of the files of the videos, which replace the suppressions of single faces
+    /// in these files. With `addresses`, also adds suppressions of the addresses of the videos. A
+    /// crawl then does not fetch a file again only to find that it is suppressed.
     pub(super) async fn suppress_files(
         &mut self,
         conn: &mut PgConnection,
@@ -67,7 +67,7 @@ impl Plan {
         self.pictures.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
         if addresses {
             for FileRow { source_url, final_hash, .. } in rows {
-                // The path of a local file may later be that of another file.
+                // The path of a local file may later belong to another file.
                 let address = source_url.filter(|address| address.starts_with("http"));
                 self.pictures.extend(address.map(Suppression::Url));
                 self.pictures.extend(final_hash.map(Suppression::UrlHash));

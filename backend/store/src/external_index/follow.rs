@@ -1,8 +1,9 @@
-//! Brings an engine up to the changes of the faces.
+//! Applies the recorded changes of faces to an engine.
 //!
-//! The lock ends with the session of the database. It is no fence: a process that was paused may
-//! update the engine after its session ended, and could bring a deleted face back there. The rows
-//! still decide what is found. An engine that several processes reach needs a fence of its own.
+//! The lock ends with the database session. The lock is not a fence: a process that was paused may
+//! update the engine after its session has ended, and could store a deleted face there again.
+//! Searches still return no deleted face, because candidates are checked against the rows. An
+//! engine that several processes can reach needs its own fence.
 use super::{ExternalIndex, floats};
 use crate::StoreError;
 use crate::vector_engine::EngineFace;
@@ -18,18 +19,18 @@ const FOLLOWING: i64 = 0x0066_6163_6503;
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// This number of changes or faces was applied, and is durable in the engine. Zero means that
-    /// none was left.
+    /// The number of changes or faces that were applied. They are durable in the engine. Zero means
+    /// that no change or face was left.
     Applied(usize),
-    /// Another process applies changes now.
+    /// Another process is applying changes.
     Busy,
 }
 
 impl ExternalIndex {
     /// Applies the next changes, at most `limit`.
     ///
-    /// The engine gets the present rows of the changed faces. A step that fails or is interrupted
-    /// is repeated by the next one. One process at a time applies changes.
+    /// The engine receives the current rows of the changed faces. If a call fails or is
+    /// interrupted, the next call repeats its work. Only one process at a time applies changes.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable`, or with the database's error.

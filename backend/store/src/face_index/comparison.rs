@@ -9,7 +9,8 @@ use uuid::Uuid;
 /// small part of the statement timeout, even on a slow machine.
 const BATCH: i64 = 50_000;
 
-/// Compares with every face in scope. The order is by an expression that no index has.
+/// Compares with every face in scope. Sorts by an expression that no index contains, so that
+/// Postgres cannot use an approximate index.
 pub(crate) async fn nearest(pool: &PgPool, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
     let mut sql =
         QueryBuilder::<Postgres>::new("select id, similarity::real from (select f.id, 1 - (f.embedding <=> ");
@@ -40,7 +41,7 @@ pub(crate) async fn neighbours(pool: &PgPool, query: &Neighbours<'_>) -> Result<
     let mut tx = pool.begin().await?;
     sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
     let distance = distance_of_pair(query);
-    // An order that no index has.
+    // No index contains this expression, so the comparison is exact.
     let mut sql = neighbours_by(query, &format!("({distance}) + 0, f.id"));
     let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
     tx.commit().await?;
@@ -53,7 +54,7 @@ pub(super) fn distance_of_pair(query: &Neighbours<'_>) -> String {
     format!("f.embedding::halfvec({dimensions}) <=> q.embedding::halfvec({dimensions})")
 }
 
-/// Returns the statement that looks neighbours up in an order.
+/// Returns the statement that looks up neighbours, sorted by the expression `order`.
 pub(super) fn neighbours_by(query: &Neighbours<'_>, order: &str) -> QueryBuilder<Postgres> {
     let distance = distance_of_pair(query);
     let mut sql = QueryBuilder::<Postgres>::new(format!(

@@ -105,7 +105,7 @@ impl FaceIndex for Pgvector {
         let mut settings = String::from("set local statement_timeout = 0;");
         settings.push_str(&by_index(NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES));
         sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *tx).await?;
-        // The index can be used only if the order is by the bare distance.
+        // Postgres can use the index only if the sort expression is the distance alone.
         let mut sql = comparison::neighbours_by(query, &comparison::distance_of_pair(query));
         let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;

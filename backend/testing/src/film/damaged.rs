@@ -3,8 +3,8 @@
 use super::{Codec, Container, Encoding, Film, MovieIndex};
 use crate::damage::{Random, damage};
 
-/// Names of boxes of MP4 files, and identifiers of elements of other files, that a length is
-/// beside.
+/// Names of boxes of MP4 files, and identifiers of elements of other formats. A length is stored
+/// next to each of them.
 const NAMES: [&[u8]; 12] = [
     b"moov", b"trak", b"stbl", b"stsd", b"stsz", b"stco", b"ctts", b"stts", b"avcC", b"moof", b"idx1",
     b"LIST",

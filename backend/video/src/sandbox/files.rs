@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 const LIBRARIES: [&str; 6] =
     ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"];
 
-/// What CUDA reads about the driver and the machine. Nothing in it belongs to another process.
+/// Files and folders from which CUDA reads information about the driver and the machine. None of
+/// them belongs to another process.
 const READ_BY_CUDA: [&str; 13] = [
     "/usr/local/nvidia",
     "/usr/local/cuda/compat",
@@ -32,7 +33,7 @@ const READ_BY_CUDA: [&str; 13] = [
 
 /// Allows to execute `program` and to read libraries, and denies every other file, TCP, and signals
 /// and abstract sockets to other processes, as far as the kernel can. With [`Mode::Gpu`] it also
-/// allows the driver's devices and facts.
+/// allows the devices of the driver and [`READ_BY_CUDA`].
 ///
 /// # Errors
 /// Returns a message if the kernel has Landlock but rejects the rules, or `program` does not exist,
@@ -67,7 +68,7 @@ pub(super) fn restrict(mode: Mode, program: &Path) -> Result<FileAccess, String>
     match rules() {
         // Parts that an older kernel lacks (TCP, scopes) are denied by seccomp too.
         Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => Ok(FileAccess::LibrariesOnly),
-        // With a GPU, seccomp allows to open files for writing.
+        // With a GPU, seccomp allows the child to open files for writing.
         Ok(RulesetStatus::NotEnforced) if mode == Mode::Gpu => {
             Err("a decoder on a GPU needs Landlock (Linux 5.13 or newer)".into())
         }

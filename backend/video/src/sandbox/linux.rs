@@ -9,12 +9,12 @@ use std::path::Path;
 /// Largest address space in bytes: a decoder of 4096x2304 pixels with several threads needs about
 /// a quarter.
 const ADDRESS_SPACE: u64 = 4 << 30;
-/// Largest private memory that can be written, in bytes, with a GPU. CUDA reserves addresses for
-/// all memory of the machine and its GPUs, which a limit of the address space would count.
+/// Maximum writable private memory of a child with a GPU, in bytes. CUDA reserves addresses for all
+/// memory of the machine and its GPUs, which a limit of the address space would count.
 const PRIVATE_MEMORY_WITH_GPU: u64 = 8 << 30;
 /// Maximum number of open files. Eight are in use.
 const OPEN_FILES: u64 = 32;
-/// The same with a GPU. CUDA opens each device several times.
+/// The same limit with a GPU. CUDA opens each device several times.
 const OPEN_FILES_WITH_GPU: u64 = 256;
 /// Seconds of processor time between the signal of the limit and the end by force.
 const CPU_GRACE: u64 = 5;

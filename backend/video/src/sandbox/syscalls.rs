@@ -155,7 +155,7 @@ fn conditional() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
     ])
 }
 
-/// Returns the calls that a child with a GPU may make with some arguments only.
+/// Returns the calls that a child with a GPU may make only with certain arguments.
 ///
 /// The numbers of NVIDIA's driver: those of the devices of GPUs have the type `F` (`nv-ioctl.h`);
 /// those of `/dev/nvidia-uvm` are below 256, and two are not (`uvm_ioctl.h`, `uvm_linux_ioctl.h`).

@@ -1,5 +1,5 @@
-//! Decoding on GPUs, with a program in the place of ffmpeg that behaves as on a machine with GPUs,
-//! and with the real ffmpeg, for which there is no GPU.
+//! Tests decoding on GPUs with a program that replaces ffmpeg and behaves as on a machine with
+//! GPUs, and with the real ffmpeg on a machine without a GPU.
 
 use super::frames::{EVERY_FRAME, Shown, all, encode, numbers, short};
 use super::{config, decoder};
@@ -96,7 +96,7 @@ fn the_cpu_continues_where_the_gpu_fails_unless_it_must_not() {
     let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
     assert_eq!(numbers(&decoder, &shown, &index, &segments), all(&shown.truth));
     assert_eq!(*reasons.lock().unwrap(), ["cuvidDecodePicture failed"]);
-    // The rest of the video is left to the CPU, and the next video begins on a GPU.
+    // The CPU decodes the rest of the video, and the next video begins on a GPU.
     assert_eq!(numbers(&decoder, &shown, &index, &segments), all(&shown.truth));
     assert_eq!((reasons.lock().unwrap().len(), used(folder.path()).len()), (1, 1));
     assert_eq!(read(&decoder, &shown), all(&shown.truth));

@@ -82,7 +82,7 @@ fn every_attack_from_inside_the_decoder_is_refused() {
     assert_eq!(found["a thread"], "Some(7)", "decoders use threads");
 }
 
-/// A decoder on a GPU may make more system calls, but not on other files than those of the driver.
+/// A decoder on a GPU may make more system calls, but only on the files of the driver.
 #[cfg(target_os = "linux")]
 #[test]
 fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
@@ -97,7 +97,7 @@ fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
     assert_eq!((&found["further open files"], &found["a thread"]), (&"[]".into(), &"Some(7)".into()));
 }
 
-/// It can open files for writing, and only Landlock decides which.
+/// A decoder on a GPU can open files for writing, and only Landlock limits which files.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_decoder_on_a_gpu_does_not_start_without_landlock() {

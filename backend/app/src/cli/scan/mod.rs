@@ -143,7 +143,7 @@ impl ScanArgs {
 
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
-    // Before anything starts.
+    // Rejects contradictory options before anything starts.
     args.video.request()?;
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
@@ -167,7 +167,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     Ok(summary.exit())
 }
 
-/// Returns what the worker of a crawl needs to read videos.
+/// Returns the tools with which the worker of a crawl reads videos.
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;

@@ -154,7 +154,7 @@ impl Summary {
         if crawl.kind == CrawlKind::Web {
             add(&mut self.pages, progress.pages);
         }
-        // Those of videos are part of `videos`.
+        // The reasons of videos are counted in `videos`.
         let of_videos = &progress.video_reasons;
         let mut reasons = progress.reasons;
         reasons.iter_mut().for_each(|(reason, n)| *n -= of_videos.get(reason).copied().unwrap_or_default());

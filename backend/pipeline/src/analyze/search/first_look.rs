@@ -7,8 +7,8 @@
 //! too large for this scale are always searched. docs/measurements/DETECTION.md lists the shares of
 //! overlooked faces.
 //!
-//! A pack can have a cheaper detector for these looks. Its boxes only decide; the faces of an image
-//! are those of the detector of faces.
+//! A pack can have a cheaper detector for these looks. The boxes of this detector only decide
+//! whether the image is searched. The faces of an image always come from the detector of faces.
 
 use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
 use super::{Search, Timings, ViewDetections, longer_side};
@@ -52,8 +52,8 @@ pub(super) struct Looks {
 pub(super) enum Seen {
     /// No usable face.
     Nothing,
-    /// Possibly faces. Contains the view of faces that fill the frame, and the faces in it, if the
-    /// detector of faces processed that view.
+    /// There may be faces. If the detector of faces has already processed the view for faces that
+    /// fill the frame, contains this view and its faces.
     Faces(Option<(View, Vec<Detection>)>),
 }
 

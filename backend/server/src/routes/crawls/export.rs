@@ -72,9 +72,9 @@ pub(super) async fn export_crawl(
 enum Cursor {
     /// After this image.
     Images(Option<Uuid>),
-    /// With the first of these videos, and after `after` if there is none.
+    /// With the first of `ids`. If `ids` is empty, the next videos after `after` are read.
     Videos { after: Uuid, ids: VecDeque<Uuid> },
-    /// After this track of a video. The other videos follow.
+    /// After the track `after` of `video`. The videos in `ids` follow.
     Tracks { video: Box<ExportedVideo>, after: Option<(i64, Uuid)>, ids: VecDeque<Uuid> },
 }
 

@@ -1,4 +1,4 @@
-//! Rows for the examples of exports. The code that writes real exports makes the examples of them.
+//! Rows for the examples of exports. The code that writes real exports formats them.
 use crate::routes::dto::Quality;
 use domain::VideoState;
 use serde_json::json;

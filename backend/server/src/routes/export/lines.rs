@@ -1,4 +1,4 @@
-//! The kinds of JSON lines, and the part about a face, which images and tracks have in common.
+//! The kinds of JSON lines, and the object of a face, which the lines of images and tracks share.
 use crate::routes::dto::{BoundingBox, Quality, points};
 use serde::Serialize;
 use store::export::ExportedFace;

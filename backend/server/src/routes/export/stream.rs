@@ -1,5 +1,6 @@
-//! Sends an export piece by piece. A piece is read only when the reader has taken the one before,
-//! so the memory for an export depends on neither its length nor the speed of the reader.
+//! Sends an export piece by piece. The next piece is read only after the client has received the
+//! previous one. The memory for an export therefore depends neither on its length nor on the speed
+//! of the client.
 use super::Format;
 use crate::auth::Caller;
 use crate::{ApiError, AppState};
@@ -8,13 +9,13 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
 
-/// A part of an export, and where the next one begins; `None` after the last one.
+/// A piece of an export. `next` is the cursor of the next piece; `None` after the last one.
 pub(crate) struct Piece<C> {
     pub(crate) text: String,
     pub(crate) next: Option<C>,
 }
 
-/// What the response says about an export.
+/// The format and the name of an export.
 pub(crate) struct Export {
     pub(crate) format: Format,
     /// Name of the file without its extension.
