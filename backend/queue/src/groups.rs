@@ -49,7 +49,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes those jobs of the groups due now that wait for a later time, and returns their number.
+    /// Makes jobs of the groups due now if they wait for a later time, and returns their number.
     /// Jobs of held groups keep waiting. A job whose row is locked keeps its time.
     pub async fn hasten_groups(&self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
         let hastened = sqlx::query(

@@ -2,8 +2,9 @@
 //! other modules.
 //!
 //! Postgres is the source of truth. Every answer contains only faces whose rows are in the scope of
-//! the request, with the similarities of their rows. [`crate::external_index`] does this for an
-//! engine that keeps its own copy of the embeddings.
+//! the request, with the similarities of their rows; only [`FaceIndex::all_similar`] may return
+//! others too. [`crate::external_index`] does this for an engine that keeps its own copy of the
+//! embeddings.
 pub(crate) mod comparison;
 pub mod pgvector;
 

@@ -135,7 +135,7 @@ pub(crate) struct GpuInput {
     pub(crate) stop_at_errors: bool,
 }
 
-/// The format of the pixels on the GPU, and the one that the CPU decodes to.
+/// The format of the pixels on the GPU, and the format to which the CPU decodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     on_gpu: &'static str,

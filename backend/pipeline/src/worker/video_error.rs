@@ -134,8 +134,8 @@ impl ScanVideo {
         }
     }
 
-    /// Ends the video as failed, and its job. What is stored of it remains. If `spent` is `true`,
-    /// the job has no attempts left. It is kept as discarded, so that it can be inspected.
+    /// Ends the video as failed, and its job. Its stored parts remain. If `spent` is `true`, the
+    /// job has no attempts left. It is kept as discarded, so that it can be inspected.
     async fn fail(
         &self,
         job: &ClaimedJob,

@@ -22,7 +22,7 @@ pub(crate) async fn nearest(pool: &PgPool, query: &Nearest<'_>) -> Result<Vec<Si
     Ok(sql.build_query_as().fetch_all(pool).await?)
 }
 
-/// Returns those of the candidates that are in the scope of the query, with their similarities.
+/// Returns the candidates that are in the scope of the query, with their similarities.
 pub(crate) async fn among(
     pool: &PgPool,
     query: &Nearest<'_>,
@@ -73,9 +73,9 @@ pub(super) fn sorted(mut pairs: Vec<Pair>) -> Vec<Pair> {
     pairs
 }
 
-/// Returns those of the pairs whose faces are of the collection and the model, whose neighbour is
-/// in scope, and that are similar enough, with their similarities. Each face keeps its most similar
-/// neighbours, up to the limit.
+/// Returns the pairs whose faces belong to the collection and the model, whose neighbour is in
+/// scope, and whose similarity reaches the threshold, with their similarities. Each face keeps its
+/// most similar neighbours, up to the limit.
 pub(crate) async fn among_pairs(
     pool: &PgPool,
     query: &Neighbours<'_>,

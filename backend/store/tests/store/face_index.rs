@@ -1,5 +1,5 @@
 //! Behaviour that every vector index must show. [`suite`] runs each test with each implementation.
-//! What only one implementation does is tested in the module of its name.
+//! The module with the name of an implementation tests behaviour that only this implementation has.
 
 /// Defines the tests of a module for each implementation. An implementation is one line here and
 /// one implementation of [`Implementation`] below.

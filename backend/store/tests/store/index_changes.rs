@@ -230,7 +230,7 @@ async fn recording_waits_for_transactions_that_store_faces() {
     fixture::wait_for_a_lock(&db).await;
     tx.commit().await.unwrap();
     starting.await.unwrap().unwrap();
-    // The face was stored before, so whoever reads the rows now finds it.
+    // The face was stored before, so a statement that reads the rows now finds it.
     let mut conn = store.pool().acquire().await.unwrap();
     assert_eq!(store.index_changes(&mut conn, 1).await.unwrap(), []);
     assert!(store.face(face.id).await.is_ok());

@@ -19,7 +19,7 @@ fn frames_without_faces_can_be_left_out() {
     for seed in 1..6 {
         let mut scene = draw(&visitors(), 4.0, 62.0, Faults { missed: 0.05, ..NO_FAULTS }, seed);
         let expected = measure(&scene, &track(&scene, Config::default()));
-        // As closer looks do: dense frames from the look before a face to the one after it.
+        // As with closer looks: frames are dense from the look before a face to the look after it.
         let looks: Vec<usize> = (0..scene.frames.len()).step_by(8).collect();
         let has_face = |look: usize| scene.frames.get(look).is_some_and(|(_, seen)| !seen.is_empty());
         let is_near = |at: usize| {

@@ -157,10 +157,10 @@ fn conditional() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
 
 /// Returns the calls that a child with a GPU may make only with certain arguments.
 ///
-/// The numbers of NVIDIA's driver: those of the devices of GPUs have the type `F` (`nv-ioctl.h`);
-/// those of `/dev/nvidia-uvm` are below 256, and two are not (`uvm_ioctl.h`, `uvm_linux_ioctl.h`).
-/// <https://github.com/NVIDIA/open-gpu-kernel-modules>. The numbers of terminals, sockets and
-/// other files have other types.
+/// The allowed numbers of `ioctl` are those of NVIDIA's driver. For the devices of GPUs, they have
+/// the type `F` (`nv-ioctl.h`). For `/dev/nvidia-uvm`, they are below 256, except two
+/// (`uvm_ioctl.h`, `uvm_linux_ioctl.h`). <https://github.com/NVIDIA/open-gpu-kernel-modules>. The
+/// numbers of terminals, sockets and other files have other types.
 fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
     const TYPE: u64 = 0xff00;
     const TYPE_OF_GPUS: u64 = 0x4600;
@@ -169,7 +169,7 @@ fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
     const UVM_DEINITIALIZE: u64 = 0x3000_0002;
     let creating = libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     Ok(vec![
-        // To read and to write. Landlock decides which files.
+        // Files may be opened for reading and writing. Landlock decides which files.
         (libc::SYS_openat, vec![rule(2, SeccompCmpOp::MaskedEq(creating.unsigned_abs().into()), 0)?]),
         (
             libc::SYS_ioctl,

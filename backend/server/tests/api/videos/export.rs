@@ -40,7 +40,7 @@ async fn rows(app: &App, path: &str) -> Vec<BTreeMap<String, String>> {
     .collect()
 }
 
-/// Asserts that lines are those of the tracks that the API lists, with all their faces.
+/// Asserts that `lines` describes the tracks that the API lists, with all their faces.
 async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
     let path = format!("/videos/{}/tracks?limit=1000", id(video));
     let listed = app.get_ok(&path).await;
@@ -116,7 +116,7 @@ async fn a_video_is_exported_with_its_tracks() {
             (list(track, "faces").len(), 128)
         );
     }
-    // What is erased is not exported.
+    // An erased track is not exported.
     let face = &exported[1]["faces"][0]["face_id"];
     json_of(app.post_json("/erasures", &json!({"face_id": face})).await, StatusCode::CREATED).await;
     let left = lines(&app, &path).await;

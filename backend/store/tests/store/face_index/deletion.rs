@@ -1,4 +1,4 @@
-//! Tests that no way of deleting a face leaves it in a search.
+//! Tests that a deleted face is never returned by a search, however it was deleted.
 use super::gallery::{DIMENSIONS, gallery, ids, query};
 use super::{Implementation, World};
 use crate::fixture;

@@ -41,7 +41,7 @@ async fn an_erasure_by_likeness_plans_every_similar_face_and_no_other<I: Impleme
     store.carry_out(tx.conn(), &plan).await.unwrap();
     tx.commit().await.unwrap();
 
-    // No search returns an erased face, also before the index knows of the erasure.
+    // No search returns an erased face, even before the index has followed the erasure.
     for caught_up in [false, true] {
         if caught_up {
             world.catch_up().await;

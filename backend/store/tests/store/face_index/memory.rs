@@ -37,7 +37,7 @@ pub(crate) async fn catch_up(index: &ExternalIndex) {
     while index.follow(70).await.unwrap() != Followed::Applied(0) {}
 }
 
-/// Its faces by model.
+/// An engine in memory: its faces by model.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     faces: Mutex<HashMap<i32, HashMap<Uuid, EngineFace>>>,

@@ -83,7 +83,7 @@ async fn without_the_engine_faces_are_stored_searched_exactly_and_erased() {
     erase(&store, collection, &target, &expected).await;
     faces.retain(|(face, _)| !expected.iter().any(|(id, _)| id == face));
 
-    // Nothing is lost meanwhile.
+    // No change is lost during the outage.
     let refused = index.follow(10).await;
     assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
     engine.off.store(false, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Tests what only the index of pgvector does.
+//! Tests behaviour that only the index of pgvector has.
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
 use crate::fixture;
 use testing::TestDatabase;
