@@ -1,6 +1,5 @@
-//! Sends an export piece by piece. The next piece is read only after the client has received the
-//! previous one. The memory for an export therefore depends neither on its length nor on the speed
-//! of the client.
+//! Sends an export piece by piece. A piece is read only when the connection is ready for it. The
+//! memory for an export therefore depends neither on its length nor on the speed of the client.
 use super::Format;
 use crate::auth::Caller;
 use crate::{ApiError, AppState};
