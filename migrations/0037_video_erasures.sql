@@ -1,7 +1,7 @@
 -- Stops older programs.
 -- Older programs would store the file of an erased video again.
 --
--- Erasures of videos. A suppression of a whole file of a video has `sha256`, but neither perceptual
+-- Erasures of videos. A suppression of a whole video file has `sha256`, but neither perceptual
 -- hashes nor a region.
 
 alter table erasures

@@ -1,5 +1,5 @@
 -- Changes that a vector index outside this database has yet to follow. Triggers write them, in the
--- transaction that changes the faces, so no way of changing or deleting a face can forget one.
+-- transaction that changes the faces, so every change or deletion of a face is recorded.
 --
 -- Without such an index, the triggers do not exist, and storing a face costs nothing more.
 -- `start_index_changes` creates them, and `stop_index_changes` drops them.
@@ -8,7 +8,7 @@ create table index_changes (
     -- Numbers of concurrent transactions may become visible in another order.
     change bigint generated always as identity primary key,
     face_id uuid not null,
-    -- Of the embedding that was stored, changed or deleted.
+    -- The model of the embedding that was stored, changed or deleted.
     model_id integer not null,
     collection_id uuid not null,
     -- Whether the face has no embedding of this model in this collection any more.
@@ -16,7 +16,7 @@ create table index_changes (
     changed_at timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
--- Deletions go first: an erased face must not wait for a million new ones.
+-- Deletions are applied first: an erased face must not wait for a million new ones.
 create index index_changes_deleted on index_changes (change) where deleted;
 
 create function record_inserted_faces() returns trigger language plpgsql as $$
@@ -55,7 +55,7 @@ begin
 end
 $$;
 
--- The subject of a face is a filter of a search. Of a deleted face, nothing is left to record here.
+-- The subject of a face is a filter of a search. `record_deleted_faces` records deleted faces.
 create function record_faces_of_subjects() returns trigger language plpgsql as $$
 begin
     insert into index_changes (face_id, model_id, collection_id, deleted)

@@ -19,7 +19,7 @@ use testing::film::{Codec, Container, DamagedFilms, Encoding, Film};
 /// Number of files without `MUTATED_FILES`.
 const FILES: usize = 30;
 /// Maximum wait for the end of a process or the deletion of a file.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The reasons that docs/reference/REASONS.md documents for files that cannot be read.
 const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video", "video_too_large"];
 
@@ -101,7 +101,7 @@ async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: 
         if found == T::default() {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{what} left: {found:?}");
+        assert!(started.elapsed() < MAX_WAIT, "{what} left: {found:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

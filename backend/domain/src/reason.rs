@@ -111,8 +111,8 @@ reasons! {
     NotHtml = "not_html", "Not an HTML page";
     /// The content is an image. It was added to the image ledger.
     IsAnImage = "is_an_image", "An image, processed as one";
-    /// The content is a video. If the crawl reads videos, it was added to them.
-    IsAVideo = "is_a_video", "A video, processed as one if the crawl reads videos";
+    /// The content is a video. If the crawl reads videos, it was added to the videos of the crawl.
+    IsAVideo = "is_a_video", "A video; it is processed if the crawl reads videos";
     /// A sitemap that was only guessed or listed does not exist.
     NoSitemap = "no_sitemap", "No sitemap found";
     /// The server responded that the content has not changed.

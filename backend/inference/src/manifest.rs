@@ -130,7 +130,7 @@ impl Pack {
         self.files.iter().find(|f| f.kind == kind && !self.is_first_look(f))
     }
 
-    /// Returns the detector that looks first at each image, if the pack names one.
+    /// Returns the detector that takes the first look at each image, if the pack names one.
     pub fn first_look(&self) -> Option<&ModelFile> {
         self.files.iter().find(|f| self.is_first_look(f))
     }

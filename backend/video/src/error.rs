@@ -53,7 +53,7 @@ pub enum VideoError {
     )]
     Killed,
     /// The GPU cannot decode the video, and the CPU must not.
-    #[error("the GPU does not decode the video, and FORCE_GPU_ONLY forbids the CPU: {0}")]
+    #[error("the GPU does not decode the video, and FORCE_GPU_ONLY does not allow the CPU: {0}")]
     GpuOnly(String),
     /// The caller cancelled.
     #[error("the analysis of the video was cancelled")]

@@ -173,7 +173,7 @@ impl GpuFacts {
         // ffmpeg rotates frames before all other filters, and it cannot rotate frames that are on a
         // GPU. It reports the angle of the rotation, but not whether frames are also mirrored.
         if self.turned {
-            return Err("frames of a GPU cannot be turned or mirrored".into());
+            return Err("frames on a GPU cannot be rotated or mirrored".into());
         }
         let known = LAYOUTS.iter().find(|(on_cpu, _)| *on_cpu == self.pixel_format);
         known.map(|(on_cpu, on_gpu)| Layout { on_gpu, on_cpu }).ok_or_else(|| match &*self.pixel_format {

@@ -18,8 +18,8 @@ pub(super) struct VideoArgs {
     /// Longest time without an analysed frame with --sampling auto, in seconds, from 0.2 to 60
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = gap)]
     max_gap: f64,
-    /// With --sampling auto, look closer where faces are: between a frame with a face and its
-    /// neighbours, at least 4 frames per second are analysed
+    /// With --sampling auto, analyse more frames where faces are visible: at least 4 frames per
+    /// second between a frame with a face and the frames before and after it
     #[arg(long)]
     refine: bool,
 }

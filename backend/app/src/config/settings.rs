@@ -305,7 +305,7 @@ settings! {
             /// `QUALITY_CHECKS_GPU`: Measure blur, brightness, contrast and sharpness on the GPU.
             /// Unset: the value of `ALL_GPU`.
             quality_checks: Option<bool> = QUALITY_CHECKS_GPU, "", optional(flag());
-            /// `VIDEO_DECODING_GPU`: Decode videos on GPUs of NVIDIA (NVDEC). It needs ffmpeg, and
+            /// `VIDEO_DECODING_GPU`: Decode videos on GPUs of NVIDIA (NVDEC). Needs ffmpeg, and
             /// a driver with its video libraries. Unset: the value of `ALL_GPU`.
             video_decoding: Option<bool> = VIDEO_DECODING_GPU, "", optional(flag());
             /// `GPU_BACKEND`: Software that runs operations on the GPU. auto: the first backend
@@ -315,7 +315,7 @@ settings! {
             /// `GPU_DEVICE_ID`: Number of the GPU, as assigned by the driver.
             device_id: u32 = GPU_DEVICE_ID, "0", number(0..=255);
             /// `GPU_DEVICE_IDS`: Numbers of several GPUs, comma-separated. Each loads its own copy
-            /// of the models, and each video is decoded on the one that decodes the fewest. Unset:
+            /// of the models, and each video is decoded on the GPU that decodes the fewest. Unset:
             /// the GPU of `GPU_DEVICE_ID`.
             device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
             /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB, without that of

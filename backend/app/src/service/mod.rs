@@ -110,7 +110,7 @@ fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option
     match decoder {
         Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),
         Err(reason) => {
-            tracing::info!(%reason, "videos are off");
+            tracing::info!(%reason, "video decoding is disabled");
             None
         }
     }

@@ -19,7 +19,7 @@ pub struct VideoRequest {
 
 /// Closer looks were requested for a sampling that selects the frames itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it needs the sampling auto, because keyframes and fps=N select the frames themselves")]
+#[error("it requires the sampling auto; keyframes and fps=N select all frames themselves")]
 pub struct CannotRefine;
 
 impl VideoRequest {

@@ -122,7 +122,7 @@ fn a_video_that_gpus_cannot_decode_correctly_is_left_to_the_cpu() {
     let shown = film(Encoding { rotation: 90, ..Encoding::new(Codec::H264, Container::Mp4) });
     let (decoder, reasons) = with_gpus(&works, false);
     assert_eq!(read(&decoder, &shown), all(&shown.truth));
-    assert_eq!(*reasons.lock().unwrap(), ["frames of a GPU cannot be turned or mirrored"]);
+    assert_eq!(*reasons.lock().unwrap(), ["frames on a GPU cannot be rotated or mirrored"]);
     assert_eq!(used(folder.path()), Vec::<String>::new());
     let (strict, _) = with_gpus(&works, true);
     let index = index_of(&strict, &shown);

@@ -28,7 +28,7 @@ export function show(page, { query, signal }) {
   const [input, preview] = [h("div.side"), h("div.result.sticky")];
   const control = button("Show preview", { kind: "primary", symbol: "search", onclick: () => busy(control, showPreview) });
   const threshold = h("input", { type: "number", inputmode: "decimal", min: 0, max: 1, step: 0.01, placeholder: "collection default" });
-  const suppress = check("Suppress the images, the videos and the URL", "The service stores their hashes, so that they are not stored again when they are found again.", true);
+  const suppress = check("Suppress the images, the videos and the URL", "The service stores their hashes, so that they are not stored if they are found again.", true);
   const person = check("Suppress the person in all images",
     "The service stores a one-way sketch of the face: 256 bits that have no meaning without the secret of the service. With the default model, the sketch also matches about 1 in 250 clear faces of other people, and 1 in 55 small faces in crowds. These faces are suppressed too.", false);
   const likeness = field("Minimum similarity", threshold, "Cosine similarity. A low value also erases other people, so check the preview.");

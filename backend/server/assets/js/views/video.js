@@ -83,7 +83,7 @@ function details(video) {
     video.bytes !== null && ["Size", bytes(video.bytes)],
     video.codec && ["Codec", video.codec],
     video.width && ["Picture", `${video.width} × ${video.height}`],
-    ["Frames analysed", `${video.options.sampling ?? "auto"}${video.options.refine ? ", closer looks where faces are" : ""}`],
+    ["Frames analysed", `${video.options.sampling ?? "auto"}${video.options.refine ? ", more frames where faces are visible" : ""}`],
     video.unidentified_tracks > 0 && ["Tracks without a face that can be recognised", count(video.unidentified_tracks)],
   ]);
 }

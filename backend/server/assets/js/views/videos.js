@@ -9,7 +9,7 @@ import { busy, button, empty, failed, fillWith, heading, loading } from "../ui.j
 import { isOver, name, progress, send, stateChip } from "../videos.js";
 
 const STATES = ["", "queued", "running", "paused", "completed", "cancelled", "failed"];
-const SAMPLINGS = [["auto", "A look every 2 seconds"], ["auto+refine", "A look every 2 seconds, 4 per second where faces are"], ["keyframes", "Keyframes only (fastest)"], ["fps=5", "5 frames per second (exact times)"]];
+const SAMPLINGS = [["auto", "One frame every 2 seconds"], ["auto+refine", "One frame every 2 seconds, 4 per second where faces are visible"], ["keyframes", "Keyframes only (fastest)"], ["fps=5", "5 frames per second (exact times)"]];
 
 export function show(page, { query, signal }) {
   if (query.collection) collections.choose(query.collection);

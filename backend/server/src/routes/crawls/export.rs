@@ -42,11 +42,11 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 ///
 /// Each image is listed once, oldest first, with its faces and the places where this crawl found
 /// it. At most the first 100 places are listed. `sources_total` counts up to 1,000 places, and
-/// `sources_cut` is true if some are not listed. The videos follow, also those of a scan, each file
-/// once, with its tracks in the order of their start. `kind` of a line is `image`, `video` or
-/// `track`. The stream is read from the database while it is sent, so a running crawl may find more
-/// images afterwards. If the stream fails, the connection is aborted, so that a partial export
-/// cannot be mistaken for a complete one.
+/// `sources_cut` is true if some are not listed. The videos of the crawl or scan follow. Each file
+/// is listed once, and its tracks follow it in the order of their start. The field `kind` of a line
+/// is `image`, `video` or `track`. The stream is read from the database while it is sent, so a
+/// running crawl may find more images afterwards. If the stream fails, the connection is aborted,
+/// so that a partial export cannot be mistaken for a complete one.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "Id of the crawl"), ExportParams),

@@ -34,7 +34,7 @@ pub(super) struct ErasureParams {
     /// The collection; the default is the collection of the key, else `default`. With `face_id`,
     /// `image_id` or `video_id` it is the collection of that face, image or video.
     pub(super) collection: Option<String>,
-    /// Prevent the erased images, videos and the address from being stored again.
+    /// Prevent the erased images and videos, and the address, from being stored again.
     #[param(default = true)]
     pub(super) suppress: Option<bool>,
     /// Prevent the person from being stored again, by a one-way sketch of the face. Requires a

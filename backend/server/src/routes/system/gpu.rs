@@ -18,7 +18,7 @@ struct OperationView {
     /// The requested provider.
     #[schema(example = "cuda")]
     requested: String,
-    /// The provider in use. `none` if nothing runs the operation: there is no ffmpeg.
+    /// The provider in use. `none` if ffmpeg is missing, so that nothing runs the operation.
     #[schema(example = "cpu")]
     effective: String,
     /// Explanation of the difference and its remedy, or the reason why the operation has no model.

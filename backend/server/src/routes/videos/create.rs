@@ -38,8 +38,8 @@ pub(super) struct CreateParams {
     /// Longest time without an analysed frame with `auto`, in milliseconds.
     #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
     max_gap_ms: Option<MaxGap>,
-    /// Whether `auto` looks closer where faces are: between a frame with a face and its neighbours,
-    /// at least 4 frames per second are analysed.
+    /// Whether `auto` analyses more frames where faces are visible: at least 4 frames per second
+    /// between a frame with a face and the frames before and after it.
     #[param(default = false)]
     refine: Option<bool>,
 }

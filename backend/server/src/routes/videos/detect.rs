@@ -34,7 +34,7 @@ pub(super) struct DetectParams {
     /// Longest time without an analysed frame with `auto`, in milliseconds.
     #[param(value_type = Option<u32>, minimum = 200, maximum = 60000, default = 2000)]
     max_gap_ms: Option<MaxGap>,
-    /// Whether `auto` looks closer where faces are; see `POST /videos`.
+    /// Whether `auto` analyses more frames where faces are visible; see `POST /videos`.
     #[param(default = false)]
     refine: Option<bool>,
     /// Minimum `det_score` of a face that starts a track; the default depends on the detector.

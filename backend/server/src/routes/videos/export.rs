@@ -33,9 +33,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// Export a video with its tracks as a stream of lines.
 ///
 /// The tracks are in the order of their start. The sources include those of duplicates of the
-/// video; at most the first 100 are listed. `kind` of a line is `video` or `track`. The stream is
-/// read from the database while it is sent. If the stream fails, the connection is aborted, so that
-/// a partial export cannot be mistaken for a complete one.
+/// video; at most the first 100 are listed. The field `kind` of a line is `video` or `track`. The
+/// stream is read from the database while it is sent. If the stream fails, the connection is
+/// aborted, so that a partial export cannot be mistaken for a complete one.
 #[utoipa::path(
     get, path = "/videos/{id}/export", operation_id = "export_video", tag = "videos",
     params(("id" = Uuid, Path, description = "Id of the video"), ExportParams),

@@ -24,7 +24,7 @@ pub(super) struct VideoView {
     /// The address of the file; null for an upload.
     #[schema(example = json!(null))]
     source_url: Option<String>,
-    /// The crawl or scan that found it; null for any other video.
+    /// The crawl or scan that found the video; null if none did.
     #[schema(example = json!(null))]
     crawl_id: Option<Uuid>,
     /// The page on which the crawl first found it.
