@@ -67,7 +67,8 @@ impl Ingest {
             // A person was erased in the meantime.
             self.discard_blobs(blobs.keys()).await;
         }
-        Err(StoreError::Conflict("people in the video were erased while it was stored; try again".into()).into())
+        Err(StoreError::Conflict("people in the video were erased while it was stored; try again".into())
+            .into())
     }
 
     /// Returns `false` and changes nothing if a person of the part was suppressed in the meantime.

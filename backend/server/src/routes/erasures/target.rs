@@ -43,8 +43,8 @@ pub(crate) struct ErasureBody {
     /// The collection; the default is the collection of the key, else `default`. With `face_id`,
     /// `image_id` or `video_id` it is the collection of that face, image or video.
     collection: Option<String>,
-    /// Prevent the erased images and videos, and the address, from being stored again; the default is
-    /// true.
+    /// Prevent the erased images and videos, and the address, from being stored again; the default
+    /// is true.
     suppress: Option<bool>,
     /// Prevent the person from being stored again, by a one-way sketch of the face; the default is
     /// false. Requires a likeness, a face, a person, or an image with one face.
