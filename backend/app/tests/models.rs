@@ -289,6 +289,25 @@ async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
     ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_pack_is_ready_without_a_detector_of_first_looks_that_no_source_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
+    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")]), look]);
+    pack.first_look = Some("look.onnx".into());
+    let store = store(folder.path());
+    let ready = store.prepare(&pack).await.unwrap();
+    assert!(ready.pack.first_look().is_none() && ready.pack.files.len() == 1);
+    std::fs::write(store.directory.join("look.onnx"), b"a small detector").unwrap();
+    assert!(store.prepare(&pack).await.unwrap().pack.first_look().is_some());
+
+    std::fs::remove_file(store.directory.join("model.onnx")).unwrap();
+    pack.files[0].urls.clear();
+    let refused = store.prepare(&pack).await.unwrap_err();
+    assert!(matches!(refused, ModelError::Unavailable { .. }), "{refused}");
+}
+
 /// Returns a manifest with an optional quality model of `content`, and that pack.
 fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
     let mut quality = Manifest::builtin().pack("quality").unwrap().clone();

@@ -135,6 +135,15 @@ impl Pack {
         self.files.iter().find(|f| self.is_first_look(f))
     }
 
+    /// Returns the pack without the detector of first looks.
+    #[must_use]
+    pub fn without_first_look(&self) -> Self {
+        let mut pack = self.clone();
+        pack.files.retain(|file| !self.is_first_look(file));
+        pack.first_look = None;
+        pack
+    }
+
     fn is_first_look(&self, file: &ModelFile) -> bool {
         self.first_look.as_ref() == Some(&file.file)
     }

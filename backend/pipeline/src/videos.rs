@@ -192,8 +192,9 @@ impl Analyzer {
 
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
         let bytes = u64::from(index.width) * u64::from(index.height) * 3;
-        let in_memory = (concurrency + frames::QUEUE + 1) as u64;
-        let _memory = self.reserve(bytes * in_memory, priority).await.map_err(VideoAnalyzeError::from)?;
+        let in_memory = (concurrency + frames::BUFFERS) as u64;
+        let reserved = bytes * in_memory + plan.bytes();
+        let _memory = self.reserve(reserved, priority).await.map_err(VideoAnalyzeError::from)?;
 
         let source = Source { decoder: decoder.clone(), file: Arc::new(file), index: Arc::new(index) };
         let numbers = resume.map_or(0, |resume| resume.tracks);

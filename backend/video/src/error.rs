@@ -55,6 +55,9 @@ pub enum VideoError {
     /// The GPU cannot decode the video, and the CPU must not.
     #[error("the GPU does not decode the video, and FORCE_GPU_ONLY does not allow the CPU: {0}")]
     GpuOnly(String),
+    /// The GPU failed while it decoded the video, and the CPU must not decode it.
+    #[error("the GPU failed to decode the video, and FORCE_GPU_ONLY does not allow the CPU: {0}")]
+    GpuFailed(String),
     /// The caller cancelled.
     #[error("the analysis of the video was cancelled")]
     Cancelled,

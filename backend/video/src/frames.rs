@@ -148,7 +148,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// Fails with `error` if the CPU would fail too or has failed, and with
-    /// [`VideoError::GpuOnly`].
+    /// [`VideoError::GpuFailed`] if the CPU must not decode.
     fn continue_on_cpu(&mut self, error: VideoError) -> Result<(), VideoError> {
         use VideoError::{Cancelled, CpuLimit, TooManyPixels};
         let Some(OnGpu { lease, decoder, video, index, segment }) = self.gpu.take() else {
@@ -157,7 +157,11 @@ impl FrameReader {
         if matches!(error, Cancelled | CpuLimit(_) | TooManyPixels { .. }) {
             return Err(error);
         }
-        lease.pool().refuse(&index.gpu, &reason_of(error))?;
+        let reason = reason_of(error);
+        if lease.only() {
+            return Err(VideoError::GpuFailed(reason));
+        }
+        lease.pool().refuse(&index.gpu, &reason)?;
         drop(lease);
         self.source.start_us = index.keyframe_before(segment.from_us.max(self.last_us.unwrap_or(0)));
         let (threads, max_pixels) = (decoder.config().threads, self.max_pixels);

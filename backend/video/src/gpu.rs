@@ -186,7 +186,9 @@ impl GpuFacts {
 /// Returns the reason of an error, without the words around it.
 pub(crate) fn reason_of(error: VideoError) -> String {
     match error {
-        VideoError::GpuOnly(reason) | VideoError::Undecodable(reason) => reason,
+        VideoError::GpuOnly(reason) | VideoError::GpuFailed(reason) | VideoError::Undecodable(reason) => {
+            reason
+        }
         other => other.to_string(),
     }
 }

@@ -16,6 +16,9 @@ pub const CLOSER_US: i64 = 250_000;
 const BLOCK_US: i64 = 60_000_000;
 /// Maximum number of blocks, apart from the last one. The blocks of long videos are longer.
 pub const MAX_BLOCKS: usize = 1_000;
+/// Maximum number of frames in the first look at a block. It bounds the memory for what is kept of
+/// them.
+pub const MAX_FIRST_LOOKS: i64 = 1_000;
 /// Maximum number of segments with closer looks in one block. Each one needs a process.
 pub const MAX_RUNS: usize = 8;
 /// Maximum number of listed times of one segment. It bounds the length of an argument.
@@ -32,8 +35,8 @@ const ANALYSIS_US: i64 = 15_000;
 pub enum Refined {
     /// The segments of [`Sampling::Auto`], without closer looks, because the video has few frames.
     Sparse(Vec<Segment>),
-    /// Closer looks everywhere. Decoding must start at the beginning of the file, so a first look
-    /// would take as long.
+    /// Closer looks everywhere. A first look would take as long, because decoding must start at the
+    /// beginning of the file, or because keyframes are very far apart.
     Everywhere(Segment),
     /// A first look at each block, and then closer looks where faces are.
     Blocks(Blocks),
@@ -81,10 +84,19 @@ pub fn refine(index: &Index, max_gap_us: i64) -> Refined {
     if index.frame_us > FEW_FRAMES_US {
         return Refined::Sparse(plan);
     }
+    let everywhere = || Refined::Everywhere(whole(Looks::All, cell(max_gap_us)));
     if index.timeline == Timeline::Continued {
-        return Refined::Everywhere(whole(Looks::All, cell(max_gap_us)));
+        return everywhere();
     }
     let blocks = blocks(index, &plan);
+    // Of keyframes, a first look selects up to two in the longest gap.
+    let looks = |block: &Block| {
+        let length_us = block.to_us.min(index.end_us).saturating_sub(block.from_us);
+        length_us.saturating_mul(2) / max_gap_us.max(1)
+    };
+    if blocks.iter().any(|block| looks(block) > MAX_FIRST_LOOKS) {
+        return everywhere();
+    }
     Refined::Blocks(Blocks { plan, max_gap_us, blocks })
 }
 

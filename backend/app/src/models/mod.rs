@@ -59,6 +59,11 @@ impl ModelError {
     }
 }
 
+/// Returns whether the only missing file is the detector of first looks.
+fn is_first_look(pack: &Pack, missing: &[MissingFile]) -> bool {
+    matches!(missing, [only] if pack.first_look.as_ref() == Some(&only.file))
+}
+
 /// The folder of the models and the sources from which they can be fetched.
 #[derive(Clone, Debug)]
 pub struct ModelStore {
@@ -85,15 +90,29 @@ impl ModelStore {
         pack.files.iter().map(|file| file::inspect(&self.directory, file)).collect()
     }
 
-    /// Verifies the pack and fetches missing or corrupt files.
+    /// Verifies the pack and fetches missing or corrupt files. If only the detector of first looks
+    /// cannot be fetched, the result does not contain it.
+    ///
+    /// # Errors
+    /// Fails with [`ModelError`] if the pack is not ready.
     pub async fn prepare(&self, pack: &Pack) -> Result<ResolvedPack, ModelError> {
         if let (Some(licence), false) = (&pack.restricted, self.accept_license) {
             return Err(ModelError::Licence { pack: pack.name.clone(), licence: licence.trim().into() });
         }
-        if !self.missing_or_corrupt(pack).await?.is_empty() {
-            self.fetch(pack).await?;
+        let mut pack = pack.clone();
+        if !self.missing_or_corrupt(&pack).await?.is_empty() {
+            match self.fetch(&pack).await {
+                Err(ModelError::Unavailable { missing, .. }) if is_first_look(&pack, &missing) => {
+                    tracing::warn!(
+                        file = pack.first_look,
+                        "detector of first looks is missing; the pack's own detector takes them, which is slower"
+                    );
+                    pack = pack.without_first_look();
+                }
+                fetched => fetched?,
+            }
         }
-        Ok(ResolvedPack { pack: pack.clone(), directory: self.directory.clone() })
+        Ok(ResolvedPack { pack, directory: self.directory.clone() })
     }
 
     /// Adds the manifest's quality model to `resolved`, if the model is in the folder. An operator

@@ -59,6 +59,7 @@ impl VideoAnalyzeError {
                 }
                 VideoError::Unavailable(_)
                 | VideoError::GpuOnly(_)
+                | VideoError::GpuFailed(_)
                 | VideoError::Io(_)
                 | VideoError::Killed
                 | VideoError::Cancelled => Reason::VideoUnavailable,

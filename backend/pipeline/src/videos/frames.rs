@@ -13,7 +13,10 @@ use video::{CancelOnDrop, Damage, Decoder, Index, Segment, VideoError};
 use vision::Frame;
 
 /// Number of frames that wait for their analysis.
-pub(super) const QUEUE: usize = 2;
+const QUEUE: usize = 2;
+/// Maximum number of buffers for frames apart from those that are analysed: frames that wait,
+/// returned buffers that wait, a spare one, and three frames among which keyframes are selected.
+pub(super) const BUFFERS: usize = 2 * QUEUE + 4;
 
 /// What a panic of the thread that reads is reported as.
 const READER_FAILED: VideoError = VideoError::Output("the reader failed");

@@ -9,7 +9,8 @@ use futures::StreamExt;
 use inference::Priority;
 use std::sync::Arc;
 use std::time::Duration;
-use video::refine::{self, Block, Blocks, FirstLook, Refined};
+use video::refine::{self, Block, Blocks, FirstLook, MAX_FIRST_LOOKS, Refined};
+use video::shots::ReducedFrame;
 use video::{Index, Sampling, Segment, VideoError, sampling};
 
 /// The steps that are not read yet.
@@ -81,6 +82,14 @@ impl Plan {
                 *taken = at + 1;
                 Some(Planned::Block(blocks, block))
             }
+        }
+    }
+
+    /// Returns the memory for what is kept of the frames of a first look, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.rest {
+            Rest::Steps(_) => 0,
+            Rest::Blocks(..) => MAX_FIRST_LOOKS.unsigned_abs() * ReducedFrame::BYTES,
         }
     }
 
@@ -158,18 +167,20 @@ impl FirstLooks<'_> {
                 // First looks count as analysed frames, unless they were counted before an
                 // interruption.
                 count += u64::from(after_us.is_none_or(|after_us| frame.at_us > after_us));
-                frames.push(frame);
+                frames.push(Some(frame));
                 if count > MAX_FRAMES {
                     return Err(VideoAnalyzeError::TooManyFrames);
                 }
             }
         }
-        let ReadState { any, damage, ended, .. } = reader.end();
-        (state.any, state.damage, state.ended) = (any, damage, ended);
-        let steps = blocks.steps(&self.source.index, block, &looks).into_iter().map(|step| match step {
-            refine::Step::Seen(at) => Step::Known(frames[at].clone()),
-            refine::Step::Closer(segment) => Step::Decode(segment),
-        });
+        // Frames of a first look are not analysed yet, so `any` remains as it is.
+        let ReadState { damage, ended, .. } = reader.end();
+        (state.damage, state.ended) = (damage, ended);
+        let steps =
+            blocks.steps(&self.source.index, block, &looks).into_iter().filter_map(|step| match step {
+                refine::Step::Seen(at) => frames.get_mut(at)?.take().map(Step::Known),
+                refine::Step::Closer(segment) => Some(Step::Decode(segment)),
+            });
         Ok(rest_after(steps.collect(), after_us))
     }
 }

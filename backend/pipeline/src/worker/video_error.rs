@@ -172,7 +172,8 @@ impl ScanVideo {
 fn is_transient(error: &VideoAnalyzeError) -> bool {
     match error {
         VideoAnalyzeError::Video(error) => {
-            matches!(error, VideoError::Io(_) | VideoError::Unavailable(_) | VideoError::Killed)
+            use VideoError::{GpuFailed, Io, Killed, Unavailable};
+            matches!(error, Io(_) | Unavailable(_) | Killed | GpuFailed(_))
         }
         VideoAnalyzeError::Analyze(error) => !matches!(error, AnalyzeError::Option { .. }),
         VideoAnalyzeError::TooManyFrames | VideoAnalyzeError::TooManyTracks => false,

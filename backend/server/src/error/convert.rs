@@ -69,9 +69,10 @@ impl From<VideoAnalyzeError> for ApiError {
                     Code::CorruptVideo
                 }
                 VideoError::Io(_) | VideoError::Cancelled => return Self::internal(error),
-                VideoError::Unavailable(_) | VideoError::Killed | VideoError::GpuOnly(_) => {
-                    Code::VideoUnavailable
-                }
+                VideoError::Unavailable(_)
+                | VideoError::Killed
+                | VideoError::GpuOnly(_)
+                | VideoError::GpuFailed(_) => Code::VideoUnavailable,
             },
         };
         Self::new(code, error.to_string())

@@ -133,6 +133,10 @@ fn a_face_at_the_border_of_a_block_is_seen_from_both_sides() {
 fn videos_that_cannot_be_divided_or_have_few_frames_are_read_at_once() {
     let joined = Index { timeline: Timeline::Continued, ..every(2, 200) };
     assert_eq!(refine(&joined, 2 * SECOND), Refined::Everywhere(whole(Looks::All, CLOSER_US)));
+    // One group of pictures of more than half an hour, whose first look would be large.
+    let long = Index { keyframes_us: vec![0], ..every(2, 2_400) };
+    assert_eq!(refine(&long, 2 * SECOND), Refined::Everywhere(whole(Looks::All, CLOSER_US)));
+    assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), Refined::Blocks(_)));
     let slides = Index { frame_us: SECOND, ..every(2, 200) };
     let plan = sampling::plan(&slides, Sampling::Auto, 2 * SECOND);
     assert_eq!(refine(&slides, 2 * SECOND), Refined::Sparse(plan));

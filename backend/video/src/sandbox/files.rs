@@ -77,9 +77,29 @@ pub(super) fn restrict(mode: Mode, program: &Path) -> Result<FileAccess, String>
     }
 }
 
-/// Returns the devices of NVIDIA's driver, and the folders with its capabilities.
+/// Returns the devices of NVIDIA's driver that decoding needs. Others observe processes
+/// (`nvidia-uvm-tools`), set display modes, or configure the division of a GPU.
 fn devices() -> impl Iterator<Item = PathBuf> {
     let listed = std::fs::read_dir("/dev").into_iter().flatten().flatten();
-    let is_nvidia = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"nvidia");
-    listed.filter(move |entry| is_nvidia(&entry.file_name())).map(|entry| entry.path())
+    listed.filter(|entry| entry.file_name().to_str().is_some_and(is_needed)).map(|entry| entry.path())
+}
+
+fn is_needed(device: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    matches!(device, "nvidiactl" | "nvidia-uvm") || device.strip_prefix("nvidia").is_some_and(is_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_needed;
+
+    #[test]
+    fn only_devices_for_decoding_are_allowed() {
+        for needed in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia15"] {
+            assert!(is_needed(needed), "{needed}");
+        }
+        for other in ["nvidia", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps", "nvidia0x", "null"] {
+            assert!(!is_needed(other), "{other}");
+        }
+    }
 }

@@ -105,7 +105,7 @@ fn the_cpu_continues_where_the_gpu_fails_unless_it_must_not() {
     let (strict, _) = with_gpus(&broken, true);
     let mut frames = strict.frames(&shown.file, &index_of(&strict, &shown), &segments[0]).unwrap();
     let error = std::iter::repeat_with(|| frames.next_frame()).find_map(Result::err).unwrap();
-    assert!(matches!(&error, VideoError::GpuOnly(text) if text == "cuvidDecodePicture failed"), "{error}");
+    assert!(matches!(&error, VideoError::GpuFailed(text) if text == "cuvidDecodePicture failed"), "{error}");
     let missing = with_gpus(&on(folder.path(), FakeGpu::Missing), false);
     assert_eq!(read(&missing.0, &shown), all(&shown.truth), "without a GPU from the first frame");
 }
@@ -128,5 +128,5 @@ fn a_video_that_gpus_cannot_decode_correctly_is_left_to_the_cpu() {
     let index = index_of(&strict, &shown);
     let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
     let error = strict.frames(&shown.file, &index, &segment).err().unwrap();
-    assert!(matches!(&error, VideoError::GpuOnly(text) if text.contains("turned")), "{error}");
+    assert!(matches!(&error, VideoError::GpuOnly(text) if text.contains("rotated")), "{error}");
 }

@@ -54,8 +54,7 @@ pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
         pack.files[0].bytes = None;
     }
     if name != "research" {
-        pack.files.truncate(2);
-        pack.first_look = None;
+        pack = pack.without_first_look();
     }
     let engine = start(move || ResolvedPack::verify(&pack, &testing::shared_models()).unwrap());
     Analyzer::new(engine.await, pipeline::Config::default())
