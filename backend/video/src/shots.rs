@@ -27,8 +27,15 @@ const RATIO: f32 = 3.0;
 const WINDOW: usize = 5;
 
 /// A frame, reduced to what is compared: hue, saturation and value of each pixel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ReducedFrame(Vec<[f32; 3]>);
+
+/// Omits the pixels.
+impl std::fmt::Debug for ReducedFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReducedFrame").finish_non_exhaustive()
+    }
+}
 
 /// Compares each frame with the one before.
 #[derive(Clone, Debug, Default)]
