@@ -18,21 +18,23 @@ export function show(page, { query, signal }) {
   filter.addEventListener("change", () => (setQuery({ state: filter.value }), start()));
   page.append(heading("Crawls", filter, linkButton("New crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })), list);
 
-  let timer = 0;
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  let earlier = new AbortController();
   start();
   async function start() {
-    clearTimeout(timer);
-    await fillWith(list, signal, () => get("/crawls", params(), signal), draw);
+    // The answer for an earlier filter may still arrive. It must not be shown, nor followed.
+    earlier.abort();
+    earlier = new AbortController();
+    const wanted = AbortSignal.any([signal, earlier.signal]);
+    await fillWith(list, wanted, () => get("/crawls", params(), wanted), (answer) => draw(answer, wanted));
   }
-  function draw(answer) {
+  function draw(answer, wanted) {
     if (answer.crawls.length === 0) {
       return filter.value
         ? empty("crawls", `There are no ${filter.value} crawls.`)
         : empty("crawls", "A crawl reads a site, finds its images, and stores the faces in them.", linkButton("Start the first crawl", "#/crawls/new", { kind: "primary", symbol: "plus" }));
     }
     const rows = h("ul.crawls", {}, answer.crawls.map(row));
-    watch(answer.crawls, rows);
+    watch(answer.crawls, rows, wanted);
     return [rows, more(answer.next_cursor, rows)];
   }
   function more(cursor, rows) {
@@ -45,11 +47,12 @@ export function show(page, { query, signal }) {
     return h("p.center", {}, control);
   }
   /** Reloads the first page periodically while one of its crawls runs. */
-  function watch(crawls, rows) {
+  function watch(crawls, rows, wanted) {
     if (crawls.every((crawl) => isOver(crawl))) return;
-    timer = setTimeout(async () => {
-      const answer = await get("/crawls", params(), signal).catch(() => null);
-      if (signal.aborted) return;
+    setTimeout(async () => {
+      // After a change of the filter, the new list has a timer of its own.
+      const answer = wanted.aborted ? null : await get("/crawls", params(), wanted).catch(() => null);
+      if (wanted.aborted) return;
       // Only changed rows are replaced, so that an unchanged row keeps the focus.
       for (const [index, crawl] of (answer?.crawls ?? []).entries()) {
         const old = rows.querySelector(`[data-id="${crawl.id}"]`);
@@ -57,7 +60,7 @@ export function show(page, { query, signal }) {
         if (!old) rows.insertBefore(row(crawl), rows.children[index] ?? null);
         else if (old.dataset.text !== text) replace(old, row(crawl));
       }
-      watch(answer?.crawls ?? crawls, rows);
+      watch(answer?.crawls ?? crawls, rows, wanted);
     }, 2000);
   }
 }
