@@ -226,7 +226,7 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.
 pub fn is_video(head: &[u8]) -> bool {
     let begins = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    let is_movie = [b"ftyp", b"moov", b"mdat", b"wide", b"free"].iter().any(|kind| begins(4, *kind));
+    let is_movie = begins_like_movie(head);
     let is_transport_stream = begins(0, b"\x47") && begins(188, b"\x47");
     let is_container = is_movie
         || is_transport_stream
@@ -238,9 +238,44 @@ pub fn is_video(head: &[u8]) -> bool {
     is_container && Format::sniff(head).is_none()
 }
 
+/// Returns whether `head` begins with a box of a movie: its size, then its type.
+///
+/// A size is 0 (up to the end of the file), 1 (a number of 64 bits follows) or at least 8. Only
+/// `mdat` can be long. The other boxes are shorter than [`TEXT`].
+fn begins_like_movie(head: &[u8]) -> bool {
+    let Some((size, rest)) = head.split_first_chunk() else { return false };
+    let size = u32::from_be_bytes(*size);
+    let is_short = [b"ftyp", b"moov", b"wide", b"free"].iter().any(|kind| rest.starts_with(*kind));
+    !(2..8).contains(&size) && (rest.starts_with(b"mdat") || is_short && size < TEXT)
+}
+
+/// The smallest number that four characters of a text can be, if they are read as a big-endian
+/// number: a text begins with a tab or a greater character.
+const TEXT: u32 = 0x0900_0000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_box_of_a_movie_has_a_plausible_size() {
+        for head in [
+            b"\0\0\0\0mdat",
+            b"\0\0\0\x01mdat",
+            b"\x3c\x68\x31\x3emdat",
+            b"\0\0\0\x08wide",
+            b"\0\x10\0\0free",
+            b"\0\xff\0\0moov",
+        ] {
+            assert!(is_video(head), "{head:?}");
+        }
+        for head in
+            [b"<h1>free", b"<h1>wide", b"\t\t\t\tftyp", b"remomoov", b"\0\0\0\x02mdat", b"\0\0\0\x07free"]
+        {
+            assert!(!is_video(head), "{head:?}");
+        }
+        assert!(!is_video(b"\0\0mdat"));
+    }
 
     #[test]
     fn every_image_that_begins_like_a_movie_is_an_image() {

@@ -148,20 +148,22 @@ enum Content {
 /// Returns the kind of the fetched content.
 ///
 /// The `Content-Type` header determines the kind. The first bytes determine it if the header is
-/// missing or specifies only XML, or if they are the signature of an image or a video.
+/// missing or specifies only XML, or if they are the signature of an image or a video. A text can
+/// begin like a video, so HTML is not a video.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();
     if vision::Format::sniff(&fetched.body).is_some() {
         return Content::Image;
     }
-    if video::is_video(&fetched.body) || hls::is_playlist(&fetched.body) {
+    let is_html = matches!(mime, "text/html" | "application/xhtml+xml");
+    if !is_html && video::is_video(&fetched.body) || hls::is_playlist(&fetched.body) {
         return Content::Video;
     }
     let root = sitemap::root(&fetched.body);
     match (mime, root) {
         (_, Some(root)) if sitemap::is_root(&root) => Content::Sitemap,
-        ("text/html" | "application/xhtml+xml", _) => Content::Html,
+        _ if is_html => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
         ("", _) if begins_like_markup(&fetched.body) => Content::Html,
         // A text sitemap: a list of URLs.
