@@ -196,7 +196,8 @@ async fn the_videos_of_a_web_site_are_scanned_on_request() {
     let (film, picture) = (std::fs::read(film).unwrap(), testing::picture("ada.jpg"));
     let site = FileServer::start([("/index.html", page), ("/film.mp4", film), ("/ada.jpg", picture)]).await;
     let crawl = |url: String, options: &[&str]| {
-        let mut command = command(&place, &database, &[url.as_str(), "--delay-ms", "0"]);
+        let mut command = place.facecrawl(&["scan", "--json", url.as_str(), "--delay-ms", "0"]);
+        command.env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
         command.args(options).env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8");
         tokio::task::block_in_place(|| Finished::of(&mut command))
     };
@@ -215,6 +216,11 @@ async fn the_videos_of_a_web_site_are_scanned_on_request() {
     let refused = crawl(site.url("/film.mp4"), &[]).expect(1).json();
     assert_eq!(refused["reasons"], json!({"is_a_video": 1}), "{refused}");
     crawl(site.url("/film.mp4"), &["--max-videos", "1"]).expect(2);
+    // The options of files do not apply to crawls.
+    for option in ["--sampling=keyframes", "--max-gap=1", "--refine"] {
+        let refused = crawl(site.url("/film.mp4"), &["--videos", option]).expect(2);
+        assert!(refused.stderr.contains("do not apply"), "{}", refused.stderr);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

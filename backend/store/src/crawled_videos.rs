@@ -57,8 +57,9 @@ impl Store {
     /// new ones in input order.
     ///
     /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses and
-    /// addresses over a limit are not recorded. Locks the crawl's row, like
-    /// [`Store::admit_pages`].
+    /// addresses over a limit are not recorded. A seed with a suppressed address is added, so that
+    /// its worker can report the reason. So is a video on a suppressed page. Locks the crawl's row,
+    /// like [`Store::admit_pages`].
     pub async fn admit_videos(
         &self,
         conn: &mut PgConnection,
@@ -78,18 +79,21 @@ impl Store {
         let admitted = admitted.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
         let room = (limits.total - i64::from(admitted)).max(0);
         let (mut seen, mut new, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
+        let mut are_seeds = Vec::new();
         for video in videos {
             if new.push(&mut seen, &video.url) {
                 hosts.push(without_nul(&video.host));
+                are_seeds.push(video.page_url.is_none());
             }
         }
         let mut added: Vec<AdmittedVideo> = sqlx::query_as(
             "with fresh as (
                  select n.*, row_number() over (partition by n.host order by n.id) as place
-                 from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[]) as n (id, url, url_hash, host)
+                 from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $9::bool[]) as n (id, url, url_hash, host, is_seed)
                  where not exists (select 1 from videos v where v.crawl_id = $1 and v.url_hash = n.url_hash)
-                   and not exists (select 1 from suppressions s join crawls c on c.collection_id = s.collection_id
-                                   where c.id = $1 and s.url_hash = n.url_hash)),
+                   and (n.is_seed or not exists (
+                       select 1 from suppressions s join crawls c on c.collection_id = s.collection_id
+                       where c.id = $1 and s.url_hash = n.url_hash))),
              taken as (select host, count(*) as count from videos where crawl_id = $1 group by host)
              insert into videos (id, collection_id, crawl_id, source_url, url_hash, host, options)
              select f.id, c.collection_id, c.id, f.url, f.url_hash, f.host, $6
@@ -106,6 +110,7 @@ impl Store {
         .bind(options)
         .bind(limits.per_host)
         .bind(room)
+        .bind(&are_seeds)
         .fetch_all(&mut *conn)
         .await?;
         if !added.is_empty() {
@@ -252,9 +257,9 @@ pub(crate) async fn cancel_videos_of_crawl(
     Ok(cancelled.rows_affected().cast_signed())
 }
 
-/// Locks and returns the videos that are at one of the addresses, that were found on a page at one
-/// of them, or that have the same file as such a video. `hashes` also contains the addresses
-/// after redirects of the pages; `requested` only those of the request.
+/// Returns the videos that are at one of the addresses, or that were found on a page at one of
+/// them. `hashes` also contains the addresses after redirects of the pages; `requested` only those
+/// of the request.
 pub(crate) async fn videos_at(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -263,18 +268,12 @@ pub(crate) async fn videos_at(
     requested: &[Uuid],
 ) -> Result<Vec<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
-        "with found as (
-             select v.id, v.original_id from videos v join unnest($2::text[]) as a (url)
-                 on md5(v.source_url) = md5(a.url) and v.source_url = a.url
-             where v.collection_id = $1
-             union select id, original_id from videos where collection_id = $1 and final_hash = any($4)
-             union select v.id, v.original_id from video_sources s join videos v on v.id = s.video_id
-             where v.collection_id = $1 and (s.page_hash = any($3) or s.page_asked_hash = any($4))),
-             originals as (select coalesce(original_id, id) as id from found)
-         select v.id from videos v
-         where v.collection_id = $1 and (v.id in (select id from found union select id from originals)
-             or v.original_id in (select id from originals))
-         order by v.id for update",
+        "select v.id from videos v join unnest($2::text[]) as a (url)
+             on md5(v.source_url) = md5(a.url) and v.source_url = a.url
+         where v.collection_id = $1
+         union select id from videos where collection_id = $1 and final_hash = any($4)
+         union select v.id from video_sources s join videos v on v.id = s.video_id
+         where v.collection_id = $1 and (s.page_hash = any($3) or s.page_asked_hash = any($4))",
     )
     .bind(collection)
     .bind(addresses)

@@ -3,8 +3,8 @@
 //!
 //! Each candidate is compared again with its row, in the scope of the request, so a face that was
 //! erased or moved is never returned, and similarities are those of the rows. Exact searches
-//! compare in Postgres. A look-up of all similar faces also compares in Postgres, unless the engine
-//! has followed all changes. Its caller then checks the candidates against the rows.
+//! compare in Postgres. A look-up of all similar faces also compares in Postgres, because an erasure
+//! must not omit a face: it is not recorded whether the engine contains all faces of a model.
 mod follow;
 
 use crate::embeddings::EmbeddingModel;
@@ -25,8 +25,6 @@ pub use follow::Followed;
 /// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
-/// How much lower the engine's similarity may be than that of the rows.
-const ENGINE_ROUNDING: f32 = 1e-3;
 
 /// The index of an engine outside the database.
 #[derive(Clone, Debug)]
@@ -120,27 +118,14 @@ impl FaceIndex for ExternalIndex {
         comparison::among_pairs(self.store.pool(), query, &pairs).await
     }
 
-    /// Asks the engine only if it has followed all changes of the collection.
+    /// Compares in Postgres. No recorded change may be left although the engine lacks faces: before
+    /// the copy of older faces has ended, and after the recording was stopped and started again.
     async fn all_similar(
         &self,
         conn: &mut PgConnection,
         query: &AllSimilar<'_>,
     ) -> Result<Vec<Similar>, StoreError> {
-        if self.store.last_index_change(&mut *conn, query.collection_id).await?.is_some() {
-            return comparison::all_similar(conn, query).await;
-        }
-        let filter = filter(&FaceScope::all(query.collection_id, query.model.id));
-        let wanted = Wanted::All(query.threshold - ENGINE_ROUNDING);
-        let queries = vec![EngineQuery { filter, probe: query.probe.to_vec(), wanted }];
-        match self.candidates(query.model, queries).await {
-            Err(StoreError::IndexUnavailable(_)) => comparison::all_similar(conn, query).await,
-            found => {
-                let mut similar: Vec<Similar> = found?.into_iter().flatten().collect();
-                similar.sort_by_key(|face| face.id);
-                similar.dedup_by_key(|face| face.id);
-                Ok(similar)
-            }
-        }
+        comparison::all_similar(conn, query).await
     }
 }
 

@@ -107,22 +107,6 @@ impl Store {
         Ok(settled.rows_affected())
     }
 
-    /// Returns the number of the last change of a collection that a new statement sees; `None` if
-    /// no change of it is left.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
-    pub async fn last_index_change(
-        &self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-    ) -> Result<Option<i64>, StoreError> {
-        Ok(sqlx::query_scalar("select max(change) from index_changes where collection_id = $1")
-            .bind(collection)
-            .fetch_one(conn)
-            .await?)
-    }
-
     /// Returns the time of the change with the lowest number; `None` if the index has followed all
     /// changes. It is the time of its transaction.
     ///

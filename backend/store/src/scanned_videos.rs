@@ -74,19 +74,22 @@ impl Store {
     /// Records that a scan found a file that the collection already has as the video `original`.
     /// Does nothing if `original` was deleted in the meantime.
     ///
-    /// The record has no hash: the file is that of `original`.
+    /// The record has no hash: the file is that of `original`. `id` is the id of the record. Does
+    /// nothing if the record exists, so the call can be repeated.
     pub async fn record_duplicate_video(
         &self,
         conn: &mut PgConnection,
+        id: Uuid,
         video: &NewVideo,
         original: Uuid,
     ) -> Result<(), StoreError> {
         sqlx::query(
             "insert into videos (id, collection_id, bytes, source_url, scan_id, options, state, reason, original_id, finished_at)
              select $1, o.collection_id, $3, $4, $5, $6, 'failed', $7, o.id, now()
-             from (select id, collection_id from videos where id = $2 for key share) o",
+             from (select id, collection_id from videos where id = $2 for key share) o
+             on conflict (id) do nothing",
         )
-        .bind(Uuid::now_v7())
+        .bind(id)
         .bind(original)
         .bind(video.bytes)
         .bind(video.source_url.as_deref().map(without_nul))

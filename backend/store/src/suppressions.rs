@@ -136,6 +136,25 @@ impl Store {
         .await?)
     }
 
+    /// Returns `true` if a page that contains a video is suppressed.
+    pub async fn suppresses_pages_of_video(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        video: Uuid,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(
+                 select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
+                     select page_hash from video_sources where video_id = $2
+                     union all select page_asked_hash from video_sources where video_id = $2))",
+        )
+        .bind(collection)
+        .bind(video)
+        .fetch_one(executor)
+        .await?)
+    }
+
     /// Returns `true` if a URL without a ledger row is suppressed.
     pub async fn suppresses_address(
         &self,

@@ -3,7 +3,7 @@
 use super::{CrawlError, CrawlOptions};
 use crate::domain::SeedCounts;
 use crawler::extract;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use url::Url;
 
 /// Maximum number of seeds of one crawl.
@@ -67,13 +67,18 @@ impl SeedKind {
     }
 }
 
-/// Returns the number of seeds of each kind.
+/// Returns the number of seeds of each kind, and of the videos of one host.
 pub(super) fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
     let count = |kind| seeds.iter().filter(|url| SeedKind::of(url, options) == kind).count();
+    let mut videos_by_host: HashMap<String, usize> = HashMap::new();
+    for url in seeds.iter().filter(|url| SeedKind::of(url, options) == SeedKind::Video) {
+        *videos_by_host.entry(crawler::urls::host_key(url)).or_default() += 1;
+    }
     SeedCounts {
         pages: count(SeedKind::Page),
         images: count(SeedKind::Image),
         videos: count(SeedKind::Video),
+        videos_of_host: videos_by_host.into_values().max().unwrap_or(0),
     }
 }
 

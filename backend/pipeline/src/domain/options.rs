@@ -84,6 +84,8 @@ pub(crate) struct SeedCounts {
     pub(crate) pages: usize,
     pub(crate) images: usize,
     pub(crate) videos: usize,
+    /// Number of videos of the host with the most videos.
+    pub(crate) videos_of_host: usize,
 }
 
 impl Default for CrawlOptions {
@@ -162,7 +164,7 @@ impl CrawlOptions {
     /// Checks that the limits allow at least all seeds. Otherwise some seeds would have no ledger
     /// row.
     pub(crate) fn check_room(&self, seeds: SeedCounts) -> Result<(), CrawlError> {
-        let SeedCounts { pages, images, videos } = seeds;
+        let SeedCounts { pages, images, videos, videos_of_host } = seeds;
         for (field, limit, seeds) in [
             ("max_pages", self.max_pages, pages),
             ("max_images", self.max_images, images),
@@ -177,7 +179,15 @@ impl CrawlOptions {
                 ));
             }
         }
-        Ok(())
+        match self.max_videos_per_host {
+            Some(limit) if (limit as u64) < videos_of_host as u64 => Err(CrawlError::invalid(
+                "max_videos_per_host",
+                format!(
+                    "is {limit}, but {videos_of_host} seeds are videos of one host; the limit must be at least {videos_of_host}"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -13,7 +13,9 @@ pub struct VideoRequest {
     pub sampling: Sampling,
     /// Longest time without a look of [`Sampling::Auto`], in milliseconds.
     pub max_gap_ms: u32,
-    /// Whether [`Sampling::Auto`] looks closer where faces are.
+    /// Whether [`Sampling::Auto`] looks closer where faces are. `false` is not written: options are
+    /// compared as they are stored, and older programs did not store this field.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub refine: bool,
 }
 
@@ -55,8 +57,12 @@ mod tests {
     fn options_are_stored_as_they_are_written() {
         let request = VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, refine: false };
         let stored = serde_json::to_value(request).unwrap();
-        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000, "refine": false}));
+        assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
         assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
+        let closer = VideoRequest { refine: true, ..VideoRequest::default() };
+        let stored = serde_json::to_value(closer).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "refine": true}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), closer);
         let error = serde_json::from_value::<VideoRequest>(serde_json::json!({"sampling": "fps=99"}));
         assert!(error.unwrap_err().to_string().contains("from 0.1 to 30"));
     }

@@ -156,9 +156,11 @@ impl Scan {
     /// Records that the file is that of another video. The deletion of the other scan or crawl then
     /// keeps that video.
     async fn duplicate(&self, new: &NewVideo, original: Uuid) -> Result<ScannedVideo, IngestError> {
+        // The commit's answer may be lost. The next attempt then finds the record by its id.
+        let id = Uuid::now_v7();
         retried("record_duplicate_video", || async {
             let mut tx = self.store.begin().await?;
-            self.store.record_duplicate_video(tx.conn(), new, original).await?;
+            self.store.record_duplicate_video(tx.conn(), id, new, original).await?;
             tx.commit().await
         })
         .await?;

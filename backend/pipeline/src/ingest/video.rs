@@ -59,7 +59,6 @@ impl Ingest {
         let described = retried("describe_video", || async {
             let mut tx = self.begin_part(video).await?;
             // An erasure finds the hash of this video, or this transaction finds the suppression.
-            store.lock_suppressions(tx.conn(), video.collection, false).await?;
             if store.suppresses_video(&mut *tx.conn(), video.collection, &facts.sha256).await? {
                 return Ok(Err(ReadVideoError::Suppressed));
             }
@@ -118,13 +117,19 @@ impl Ingest {
         Ok(())
     }
 
-    /// Begins a transaction of a running video.
+    /// Begins a transaction of a running video. Holds the shared lock of the suppressions.
     pub(super) async fn begin_part(&self, video: &StoredVideo) -> Result<Tx, IngestError> {
-        let mut tx = self.inner.store.begin().await?;
+        let Inner { store, queue, .. } = &*self.inner;
+        let mut tx = store.begin().await?;
         match video.reader {
-            VideoReader::Job(claim) => self.inner.queue.hold(tx.conn(), claim).await?,
+            VideoReader::Job(claim) => {
+                queue.hold(tx.conn(), claim).await?;
+                store.lock_suppressions(tx.conn(), video.collection, false).await?;
+            }
+            // An erasure locks in this order too. The other order would cause deadlocks.
             VideoReader::Scan(scan) => {
-                self.inner.store.hold_scanned_video(tx.conn(), video.id, scan).await?;
+                store.lock_suppressions(tx.conn(), video.collection, false).await?;
+                store.hold_scanned_video(tx.conn(), video.id, scan).await?;
             }
         }
         Ok(tx)

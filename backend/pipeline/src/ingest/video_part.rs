@@ -81,7 +81,6 @@ impl Ingest {
     ) -> Result<bool, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
         let mut tx = self.begin_part(video).await?;
-        store.lock_suppressions(tx.conn(), video.collection, false).await?;
         if !store.checkpoint_video(tx.conn(), video.id, checkpoint).await? {
             // An earlier attempt was committed, but its answer was lost.
             return Ok(true);

@@ -55,7 +55,7 @@ impl Handler for ScanVideo {
         };
         let outcome = self.run_video(&job, &video, &cancel).await;
         if let Some(crawl) = video.crawl_id
-            && (matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled())
+            && (matches!(outcome, Outcome::Settled | Outcome::Stale | Outcome::Done) || cancel.is_cancelled())
         {
             completion::end_if_done(&self.context.store, &self.context.queue, crawl).await;
         }

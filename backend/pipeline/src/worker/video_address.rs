@@ -38,6 +38,7 @@ pub(super) async fn fetch(
     };
     let (_, limit) = context.fetcher.video_limits();
     let source = Source { context, video, view, deadline: Instant::now() + limit };
+    source.check_pages().await?;
     source.check_allowed(address).await?;
     let known = source.known(address).await?;
     let validators = known.as_ref().map(|known| Validators {
@@ -202,6 +203,16 @@ impl Source<'_> {
             CopyError::Fetch(FetchError::Postponed(_)) => Err(playlist_too_slow().into()),
             error => Err(error),
         }
+    }
+
+    /// # Errors
+    /// Fails if a page that contains the video is suppressed.
+    async fn check_pages(&self) -> Result<(), CopyError> {
+        let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
+        let suppressed = retried("suppresses_pages_of_video", || {
+            store.suppresses_pages_of_video(store.pool(), *collection_id, *id)
+        });
+        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
     /// # Errors

@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub(super) enum CopyError {
     #[error("the uploaded file is gone")]
     Gone,
-    #[error("the address was erased and is suppressed")]
+    #[error("the address, or that of a page with the video, was erased and is suppressed")]
     Suppressed,
     #[error("the content at the address is not a video in an accepted container")]
     NotAVideo,

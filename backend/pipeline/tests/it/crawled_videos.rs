@@ -1,10 +1,13 @@
 //! Videos that crawls find: pauses, deletions and hosts that are busy.
 
+use crate::stored_videos::{collection, erasure};
 use crate::support::{Answer, Site, World, fast, wait_for};
 use crate::videos::decoder;
 use domain::{CrawlState, JobKind, Reason, VideoState};
 use pipeline::{CrawlOptions, Videos};
 use store::crawls::Crawl;
+use store::erasures::Target;
+use store::suppressions::Suppression;
 use store::videos::{Video, VideoFilter};
 use testing::film::{Codec, Container, Encoding, Film};
 
@@ -165,8 +168,76 @@ async fn a_seed_can_be_a_video_with_or_without_an_extension() {
     let seeds = [site.url("/a.mp4"), site.url("/b.m3u8")];
     let error = world.crawls.create("default", &seeds, too_few).await.unwrap_err();
     assert!(error.to_string().contains("max_videos"), "{error}");
+    let too_few = CrawlOptions { videos: true, max_videos_per_host: Some(1), ..fast() };
+    let error = world.crawls.create("default", &seeds, too_few.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("max_videos_per_host"), "{error}");
+    let hosts = [site.url("/a.mp4"), "http://other.test/a.mp4".into()];
+    world.crawls.create("default", &hosts, too_few).await.unwrap();
     pages.stop().await;
     videos.stop().await;
+}
+
+/// Erases what was found at an address, and suppresses the address.
+async fn erase(world: &World, url: &str) {
+    let (store, collection) = (&world.store, collection(world).await);
+    let mut tx = store.begin().await.unwrap();
+    let target = Target::Url(vec![url.to_owned()]);
+    let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+    let erasure = erasure(collection);
+    store.record_erasure(tx.conn(), &erasure).await.unwrap();
+    store.carry_out(tx.conn(), &plan).await.unwrap();
+    let mut suppressed = plan.pictures.clone();
+    suppressed.push(Suppression::Url(url.to_owned()));
+    store.suppress(tx.conn(), collection, erasure.id, &suppressed).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unread_video_of_an_erased_page_is_not_found_again() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let (_, video) = crawl_with_a_video(&world, &site).await;
+    erase(&world, &site.url("/")).await;
+    assert!(world.store.video(video.id).await.is_err());
+    site.set("/other", Answer::html("<video src=/film.mkv></video>"));
+    let crawl = world.create(&[site.url("/other")], CrawlOptions { videos: true, ..fast() }).await;
+    let worker = world.worker("pages");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert!(video_of(&world, &crawl).await.is_none());
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[tokio::test]
+async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
+    let (world, site) = (World::new().await, Site::start().await);
+    erase(&world, &site.url("/")).await;
+    erase(&world, &site.url("/seed.mkv")).await;
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let worker = world.video_worker("videos", decoder());
+    world.ended(crawl.id).await;
+    let video = world.store.video(video.id).await.unwrap();
+    assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::SuppressedUrl)));
+    assert_eq!((video.source_url, video.page_url), (None, None));
+
+    let crawl = world.create(&[site.url("/seed.mkv")], CrawlOptions { videos: true, ..fast() }).await;
+    let ended = world.ended(crawl.id).await;
+    assert_eq!(ended.state, CrawlState::Failed);
+    assert_eq!(ended.error.as_deref(), Some("nothing could be fetched: suppressed_url (1)"));
+    assert_eq!(site.asked("/film.mkv") + site.asked("/seed.mkv"), 0);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_can_begin_like_a_video() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
+    site.set("/next", Answer::new("", "<h1>free films</h1><a href=/last>last</a>"));
+    site.set("/last", Answer::html("the end"));
+    let crawl = world.create(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
+    let worker = world.worker("pages");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(site.asked("/last"), 1);
+    worker.stop().await;
 }
 
 /// Lets jobs run that were postponed.

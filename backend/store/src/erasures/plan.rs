@@ -1,6 +1,6 @@
 //! Plans an erasure: what it deletes and which suppressions it needs.
 use super::likeness::similar_faces;
-use super::videos::same_file;
+use super::videos::same_files;
 use super::{Target, subjects};
 use crate::crawled_videos::videos_at;
 use crate::embeddings::check_embedding;
@@ -148,13 +148,14 @@ impl Store {
             Target::Url(_) => {
                 let hashes = AddressHashes::of(conn, collection, &plan.addresses).await?;
                 let AddressHashes { requested, all } = &hashes;
-                plan.videos = videos_at(conn, collection, &plan.addresses, all, requested).await?;
+                let found = videos_at(conn, collection, &plan.addresses, all, requested).await?;
+                plan.videos = same_files(conn, collection, &found).await?;
                 let mut images = found_at(conn, collection, &plan.addresses, &hashes).await?;
                 images.extend(frames_of(conn, &plan.videos).await?);
                 images
             }
             Target::Video(video) => {
-                plan.videos = same_file(conn, collection, *video).await?;
+                plan.videos = same_files(conn, collection, &[*video]).await?;
                 if plan.videos.is_empty() {
                     return Err(StoreError::not_found("video", video));
                 }

@@ -6,28 +6,33 @@ use sqlx::PgConnection;
 use std::collections::HashSet;
 use uuid::Uuid;
 
-/// Locks and returns a video and all other videos of the same file in the collection: its original,
-/// duplicates, and attempts that were cancelled or failed. Empty if the video does not exist.
-pub(super) async fn same_file(
+/// Locks and returns the videos and all other videos of the same files in the collection: their
+/// originals, duplicates, and attempts that were cancelled or failed. Empty if none of `videos`
+/// exists.
+pub(super) async fn same_files(
     conn: &mut PgConnection,
     collection: Uuid,
-    video: Uuid,
+    videos: &[Uuid],
 ) -> Result<Vec<Uuid>, StoreError> {
+    if videos.is_empty() {
+        return Ok(Vec::new());
+    }
     Ok(sqlx::query_scalar(
-        "with original as (
-             select coalesce(o.id, v.id) as id, coalesce(o.sha256, v.sha256) as sha256
-             from videos v left join videos o on o.id = v.original_id
-             where v.collection_id = $1 and v.id = $2),
-             found as (
-             select v.id from original o join videos v on v.id = $2 or v.id = o.id or v.original_id = o.id
-             union select v.id from original o join videos v on v.collection_id = $1 and v.sha256 = o.sha256)
+        "with named as (select id, original_id from videos where collection_id = $1 and id = any($2)),
+             known as (
+             select v.id, v.sha256 from videos v
+             where v.collection_id = $1
+               and v.id in (select id from named union select original_id from named)),
+             files as (
+             select id from known
+             union select v.id from known k join videos v on v.collection_id = $1 and v.sha256 = k.sha256)
          select v.id from videos v
          where v.collection_id = $1
-           and (v.id in (select id from found) or v.original_id in (select id from found))
+           and (v.id in (select id from files) or v.original_id in (select id from files))
          order by v.id for update",
     )
     .bind(collection)
-    .bind(video)
+    .bind(videos)
     .fetch_all(conn)
     .await?)
 }
@@ -36,6 +41,7 @@ pub(super) async fn same_file(
 #[derive(sqlx::FromRow)]
 struct FileRow {
     sha256: Option<Vec<u8>>,
+    original_id: Option<Uuid>,
     source_url: Option<String>,
     /// Hash of the address after redirects, if it differs from `source_url`.
     final_hash: Option<Uuid>,
@@ -44,7 +50,8 @@ struct FileRow {
 impl Plan {
     /// Adds suppressions of the files of the videos, which replace the suppressions of single faces
     /// in these files. With `addresses`, also adds suppressions of the addresses of the videos. A
-    /// crawl then does not fetch a file again only to find that it is suppressed.
+    /// crawl then does not fetch a file again only to find that it is suppressed. The address of a
+    /// video whose file is not known yet is suppressed in both cases.
     pub(super) async fn suppress_files(
         &mut self,
         conn: &mut PgConnection,
@@ -54,7 +61,7 @@ impl Plan {
             return Ok(());
         }
         let rows: Vec<FileRow> = sqlx::query_as(
-            "select sha256, source_url, final_hash from videos where id = any($1) order by id",
+            "select sha256, original_id, source_url, final_hash from videos where id = any($1) order by id",
         )
         .bind(&self.videos)
         .fetch_all(conn)
@@ -65,13 +72,12 @@ impl Plan {
             _ => true,
         });
         self.pictures.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
-        if addresses {
-            for FileRow { source_url, final_hash, .. } in rows {
-                // The path of a local file may later belong to another file.
-                let address = source_url.filter(|address| address.starts_with("http"));
-                self.pictures.extend(address.map(Suppression::Url));
-                self.pictures.extend(final_hash.map(Suppression::UrlHash));
-            }
+        let is_unread = |row: &FileRow| row.sha256.is_none() && row.original_id.is_none();
+        for row in rows.into_iter().filter(|row| addresses || is_unread(row)) {
+            // The path of a local file may later belong to another file.
+            let address = row.source_url.filter(|address| address.starts_with("http"));
+            self.pictures.extend(address.map(Suppression::Url));
+            self.pictures.extend(row.final_hash.map(Suppression::UrlHash));
         }
         Ok(())
     }

@@ -79,11 +79,8 @@ async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ende
         fixture::store_image(&store, collection, &fixture::image(number), &[face]).await.unwrap();
         let mut conn = store.pool().acquire().await.unwrap();
         let changes = store.index_changes(&mut conn, 9).await.unwrap();
-        assert_eq!(changes.last().is_some(), recorded, "{changes:?}");
+        assert_eq!(!changes.is_empty(), recorded, "{changes:?}");
         assert_eq!(store.oldest_index_change().await.unwrap().is_some(), recorded);
-        let last = store.last_index_change(&mut conn, collection).await.unwrap();
-        assert_eq!(last, changes.last().map(|change| change.change));
-        assert_eq!(store.last_index_change(&mut conn, Uuid::now_v7()).await.unwrap(), None);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::tombstones::{deletion_log, reapply};
 use store::StoreError;
 use store::erasures::{ErasureRecord, Target};
 use store::suppressions::Suppression;
+use store::videos::NewVideo;
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -97,6 +98,74 @@ async fn a_video_and_all_others_of_its_file_are_erased_together() {
     let elsewhere = store.ensure_collection("elsewhere").await.unwrap().id;
     let foreign = store.plan_erasure(tx.conn(), elsewhere, &Target::Video(other)).await;
     assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (attempt, mut faces) = fixture::film(&store, &model, [1; 32], 2).await;
+    let first = "http://site.test/first.mp4";
+    run(
+        &database,
+        format!("update videos set state = 'cancelled', source_url = '{first}' where id = '{attempt}'"),
+    )
+    .await;
+    let (completed, more) = fixture::film(&store, &model, [1; 32], 3).await;
+    let second = "http://site.test/second.mp4";
+    run(&database, format!("update videos set source_url = '{second}' where id = '{completed}'")).await;
+    let (other, _) = fixture::film(&store, &model, [2; 32], 1).await;
+    run(
+        &database,
+        format!("update videos set source_url = 'http://site.test/other.mp4' where id = '{other}'"),
+    )
+    .await;
+    faces.extend(more);
+    faces.sort_unstable();
+    for named in [first, second] {
+        let mut tx = store.begin().await.unwrap();
+        let target = Target::Url(vec![named.into()]);
+        let plan = store.plan_erasure(tx.conn(), collection, &target).await.unwrap();
+        let mut videos = plan.videos.clone();
+        videos.sort_unstable();
+        assert_eq!(videos, [attempt, completed], "{named}");
+        let mut planned: Vec<Uuid> = plan.faces.iter().map(|face| face.id).collect();
+        planned.sort_unstable();
+        assert_eq!(planned, faces, "{named}");
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_duplicate_is_stored_once() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let model = fixture::model(&store, "m", 4).await;
+    let (original, _) = fixture::film(&store, &model, [1; 32], 0).await;
+    let new = NewVideo {
+        collection: fixture::collection(&store, "default").await,
+        sha256: Some([1; 32]),
+        bytes: Some(1),
+        source_url: Some("file:///film.mp4".into()),
+        source_key: None,
+        scan: Some(fixture::crawl(&store).await.id),
+        options: serde_json::json!({}),
+    };
+    let id = Uuid::now_v7();
+    // The answer of the first commit was lost.
+    for _ in 0..2 {
+        let mut tx = store.begin().await.unwrap();
+        store.record_duplicate_video(tx.conn(), id, &new, original).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(store.video(id).await.unwrap().original_id, Some(original));
+    let records: i64 = sqlx::query_scalar("select count(*) from videos where original_id = $1")
+        .bind(original)
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!(records, 1);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
 use pipeline::worker::VideoTools;
-use pipeline::{CrawlOptions, Dedupe};
+use pipeline::{CrawlOptions, Dedupe, VideoRequest};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use summary::Summary;
@@ -144,7 +144,14 @@ impl ScanArgs {
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
     // Rejects contradictory options before anything starts.
-    args.video.request()?;
+    let request = args.video.request()?;
+    if args.crawl.videos && !urls.is_empty() && request != VideoRequest::default() {
+        return Err(UsageError(
+            "--sampling, --max-gap and --refine do not apply to the videos of a crawl; omit them with URLs and --videos"
+                .into(),
+        )
+        .into());
+    }
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let video_tools = if args.crawl.videos && !urls.is_empty() { Some(video_tools(settings)?) } else { None };

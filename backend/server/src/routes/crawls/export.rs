@@ -12,7 +12,6 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use std::collections::VecDeque;
-use store::export::ExportedVideo;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
@@ -45,8 +44,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 /// `sources_cut` is true if some are not listed. The videos of the crawl or scan follow. Each file
 /// is listed once, and its tracks follow it in the order of their start. The field `kind` of a line
 /// is `image`, `video` or `track`. The stream is read from the database while it is sent, so a
-/// running crawl may find more images afterwards. If the stream fails, the connection is aborted,
-/// so that a partial export cannot be mistaken for a complete one.
+/// running crawl may find more images afterwards. A video that is deleted meanwhile is omitted from
+/// then on. If the stream fails, the connection is aborted, so that a partial export cannot be
+/// mistaken for a complete one.
 #[utoipa::path(
     get, path = "/crawls/{id}/export", operation_id = "export_crawl", tag = "crawls",
     params(("id" = Uuid, Path, description = "Id of the crawl"), ExportParams),
@@ -75,7 +75,7 @@ enum Cursor {
     /// With the first of `ids`. If `ids` is empty, the next videos after `after` are read.
     Videos { after: Uuid, ids: VecDeque<Uuid> },
     /// After the track `after` of `video`. The videos in `ids` follow.
-    Tracks { video: Box<ExportedVideo>, after: Option<(i64, Uuid)>, ids: VecDeque<Uuid> },
+    Tracks { video: Uuid, after: Option<(i64, Uuid)>, ids: VecDeque<Uuid> },
 }
 
 #[derive(Clone, Copy)]
@@ -125,18 +125,21 @@ impl Reader {
             return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
         };
         let text = if self.format == Format::Jsonl { video_line(&video) } else { String::new() };
-        Ok(Piece { text, next: Some(Cursor::Tracks { video: Box::new(video), after: None, ids }) })
+        Ok(Piece { text, next: Some(Cursor::Tracks { video: id, after: None, ids }) })
     }
 
     async fn tracks(
         self,
         caller: &Caller,
-        video: Box<ExportedVideo>,
+        id: Uuid,
         after: Option<(i64, Uuid)>,
         ids: VecDeque<Uuid>,
     ) -> Result<Piece<Cursor>, ApiError> {
-        let id = video.video.id;
         let page = caller.store().export_tracks(id, after, TRACKS, self.embeddings).await?;
+        // The video or its addresses may have been erased since the last piece.
+        let Some(video) = caller.store().export_video_of_crawl(self.crawl, id).await? else {
+            return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
+        };
         let is_first = after.is_none();
         let text = match self.format {
             Format::Jsonl => {
@@ -149,7 +152,7 @@ impl Reader {
         };
         let next = match page.next {
             None => Cursor::Videos { after: id, ids },
-            after => Cursor::Tracks { video, after, ids },
+            after => Cursor::Tracks { video: id, after, ids },
         };
         Ok(Piece { text, next: Some(next) })
     }

@@ -34,8 +34,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Read);
 ///
 /// The tracks are in the order of their start. The sources include those of duplicates of the
 /// video; at most the first 100 are listed. The field `kind` of a line is `video` or `track`. The
-/// stream is read from the database while it is sent. If the stream fails, the connection is
-/// aborted, so that a partial export cannot be mistaken for a complete one.
+/// stream is read from the database while it is sent. If the stream fails, or if the video is
+/// deleted meanwhile, the connection is aborted, so that a partial export cannot be mistaken for a
+/// complete one.
 #[utoipa::path(
     get, path = "/videos/{id}/export", operation_id = "export_video", tag = "videos",
     params(("id" = Uuid, Path, description = "Id of the video"), ExportParams),
@@ -78,6 +79,8 @@ impl Reader {
             }
         }
         let page = caller.store().export_tracks(video, after, TRACKS, embeddings).await?;
+        // A deleted video has no tracks, and the export would end as if it were complete.
+        caller.store().video(video).await?;
         for track in &page.tracks {
             text += &match format {
                 Format::Jsonl => track_line(video, track)?,

@@ -18,8 +18,8 @@ pub(super) struct VideoView {
     /// The collection of its faces.
     #[schema(example = "default")]
     collection: String,
-    /// The options of the analysis.
-    #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000, "refine": false}))]
+    /// The options of the analysis. `refine` is listed only if it is true.
+    #[schema(value_type = Object, example = json!({"sampling": "auto", "max_gap_ms": 2000}))]
     options: serde_json::Value,
     /// The address of the file; null for an upload.
     #[schema(example = json!(null))]

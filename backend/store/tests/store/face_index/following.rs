@@ -3,6 +3,7 @@ use super::memory::{self, Engine};
 use crate::fixture::{self, direction};
 use std::sync::Arc;
 use store::Store;
+use store::erasures::Target;
 use store::external_index::{ExternalIndex, Followed};
 use store::models::EmbeddingModel;
 use store::subjects::NewSubject;
@@ -121,4 +122,27 @@ async fn one_process_at_a_time_changes_the_engine() {
     drop(lock);
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
+}
+
+#[tokio::test]
+async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left() {
+    let world = World::create().await;
+    let mut stored = Vec::new();
+    for stopped in [false, true] {
+        // The engine does not get this face: nothing is recorded, and nothing is copied.
+        stored.extend(world.faces(1 + u64::from(stopped), 1).await);
+        world.store.start_index_changes().await.unwrap();
+        assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
+        for face in &stored {
+            assert!(!world.engine.faces(world.model.id).contains_key(face));
+            let embedding = world.store.embedding(*face).await.unwrap().1;
+            let target = Target::Likeness { embedding, model_id: world.model.id, threshold: 0.99 };
+            let mut tx = world.store.begin().await.unwrap();
+            let plan = world.store.plan_erasure(tx.conn(), world.collection, &target).await.unwrap();
+            assert_eq!(plan.faces.iter().map(|face| face.id).collect::<Vec<_>>(), [*face]);
+        }
+        // The change of the next face is recorded, and lost before the engine has followed it.
+        stored.extend(world.faces(3 + u64::from(stopped), 1).await);
+        world.store.stop_index_changes().await.unwrap();
+    }
 }
