@@ -3,8 +3,8 @@
 //!
 //! Each candidate is compared again with its row, in the scope of the request, so a face that was
 //! erased or moved is never returned, and similarities are those of the rows. Exact searches
-//! compare in Postgres. A look-up of all similar faces also compares in Postgres, because an erasure
-//! must not omit a face: it is not recorded whether the engine contains all faces of a model.
+//! compare in Postgres. A look-up of all similar faces also compares in Postgres, because an
+//! erasure must not omit a face, and because it is not recorded whether the engine has all faces.
 mod follow;
 
 use crate::embeddings::EmbeddingModel;
