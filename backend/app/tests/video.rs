@@ -38,7 +38,7 @@ fn detect_prints_who_appears_in_a_video_and_when() {
     assert!(missing.stderr.contains("/no/such/ffmpeg"), "{}", missing.stderr);
     place.run(&["detect", "film.mkv", "--sampling", "fps=0"]).expect(2);
     let refused = place.run(&["detect", "film.mkv", "--sampling", "fps=5", "--refine"]).expect(2);
-    assert!(refused.stderr.contains("--refine: it needs the sampling auto"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--refine: it requires the sampling auto"), "{}", refused.stderr);
     let closer = place.run(&with(&["auto", "--refine", "--json", "--no-embeddings"])).expect(0).json();
     assert_eq!(closer["results"][0]["people"], 7);
     let frames = closer["results"][0]["video"]["frames"].as_i64().unwrap();
