@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 #[schema(example = json!({
     "erasure": {
         "id": "0198f1c2-7d10-7000-8000-4a6f1f6e2b01", "collection": "default", "kind": "likeness", "suppress": true, "suppress_person": false,
-        "threshold": 0.5, "faces": 3, "images": 2, "suppressions": 2, "lifted_at": "2026-02-01T09:30:00Z", "created_at": "2026-01-31T12:00:00Z"
+        "threshold": 0.5, "faces": 3, "images": 2, "videos": 0, "suppressions": 2, "lifted_at": "2026-02-01T09:30:00Z", "created_at": "2026-01-31T12:00:00Z"
     },
     "lifted": 2
 }))]
