@@ -221,6 +221,6 @@ mod tests {
         assert!(reason(video("yuv420p"), "theora").contains("theora"));
         assert!(reason(video("yuv444p"), "h264").contains("yuv444p"));
         assert!(reason(video(""), "h264").contains("unknown"));
-        assert!(reason(GpuFacts { turned: true, ..video("yuv420p") }, "h264").contains("turned"));
+        assert!(reason(GpuFacts { turned: true, ..video("yuv420p") }, "h264").contains("rotated"));
     }
 }

@@ -68,7 +68,7 @@ fn the_real_ffmpeg_fails_without_a_gpu_instead_of_using_the_cpu() {
     let gpus = Gpus { ids: vec![250], variables: Vec::new(), only: true, on_fallback: Box::new(|_| {}) };
     let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
     let first = strict.with_gpus(gpus).frames(&shown.file, &index, &segment).unwrap().next_frame();
-    assert!(matches!(first, Err(VideoError::GpuOnly(_))), "{first:?}");
+    assert!(matches!(first, Err(VideoError::GpuFailed(_))), "{first:?}");
 }
 
 #[testing::needs(video)]
