@@ -374,8 +374,10 @@ fn arms(tokens: &TokenStream) -> Vec<Arm> {
                 _ => None,
             }
         });
-        let is_body = body.delimiter() == Delimiter::Brace;
-        Some(Arm { arguments: arguments.collect::<Option<_>>()?, body: body.stream() }).filter(|_| is_body)
+        if body.delimiter() != Delimiter::Brace {
+            return None;
+        }
+        Some(Arm { arguments: arguments.collect::<Option<_>>()?, body: body.stream() })
     };
     groups.chunks(2).filter_map(arm).collect()
 }
