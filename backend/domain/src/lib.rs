@@ -12,5 +12,7 @@ mod text_enum;
 
 pub use jobs::{JobKind, JobSpec};
 pub use reason::Reason;
-pub use states::{ClusteringState, CrawlKind, CrawlState, ImageState, PageState, Unprocessed, VideoState};
+pub use states::{
+    ClusteringState, CrawlKind, CrawlState, ImageState, IndexSetState, PageState, Unprocessed, VideoState,
+};
 pub use text_enum::UnknownCode;

@@ -113,6 +113,18 @@ text_enum! {
 }
 
 text_enum! {
+    /// State of a set of faces in a search index outside the database.
+    pub enum IndexSetState: "state of an index set" {
+        /// Faces are copied to it, or its graph is built. Searches use another set, if there is one.
+        Building = "building",
+        /// Searches use it.
+        Serving = "serving",
+        /// Another set replaced it, and it waits for its deletion.
+        Retired = "retired",
+    }
+}
+
+text_enum! {
     /// State of a video.
     pub enum VideoState: "state of a video" {
         /// Waits for a worker.

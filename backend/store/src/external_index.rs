@@ -2,53 +2,149 @@
 //! checked against the rows.
 //!
 //! Each candidate is compared again with its row, in the scope of the request, so a face that was
-//! erased or moved is never returned, and similarities are those of the rows. Exact searches
-//! compare in Postgres. A look-up of all similar faces also compares in Postgres, because an
-//! erasure must not omit a face, and because it is not recorded whether the engine has all faces.
+//! erased or moved is never returned, and similarities are those of the rows. The faces of the
+//! latest changes are candidates too, so a new face is found before the engine contains it. Exact
+//! searches compare in Postgres. A look-up of all similar faces also compares in Postgres, because
+//! an erasure must not omit a face.
+//!
+//! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
+//! set is not complete, searches use the index of pgvector if it exists.
+mod arrange;
+mod check;
 mod follow;
 
 use crate::embeddings::EmbeddingModel;
-use crate::face_index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
+use crate::face_index::{
+    AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, comparison,
+};
 use crate::face_scope::FaceScope;
-use crate::vector_engine::{EngineError, EngineFilter, EngineQuery, VectorEngine, Wanted};
+use crate::vector_engine::{Candidate, EngineError, EngineFilter, EngineQuery, FaceSet, VectorEngine};
 use crate::{Store, StoreError};
 use half::f16;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
+pub use check::Checked;
 pub use follow::Followed;
 
 /// Number of candidates that are requested beyond the limit of a query: a percentage of the limit,
 /// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
+/// Number of the latest changes whose faces are candidates of every search. A comparison with this
+/// many faces takes a few milliseconds.
+const LATEST_CHANGES: i64 = 4_000;
+/// Maximum time that a look-up of neighbours waits until the engine contains the queried faces.
+const NEIGHBOURS_WAIT: Duration = Duration::from_secs(30);
+/// Time between two reads of the recorded changes by a caller that waits for them.
+const POLL: Duration = Duration::from_millis(50);
 
 /// The index of an engine outside the database.
 #[derive(Clone, Debug)]
 pub struct ExternalIndex {
     store: Store,
     engine: Arc<dyn VectorEngine>,
+    pgvector: Pgvector,
+}
+
+/// What a search of the engine needs from the database.
+#[derive(sqlx::FromRow)]
+struct Start {
+    /// The set that searches use.
+    set: Option<Uuid>,
+    /// The faces of the latest changes.
+    latest: Vec<Uuid>,
 }
 
 impl ExternalIndex {
     /// Returns the index of `engine` for the faces of the store's database.
     pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
-        Self { store, engine }
+        let pgvector = Pgvector::new(store.pool().clone());
+        Self { store, engine, pgvector }
     }
 
+    fn unavailable(&self, reason: impl std::fmt::Display) -> StoreError {
+        StoreError::IndexUnavailable(format!("{}: {reason}", self.engine.name()))
+    }
+
+    /// Returns the set that searches use, and the faces of the latest changes. They are read before
+    /// the engine is searched: a change that is applied in between is then in both.
+    async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
+        Ok(sqlx::query_as(
+            "select (select id from index_sets where index_name = $1 and model_id = $2 and state = 'serving') as set,
+                    array(select face_id
+                          from (select face_id, model_id, collection_id, deleted from index_changes
+                                order by change desc limit $4) latest
+                          where model_id = $2 and collection_id = $3 and not deleted) as latest",
+        )
+        .bind(self.engine.name())
+        .bind(scope.model_id)
+        .bind(scope.collection_id)
+        .bind(LATEST_CHANGES)
+        .fetch_one(self.store.pool())
+        .await?)
+    }
+
+    /// Returns the engine's answers to the queries and the faces of the latest changes. If the set
+    /// was replaced meanwhile, asks the new set.
     async fn candidates(
         &self,
+        scope: &FaceScope,
         model: &EmbeddingModel,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Similar>>, StoreError> {
-        self.engine.search(model, queries).await.map_err(|error| self.unavailable(error))
+    ) -> Result<(Vec<Vec<Candidate>>, Vec<Uuid>), StoreError> {
+        let mut start = self.start(scope).await?;
+        loop {
+            let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
+            let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
+            match self.engine.search(&set, queries.clone()).await {
+                Ok(found) => return Ok((found, start.latest)),
+                Err(EngineError(reason)) => {
+                    start = self.start(scope).await?;
+                    if start.set == Some(id) {
+                        return Err(self.unavailable(reason));
+                    }
+                }
+            }
+        }
     }
 
-    fn unavailable(&self, error: EngineError) -> StoreError {
-        StoreError::IndexUnavailable(format!("{}: {error}", self.engine.name()))
+    async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        let room = (query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM);
+        let limit = usize::try_from(query.limit.saturating_add(room)).unwrap_or_default();
+        let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), limit }];
+        let (found, latest) = self.candidates(query.scope, query.model, queries).await?;
+        let mut ids: Vec<Uuid> = found.into_iter().flatten().map(|face| face.id).chain(latest).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let faces = comparison::among(self.store.pool(), query, &ids).await?;
+        Ok(Found { faces, exact: false })
+    }
+
+    async fn neighbours_by_engine(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        // Of two new faces, the one that is queried later is compared with the other one.
+        self.wait_for(query.faces).await?;
+        let probes: Vec<(Uuid, Vec<f32>)> =
+            self.embeddings(query.scope, query.faces).await?.into_iter().collect();
+        // The engine returns the queried face too.
+        let limit = usize::try_from(query.limit.saturating_add(1)).unwrap_or_default();
+        let of = |(_, probe): &(Uuid, Vec<f32>)| EngineQuery {
+            filter: filter(query.scope),
+            probe: probe.clone(),
+            limit,
+        };
+        let queries = probes.iter().map(of).collect();
+        let (found, _) = self.candidates(query.scope, query.model, queries).await?;
+        let pairs: Vec<(Uuid, Uuid)> = probes
+            .iter()
+            .zip(found)
+            .flat_map(|((face, _), found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
+            .collect();
+        comparison::among_pairs(self.store.pool(), query, &pairs).await
     }
 
     /// Returns the embeddings of the faces that the collection and the model still have.
@@ -67,6 +163,29 @@ impl ExternalIndex {
         .await?;
         Ok(rows.into_iter().map(|(id, embedding)| (id, floats(&embedding))).collect())
     }
+
+    /// Waits until no change of the faces is left to follow.
+    async fn wait_for(&self, faces: &[Uuid]) -> Result<(), StoreError> {
+        let pending = "select exists (select from index_changes where face_id = any($1))";
+        let started = Instant::now();
+        while sqlx::query_scalar(pending).bind(faces).fetch_one(self.store.pool()).await? {
+            if started.elapsed() > NEIGHBOURS_WAIT {
+                return Err(self.unavailable("the index lacks the faces whose neighbours were requested"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a query that the engine could not answer can use the index of pgvector.
+    async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
+        let can = self.pgvector.is_prepared(model).await?;
+        if can {
+            tracing::warn!(reason, "search index not available; using the index of pgvector");
+        }
+        Ok(can)
+    }
 }
 
 #[async_trait::async_trait]
@@ -75,13 +194,13 @@ impl FaceIndex for ExternalIndex {
         self.engine.name()
     }
 
-    /// Always returns `false`, because the preparation of an engine is fast and can be repeated.
+    /// Always returns `true`: [`ExternalIndex::step`] creates the set of a new model.
     async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
-        Ok(false)
+        Ok(true)
     }
 
-    async fn prepare(&self, _: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
-        self.engine.prepare(model).await.map_err(|error| self.unavailable(error))
+    async fn prepare(&self, _: &mut PgConnection, _: &EmbeddingModel) -> Result<(), StoreError> {
+        Ok(())
     }
 
     async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
@@ -89,43 +208,62 @@ impl FaceIndex for ExternalIndex {
             let faces = comparison::nearest(self.store.pool(), query).await?;
             return Ok(Found { faces, exact: true });
         }
-        let room = (query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM);
-        let wanted = Wanted::Nearest(usize::try_from(query.limit.saturating_add(room)).unwrap_or_default());
-        let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), wanted }];
-        let found = self.candidates(query.model, queries).await?;
-        let ids: Vec<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
-        let faces = comparison::among(self.store.pool(), query, &ids).await?;
-        Ok(Found { faces, exact: false })
+        match self.nearest_by_engine(query).await {
+            Err(error) if self.can_fall_back(&error, query.model).await? => {
+                self.pgvector.nearest(query).await
+            }
+            answered => answered,
+        }
     }
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
         if query.exact {
             return comparison::neighbours(self.store.pool(), query).await;
         }
-        let probes: Vec<(Uuid, Vec<f32>)> =
-            self.embeddings(query.scope, query.faces).await?.into_iter().collect();
-        let wanted = Wanted::Nearest(usize::try_from(query.limit).unwrap_or_default());
-        let of = |(face, probe): &(Uuid, Vec<f32>)| {
-            let filter = EngineFilter { exclude_face: Some(*face), ..filter(query.scope) };
-            EngineQuery { filter, probe: probe.clone(), wanted }
-        };
-        let found = self.candidates(query.model, probes.iter().map(of).collect()).await?;
-        let pairs: Vec<(Uuid, Uuid)> = probes
-            .iter()
-            .zip(found)
-            .flat_map(|((face, _), found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
-            .collect();
-        comparison::among_pairs(self.store.pool(), query, &pairs).await
+        match self.neighbours_by_engine(query).await {
+            Err(error) if self.can_fall_back(&error, query.model).await? => {
+                self.pgvector.neighbours(query).await
+            }
+            answered => answered,
+        }
     }
 
-    /// Compares in Postgres. No recorded change may be left although the engine lacks faces: before
-    /// the copy of older faces has ended, and after the recording was stopped and started again.
+    /// Compares in Postgres. No recorded change may be left although the engine lacks faces, for
+    /// example before the copy of older faces has ended.
     async fn all_similar(
         &self,
         conn: &mut PgConnection,
         query: &AllSimilar<'_>,
     ) -> Result<Vec<Similar>, StoreError> {
         comparison::all_similar(conn, query).await
+    }
+
+    async fn lag(&self) -> Result<Duration, StoreError> {
+        let Some(oldest) = self.store.oldest_index_change().await? else { return Ok(Duration::ZERO) };
+        Ok((self.store.clock().await? - oldest).try_into().unwrap_or(Duration::ZERO))
+    }
+
+    async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
+        // A change is visible before its caller can know of it, so the changes that are visible now
+        // include all of theirs.
+        let last: Option<i64> =
+            sqlx::query_scalar("select max(change) from index_changes").fetch_one(self.store.pool()).await?;
+        let started = Instant::now();
+        while let Some(last) = last {
+            let left: bool =
+                sqlx::query_scalar("select exists (select from index_changes where change <= $1)")
+                    .bind(last)
+                    .fetch_one(self.store.pool())
+                    .await?;
+            if !left {
+                break;
+            }
+            if started.elapsed() > within {
+                return Err(self.unavailable("the index is behind the changes of faces"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
     }
 }
 
@@ -136,7 +274,6 @@ fn filter(scope: &FaceScope) -> EngineFilter {
         min_quality: scope.min_quality,
         omit_failed: scope.omit_failed,
         with_subject: scope.with_subject,
-        exclude_face: scope.exclude_face,
     }
 }
 

@@ -35,6 +35,7 @@ pub mod hosts;
 pub mod http_cache;
 pub mod images;
 pub mod index_changes;
+pub mod index_sets;
 pub mod keys;
 mod large_scopes;
 pub mod ledger;

@@ -1,13 +1,18 @@
 //! The interface of a vector engine outside the database. The interface does not depend on
 //! Postgres.
 //!
-//! An engine contains one set of faces for each embedding model. An engine may be outdated, and its
-//! answers may be wrong: [`crate::external_index`] compares them with the rows.
-use crate::embeddings::EmbeddingModel;
-use time::OffsetDateTime;
+//! An engine contains sets of faces, each with the embeddings of one model. An engine may be
+//! outdated, and its answers may be wrong: [`crate::external_index`] compares them with the rows.
 use uuid::Uuid;
 
-pub use crate::face_index::Similar;
+/// A set of faces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaceSet {
+    /// Its name in the engine.
+    pub id: Uuid,
+    /// The number of components of its embeddings.
+    pub dimensions: usize,
+}
 
 /// A face as an engine contains it.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,16 +21,12 @@ pub struct EngineFace {
     pub id: Uuid,
     /// Its collection.
     pub collection_id: Uuid,
-    /// Its image.
-    pub image_id: Uuid,
-    /// The subject to which it belongs.
-    pub subject_id: Option<Uuid>,
-    /// Its overall quality.
-    pub quality_overall: Option<f32>,
-    /// Whether it passed its quality profile.
-    pub quality_passed: Option<bool>,
-    /// When it was stored.
-    pub created_at: OffsetDateTime,
+    /// Whether it belongs to a subject.
+    pub has_subject: bool,
+    /// Its overall quality, 0 to 1.
+    pub quality: Option<f32>,
+    /// Whether it failed its quality profile.
+    pub failed: bool,
     /// Its embedding, as Postgres contains it: rounded to half precision.
     pub embedding: Vec<f32>,
 }
@@ -41,28 +42,39 @@ pub struct EngineFilter {
     pub omit_failed: bool,
     /// Only faces that belong to a subject.
     pub with_subject: bool,
-    /// Omits this face.
-    pub exclude_face: Option<Uuid>,
 }
 
-/// A query for similar faces.
+/// A query for the most similar faces. The comparison may be approximate.
 #[derive(Clone, Debug)]
 pub struct EngineQuery {
     /// The faces to compare with.
     pub filter: EngineFilter,
-    /// The probe embedding. It fits the model.
+    /// The probe embedding. It has the number of components of the set.
     pub probe: Vec<f32>,
-    /// What to return.
-    pub wanted: Wanted,
+    /// Maximum number of faces.
+    pub limit: usize,
 }
 
-/// Which faces a query returns.
+/// A face that an engine found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Wanted {
-    /// About this number of the most similar faces. The comparison may be approximate.
-    Nearest(usize),
-    /// Every face with at least this similarity. Each face is compared.
-    All(f32),
+pub struct Candidate {
+    /// The face.
+    pub id: Uuid,
+    /// Cosine similarity, -1 to 1.
+    pub similarity: f32,
+}
+
+/// The size and state of a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SetInfo {
+    /// Number of faces.
+    pub faces: u64,
+    /// Number of faces in a graph. Searches compare with the other faces one by one.
+    pub in_graph: u64,
+    /// Space that the set occupies on disk, in bytes.
+    pub bytes: u64,
+    /// Whether the engine is building a graph now.
+    pub building: bool,
 }
 
 /// Why an engine could not do its work. The text is for the log.
@@ -70,37 +82,45 @@ pub enum Wanted {
 #[error("{0}")]
 pub struct EngineError(pub String);
 
-/// A vector engine outside the database.
+/// A vector engine outside the database. Each method fails with [`EngineError`] if the engine is
+/// not available.
 #[async_trait::async_trait]
 pub trait VectorEngine: std::fmt::Debug + Send + Sync {
-    /// Returns the name of the implementation, for logs and metrics.
+    /// Returns the name of the implementation: the value of `SEARCH_INDEX`.
     fn name(&self) -> &'static str;
 
-    /// Creates the set of faces of a model. Does nothing if it exists.
-    ///
-    /// # Errors
-    /// Fails if the engine is not available.
-    async fn prepare(&self, model: &EmbeddingModel) -> Result<(), EngineError>;
+    /// Returns the ids of the sets.
+    async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
+
+    /// Creates a set. Does nothing if it exists.
+    async fn create(&self, set: &FaceSet) -> Result<(), EngineError>;
+
+    /// Deletes a set. Does nothing if it does not exist.
+    async fn remove(&self, set: Uuid) -> Result<(), EngineError>;
 
     /// Returns the answers to the queries, in their order. The faces of an answer have any order.
-    ///
-    /// # Errors
-    /// Fails if the engine is not available.
     async fn search(
         &self,
-        model: &EmbeddingModel,
+        set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Similar>>, EngineError>;
+    ) -> Result<Vec<Vec<Candidate>>, EngineError>;
 
-    /// Stores or replaces faces of a model, and deletes others. The changes are durable when it
-    /// returns. Repeating them changes nothing.
-    ///
-    /// # Errors
-    /// Fails if the engine is not available. A part of the changes may have been made.
+    /// Stores or replaces faces, and deletes others. The changes are durable when it returns.
+    /// Repeating them changes nothing. After an error, a part of the changes may have been made.
     async fn update(
         &self,
-        model: &EmbeddingModel,
+        set: &FaceSet,
         stored: Vec<EngineFace>,
         deleted: Vec<Uuid>,
     ) -> Result<(), EngineError>;
+
+    /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
+    async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError>;
+
+    /// Returns the size and state of a set.
+    async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError>;
+
+    /// Removes what is left of deleted faces from the engine's files. May take minutes. Searches
+    /// and updates continue meanwhile.
+    async fn purge(&self, set: &FaceSet) -> Result<(), EngineError>;
 }

@@ -1,16 +1,17 @@
-//! Applies the recorded changes of faces to an engine.
+//! Applies the recorded changes of faces to an engine, and copies older faces to new sets.
 //!
 //! The lock ends with the database session. The lock is not a fence: a process that was paused may
 //! update the engine after its session has ended, and could store a deleted face there again.
 //! Searches still return no deleted face, because candidates are checked against the rows. An
 //! engine that several processes can reach needs its own fence.
 use super::{ExternalIndex, floats};
-use crate::StoreError;
+use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::EngineFace;
+use crate::{StoreError, Tx};
+use domain::IndexSetState;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Advisory lock of the transaction that changes the engine.
@@ -19,27 +20,60 @@ const FOLLOWING: i64 = 0x0066_6163_6503;
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// The number of changes or faces that were applied. They are durable in the engine. Zero means
-    /// that no change or face was left.
+    /// The number of changes and copied faces that were applied. They are durable in the engine.
+    /// Zero means that none is left.
     Applied(usize),
     /// Another process is applying changes.
     Busy,
 }
 
 impl ExternalIndex {
-    /// Applies the next changes, at most `limit`.
+    /// Creates missing sets and deletes old ones, then applies the next changes and copies the next
+    /// faces to sets that are being built: at most `limit` of each.
     ///
-    /// The engine receives the current rows of the changed faces. If a call fails or is
-    /// interrupted, the next call repeats its work. Only one process at a time applies changes.
+    /// If a call fails or is interrupted, the next call repeats its work. Only one process at a
+    /// time changes the engine.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable`, or with the database's error.
-    pub async fn follow(&self, limit: i64) -> Result<Followed, StoreError> {
-        let mut tx = self.store.begin().await?;
-        if !try_lock(tx.conn()).await? {
-            return Ok(Followed::Busy);
+    pub async fn step(&self, limit: i64) -> Result<Followed, StoreError> {
+        let Some(sets) = self.arrange().await? else { return Ok(Followed::Busy) };
+        let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
+        for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
+            match self.copy(set, limit).await? {
+                Followed::Applied(copied) => applied += copied,
+                Followed::Busy => return Ok(Followed::Busy),
+            }
         }
+        Ok(Followed::Applied(applied))
+    }
+
+    /// Starts a transaction in which this process alone may change the engine; `None` if another
+    /// process has such a transaction.
+    pub(super) async fn exclusive(&self) -> Result<Option<Tx>, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let locked: bool = sqlx::query_scalar("select pg_try_advisory_xact_lock($1)")
+            .bind(FOLLOWING)
+            .fetch_one(tx.conn())
+            .await?;
+        Ok(locked.then_some(tx))
+    }
+
+    /// Returns the sets of this index.
+    pub(super) async fn sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
+        let mut sets = self.store.index_sets(conn).await?;
+        sets.retain(|set| set.index_name == self.engine.name());
+        Ok(sets)
+    }
+
+    /// Applies the next changes to every set of their model. The engine receives the current rows
+    /// of the changed faces.
+    async fn follow(&self, limit: i64) -> Result<Followed, StoreError> {
+        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
         let changes = self.store.index_changes(tx.conn(), limit).await?;
+        if changes.is_empty() {
+            return Ok(Followed::Applied(0));
+        }
         let changed: BTreeSet<(i32, Uuid)> =
             changes.iter().map(|change| (change.model_id, change.face_id)).collect();
         let ids: Vec<Uuid> = changed.iter().map(|(_, face)| *face).collect();
@@ -56,9 +90,12 @@ impl ExternalIndex {
                 None => deleted.push(id),
             }
         }
-        for (model, (stored, deleted)) in updates {
-            let model = self.store.model(model).await?;
-            let updated = self.engine.update(&model, stored, deleted).await;
+        let sets = self.sets(tx.conn()).await?;
+        for set in sets.iter().filter(|set| set.state != IndexSetState::Retired) {
+            // A model without changes here, or one whose set does not exist yet: all of its faces
+            // are copied later.
+            let Some((stored, deleted)) = updates.get(&set.model_id) else { continue };
+            let updated = self.engine.update(&set.face_set(), stored.clone(), deleted.clone()).await;
             updated.map_err(|error| self.unavailable(error))?;
         }
         let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
@@ -67,71 +104,63 @@ impl ExternalIndex {
         Ok(Followed::Applied(numbers.len()))
     }
 
-    /// Copies the faces of a model that were stored before the changes were recorded: the next
-    /// `limit` after `after`, in the order of their ids. Returns the result and the last id.
-    ///
-    /// # Errors
-    /// Fails like [`Self::follow`].
-    pub async fn copy(&self, model: i32, after: Uuid, limit: i64) -> Result<(Followed, Uuid), StoreError> {
-        let model = self.store.model(model).await?;
-        let mut tx = self.store.begin().await?;
+    /// Copies the next faces to a set that is being built, in the order of their ids.
+    async fn copy(&self, set: &IndexSet, limit: i64) -> Result<Followed, StoreError> {
         // A face that is deleted after it was read is deleted in the engine after this transaction.
-        if !try_lock(tx.conn()).await? {
-            return Ok((Followed::Busy, after));
-        }
+        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
         let ids: Vec<Uuid> =
             sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
-                .bind(after)
-                .bind(model.id)
+                .bind(set.copied_to)
+                .bind(set.model_id)
                 .bind(limit)
                 .fetch_all(tx.conn())
                 .await?;
-        let Some(&last) = ids.last() else { return Ok((Followed::Applied(0), after)) };
-        let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == model.id);
-        let faces: Vec<EngineFace> = rows.map(Row::face).collect();
-        self.engine.update(&model, faces, Vec::new()).await.map_err(|error| self.unavailable(error))?;
+        if let Some(&last) = ids.last() {
+            let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
+            let faces: Vec<EngineFace> = rows.map(Row::face).collect();
+            let updated = self.engine.update(&set.face_set(), faces, Vec::new()).await;
+            updated.map_err(|error| self.unavailable(error))?;
+            index_sets::record_copy(tx.conn(), set.id, last, false).await?;
+        } else {
+            index_sets::record_copy(tx.conn(), set.id, set.copied_to, true).await?;
+        }
         tx.commit().await?;
-        Ok((Followed::Applied(ids.len()), last))
+        Ok(Followed::Applied(ids.len()))
     }
 }
 
-async fn try_lock(conn: &mut PgConnection) -> Result<bool, StoreError> {
-    Ok(sqlx::query_scalar("select pg_try_advisory_xact_lock($1)").bind(FOLLOWING).fetch_one(conn).await?)
-}
-
+/// A face with what an engine stores of it.
 #[derive(sqlx::FromRow)]
-struct Row {
-    id: Uuid,
+pub(super) struct Row {
+    pub(super) id: Uuid,
     model_id: i32,
     collection_id: Uuid,
-    image_id: Uuid,
-    subject_id: Option<Uuid>,
-    quality_overall: Option<f32>,
-    quality_passed: Option<bool>,
-    created_at: OffsetDateTime,
+    has_subject: bool,
+    quality: Option<f32>,
+    failed: bool,
     embedding: HalfVector,
 }
 
 impl Row {
-    fn face(self) -> EngineFace {
+    pub(super) fn face(self) -> EngineFace {
         EngineFace {
             id: self.id,
             collection_id: self.collection_id,
-            image_id: self.image_id,
-            subject_id: self.subject_id,
-            quality_overall: self.quality_overall,
-            quality_passed: self.quality_passed,
-            created_at: self.created_at,
+            has_subject: self.has_subject,
+            quality: self.quality,
+            failed: self.failed,
             embedding: floats(&self.embedding),
         }
     }
 }
 
-async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
+/// Returns the current rows of the faces.
+pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
     Ok(sqlx::query_as(
-        "select f.id, f.model_id, f.collection_id, f.image_id, s.subject_id, f.quality_overall, f.quality_passed,
-                f.created_at, f.embedding
-         from faces f left join subject_faces s on s.face_id = f.id where f.id = any($1)",
+        "select f.id, f.model_id, f.collection_id, f.embedding, f.quality_overall as quality,
+                f.quality_passed is not distinct from false as failed,
+                exists (select from subject_faces s where s.face_id = f.id) as has_subject
+         from faces f where f.id = any($1)",
     )
     .bind(faces)
     .fetch_all(conn)

@@ -4,6 +4,10 @@
 //! Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the model's
 //! id as a literal, because the planner uses a partial index only if it can see the index's
 //! condition.
+mod maintain;
+
+pub use maintain::HnswIndex;
+
 use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
 use crate::StoreError;
 use crate::embeddings::{EmbeddingModel, halfvec};

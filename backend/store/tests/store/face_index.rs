@@ -8,6 +8,7 @@ macro_rules! suite {
         crate::face_index::run!(pgvector: Pgvector, $($test),+);
         crate::face_index::run!(memory: Memory, $($test),+);
         crate::face_index::run!(untrusted: Untrusted, $($test),+);
+        crate::face_index::run!(edge: InFiles, $($test),+);
     };
 }
 
@@ -28,6 +29,7 @@ use {run, suite};
 mod clustering;
 mod crashes;
 mod deletion;
+mod edge;
 mod following;
 mod gallery;
 mod likeness;
@@ -39,6 +41,7 @@ mod search;
 mod subjects;
 mod untrusted;
 
+pub(crate) use edge::InFiles;
 pub(crate) use memory::Memory;
 use store::Store;
 use testing::TestDatabase;

@@ -1,6 +1,7 @@
 //! Tests how an engine follows the changes of the faces.
 use super::memory::{self, Engine};
 use crate::fixture::{self, direction};
+use domain::IndexSetState;
 use std::sync::Arc;
 use store::Store;
 use store::erasures::Target;
@@ -46,7 +47,7 @@ impl World {
     async fn assert_equal(&self) {
         let rows: Vec<Uuid> =
             sqlx::query_scalar("select id from faces").fetch_all(self.db.pool()).await.unwrap();
-        let contained = self.engine.faces(self.model.id);
+        let contained = self.engine.faces(&self.store, self.model.id).await;
         assert_eq!(contained.len(), rows.len());
         for id in rows {
             let face = &contained[&id];
@@ -60,54 +61,52 @@ impl World {
 async fn faces_from_before_the_recording_are_copied_while_others_change() {
     let world = World::create().await;
     let old = world.faces(1, 10).await;
-    world.store.start_index_changes().await.unwrap();
-    // A change of a face that was not copied yet.
-    world.delete(old[0]).await;
-    world.delete(old[9]).await;
-    let (copied, last) = world.index.copy(world.model.id, Uuid::nil(), 5).await.unwrap();
-    assert_eq!((copied, last), (Followed::Applied(5), old[5]));
+    world.index.start_recording().await.unwrap();
+    // Changes of a face that is copied in the first step, and of two that are copied later.
+    for face in [old[0], old[9]] {
+        world.delete(face).await;
+    }
+    assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(6), "two changes and four faces");
     world.delete(old[1]).await;
     let new = world.faces(2, 3).await;
-    assert_eq!(world.index.follow(100).await.unwrap(), Followed::Applied(6));
+    assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(8), "four changes and four faces");
     world.delete(new[0]).await;
-    let (mut after, mut copies) = (last, 0);
-    while let (Followed::Applied(count @ 1..), last) =
-        world.index.copy(world.model.id, after, 4).await.unwrap()
-    {
-        (after, copies) = (last, copies + count);
-    }
-    assert_eq!(copies, 5, "three old faces and two new ones");
-    assert!(world.engine.faces(world.model.id).contains_key(&new[0]), "not followed yet");
+    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    assert_eq!((set.state, set.copied), (IndexSetState::Building, false));
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
     assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
+    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    assert_eq!(set.state, IndexSetState::Serving);
 }
 
 #[tokio::test]
 async fn an_engine_gets_the_present_row_of_a_face_once() {
     let world = World::create().await;
-    world.store.start_index_changes().await.unwrap();
+    world.index.start_recording().await.unwrap();
+    memory::catch_up(&world.index).await;
     let faces = world.faces(1, 2).await;
-    let mut subjects = Vec::new();
     for _ in 0..2 {
         let mut tx = world.store.begin().await.unwrap();
         let new = NewSubject { metadata: serde_json::json!({}), ..NewSubject::default() };
         let subject = world.store.insert_subject(tx.conn(), world.collection, &new).await.unwrap();
         world.store.enrol_faces(tx.conn(), world.collection, subject, &faces[..1], true).await.unwrap();
         tx.commit().await.unwrap();
-        subjects.push(subject);
     }
     world.delete(faces[1]).await;
     // The deletion of the second face is the first change, and its insertion comes later.
     let mut steps = 0;
-    while world.index.follow(1).await.unwrap() == Followed::Applied(1) {
+    while world.index.step(1).await.unwrap() == Followed::Applied(1) {
         steps += 1;
-        assert!(!world.engine.faces(world.model.id).contains_key(&faces[1]), "an erased face comes back");
+        assert!(
+            !world.engine.faces(&world.store, world.model.id).await.contains_key(&faces[1]),
+            "an erased face comes back"
+        );
     }
     assert_eq!(steps, 5);
     world.assert_equal().await;
-    let face = &world.engine.faces(world.model.id)[&faces[0]];
-    assert_eq!((face.subject_id, face.quality_overall), (Some(subjects[1]), Some(0.5)));
+    let face = &world.engine.faces(&world.store, world.model.id).await[&faces[0]];
+    assert_eq!((face.has_subject, face.quality), (true, Some(0.5)));
 }
 
 #[tokio::test]
@@ -117,8 +116,7 @@ async fn one_process_at_a_time_changes_the_engine() {
     world.faces(1, 2).await;
     // The advisory lock of `store::external_index`, held by another process.
     let lock = world.db.hold("select pg_advisory_xact_lock(439720568067)").await;
-    assert_eq!(world.index.follow(10).await.unwrap(), Followed::Busy);
-    assert_eq!(world.index.copy(world.model.id, Uuid::nil(), 9).await.unwrap().0, Followed::Busy);
+    assert_eq!(world.index.step(10).await.unwrap(), Followed::Busy);
     drop(lock);
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
@@ -134,7 +132,7 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
         world.store.start_index_changes().await.unwrap();
         assert_eq!(world.store.oldest_index_change().await.unwrap(), None);
         for face in &stored {
-            assert!(!world.engine.faces(world.model.id).contains_key(face));
+            assert!(!world.engine.faces(&world.store, world.model.id).await.contains_key(face));
             let embedding = world.store.embedding(*face).await.unwrap().1;
             let target = Target::Likeness { embedding, model_id: world.model.id, threshold: 0.99 };
             let mut tx = world.store.begin().await.unwrap();

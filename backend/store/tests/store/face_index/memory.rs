@@ -1,12 +1,13 @@
 //! An engine that compares with every face that it was given, in memory.
 use super::Implementation;
-use std::collections::HashMap;
+use domain::IndexSetState;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use store::Store;
 use store::external_index::{ExternalIndex, Followed};
-use store::models::EmbeddingModel;
+use store::index_sets::IndexSet;
 use store::vector_engine::{
-    EngineError, EngineFace, EngineFilter, EngineQuery, Similar, VectorEngine, Wanted,
+    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, VectorEngine,
 };
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -27,35 +28,57 @@ impl Implementation for Memory {
 
 /// Starts to record changes, and returns the index of the engine and a store that uses it.
 pub(crate) async fn start(db: &TestDatabase, engine: Arc<dyn VectorEngine>) -> (ExternalIndex, Store) {
-    db.store().start_index_changes().await.unwrap();
     let index = ExternalIndex::new(db.store(), engine);
+    index.start_recording().await.unwrap();
     (index.clone(), db.store().with_index(Arc::new(index)))
 }
 
-/// Applies all changes, in small steps.
+/// Applies all changes, in small steps, until searches use the engine for every model.
 pub(crate) async fn catch_up(index: &ExternalIndex) {
-    while index.follow(70).await.unwrap() != Followed::Applied(0) {}
+    let mut idle = 0;
+    while idle < 2 {
+        match index.step(70).await.unwrap() {
+            Followed::Applied(0) => idle += 1,
+            _ => idle = 0,
+        }
+    }
 }
 
-/// An engine in memory: its faces by model.
+/// Returns the set that searches use for a model; if there is none, the set that is being built.
+pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
+    let mut conn = store.pool().acquire().await.unwrap();
+    let mut sets = store.index_sets(&mut conn).await.unwrap();
+    sets.retain(|set| set.model_id == model && set.state != IndexSetState::Retired);
+    sets.sort_by_key(|set| set.state == IndexSetState::Serving);
+    sets.pop()
+}
+
+/// An engine in memory: its faces by set.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
-    faces: Mutex<HashMap<i32, HashMap<Uuid, EngineFace>>>,
+    faces: Mutex<HashMap<Uuid, BTreeMap<Uuid, EngineFace>>>,
 }
 
 impl Engine {
     /// Returns the faces of a model.
-    pub(crate) fn faces(&self, model: i32) -> HashMap<Uuid, EngineFace> {
-        self.faces.lock().unwrap().get(&model).cloned().unwrap_or_default()
+    pub(crate) async fn faces(&self, store: &Store, model: i32) -> BTreeMap<Uuid, EngineFace> {
+        match set_of(store, model).await {
+            Some(set) => self.in_set(set.id).unwrap_or_default(),
+            None => BTreeMap::new(),
+        }
+    }
+
+    fn in_set(&self, set: Uuid) -> Result<BTreeMap<Uuid, EngineFace>, EngineError> {
+        let sets = self.faces.lock().unwrap();
+        sets.get(&set).cloned().ok_or_else(|| EngineError(format!("there is no set {set}")))
     }
 }
 
 fn passes(face: &EngineFace, filter: &EngineFilter) -> bool {
     face.collection_id == filter.collection_id
-        && filter.min_quality.is_none_or(|least| face.quality_overall.is_some_and(|quality| quality >= least))
-        && !(filter.omit_failed && face.quality_passed == Some(false))
-        && !(filter.with_subject && face.subject_id.is_none())
-        && filter.exclude_face != Some(face.id)
+        && filter.min_quality.is_none_or(|least| face.quality.is_some_and(|quality| quality >= least))
+        && !(filter.omit_failed && face.failed)
+        && !(filter.with_subject && !face.has_subject)
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
@@ -69,30 +92,34 @@ impl VectorEngine for Engine {
         "memory"
     }
 
-    async fn prepare(&self, model: &EmbeddingModel) -> Result<(), EngineError> {
-        self.faces.lock().unwrap().entry(model.id).or_default();
+    async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
+        Ok(self.faces.lock().unwrap().keys().copied().collect())
+    }
+
+    async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
+        self.faces.lock().unwrap().entry(set.id).or_default();
+        Ok(())
+    }
+
+    async fn remove(&self, set: Uuid) -> Result<(), EngineError> {
+        self.faces.lock().unwrap().remove(&set);
         Ok(())
     }
 
     async fn search(
         &self,
-        model: &EmbeddingModel,
+        set: &FaceSet,
         queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Similar>>, EngineError> {
-        let faces = self.faces(model.id);
+    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+        let faces = self.in_set(set.id)?;
         let answer = |query: EngineQuery| {
-            let mut found: Vec<Similar> = faces
+            let mut found: Vec<Candidate> = faces
                 .values()
                 .filter(|face| passes(face, &query.filter))
-                .map(|face| Similar { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
+                .map(|face| Candidate { id: face.id, similarity: cosine(&face.embedding, &query.probe) })
                 .collect();
-            match query.wanted {
-                Wanted::Nearest(limit) => {
-                    found.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
-                    found.truncate(limit);
-                }
-                Wanted::All(least) => found.retain(|face| face.similarity >= least),
-            }
+            found.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
+            found.truncate(query.limit);
             found
         };
         Ok(queries.into_iter().map(answer).collect())
@@ -100,14 +127,117 @@ impl VectorEngine for Engine {
 
     async fn update(
         &self,
-        model: &EmbeddingModel,
+        set: &FaceSet,
         stored: Vec<EngineFace>,
         deleted: Vec<Uuid>,
     ) -> Result<(), EngineError> {
         let mut all = self.faces.lock().unwrap();
-        let faces = all.get_mut(&model.id).ok_or_else(|| EngineError("the model is not prepared".into()))?;
+        let faces = all.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
         faces.retain(|id, _| !deleted.contains(id));
         faces.extend(stored.into_iter().map(|face| (face.id, face)));
         Ok(())
+    }
+
+    async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
+        Ok(self.in_set(set.id)?.into_values().filter(|face| face.id > after).take(limit).collect())
+    }
+
+    async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
+        let faces = self.in_set(set.id)?.len() as u64;
+        Ok(SetInfo { faces, in_graph: faces, ..SetInfo::default() })
+    }
+
+    async fn purge(&self, _: &FaceSet) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// What goes wrong in a [`Faulty`] engine.
+#[async_trait::async_trait]
+pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
+    /// Fails if no call succeeds now.
+    fn check(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Changes the answers of a search.
+    async fn answer(&self, _: &mut [Vec<Candidate>]) {}
+
+    /// Changes what an update stores and deletes. An error is returned after the update.
+    fn update(&self, _: &mut Vec<EngineFace>, _: &mut Vec<Uuid>) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// An engine in memory that does not work as it should.
+#[derive(Debug)]
+pub(crate) struct Faulty<F> {
+    pub(crate) engine: Engine,
+    pub(crate) faults: F,
+}
+
+impl<F> Faulty<F> {
+    pub(crate) fn new(faults: F) -> Self {
+        Self { engine: Engine::default(), faults }
+    }
+}
+
+#[async_trait::async_trait]
+impl<F: Faults> VectorEngine for Faulty<F> {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
+        self.faults.check()?;
+        self.engine.sets().await
+    }
+
+    async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
+        self.faults.check()?;
+        self.engine.create(set).await
+    }
+
+    async fn remove(&self, set: Uuid) -> Result<(), EngineError> {
+        self.faults.check()?;
+        self.engine.remove(set).await
+    }
+
+    async fn search(
+        &self,
+        set: &FaceSet,
+        queries: Vec<EngineQuery>,
+    ) -> Result<Vec<Vec<Candidate>>, EngineError> {
+        self.faults.check()?;
+        let mut answers = self.engine.search(set, queries).await?;
+        self.faults.answer(&mut answers).await;
+        Ok(answers)
+    }
+
+    async fn update(
+        &self,
+        set: &FaceSet,
+        mut stored: Vec<EngineFace>,
+        mut deleted: Vec<Uuid>,
+    ) -> Result<(), EngineError> {
+        self.faults.check()?;
+        let result = self.faults.update(&mut stored, &mut deleted);
+        self.engine.update(set, stored, deleted).await?;
+        result
+    }
+
+    async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
+        self.faults.check()?;
+        self.engine.page(set, after, limit).await
+    }
+
+    async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
+        self.faults.check()?;
+        self.engine.info(set).await
+    }
+
+    async fn purge(&self, set: &FaceSet) -> Result<(), EngineError> {
+        self.faults.check()?;
+        self.engine.purge(set).await
     }
 }

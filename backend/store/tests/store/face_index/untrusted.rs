@@ -1,13 +1,12 @@
 //! An engine that returns wrong candidates: faces of other collections and models, faces that the
 //! filters exclude, faces that do not exist, and wrong similarities. No caller may notice.
 use super::Implementation;
-use super::memory::{self, Engine};
+use super::memory::{self, Faults, Faulty};
 use sqlx::PgPool;
 use std::sync::Arc;
 use store::Store;
 use store::external_index::ExternalIndex;
-use store::models::EmbeddingModel;
-use store::vector_engine::{EngineError, EngineFace, EngineQuery, Similar, VectorEngine};
+use store::vector_engine::Candidate;
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -19,8 +18,8 @@ pub(crate) struct Untrusted(ExternalIndex);
 
 impl Implementation for Untrusted {
     async fn start(db: &TestDatabase) -> (Self, Store) {
-        let engine = Wrong { right: Engine::default(), pool: db.pool().clone() };
-        let (index, store) = memory::start(db, Arc::new(engine)).await;
+        let wrong = Wrong { pool: db.pool().clone() };
+        let (index, store) = memory::start(db, Arc::new(Faulty::new(wrong))).await;
         (Self(index), store)
     }
 
@@ -29,28 +28,15 @@ impl Implementation for Untrusted {
     }
 }
 
-/// Adds wrong candidates to the answers of another engine.
+/// Adds wrong candidates to the answers.
 #[derive(Debug)]
 struct Wrong {
-    right: Engine,
     pool: PgPool,
 }
 
 #[async_trait::async_trait]
-impl VectorEngine for Wrong {
-    fn name(&self) -> &'static str {
-        "wrong"
-    }
-
-    async fn prepare(&self, model: &EmbeddingModel) -> Result<(), EngineError> {
-        self.right.prepare(model).await
-    }
-
-    async fn search(
-        &self,
-        model: &EmbeddingModel,
-        queries: Vec<EngineQuery>,
-    ) -> Result<Vec<Vec<Similar>>, EngineError> {
+impl Faults for Wrong {
+    async fn answer(&self, answers: &mut [Vec<Candidate>]) {
         // Faces of all collections and models, and one that does not exist.
         let mut wrong: Vec<Uuid> = sqlx::query_scalar("select id from faces order by md5(id::text) limit $1")
             .bind(WRONG)
@@ -58,21 +44,10 @@ impl VectorEngine for Wrong {
             .await
             .unwrap();
         wrong.push(Uuid::now_v7());
-        let mut answers = self.right.search(model, queries).await?;
-        for answer in &mut answers {
-            answer.extend(wrong.iter().map(|id| Similar { id: *id, similarity: 1.0 }));
+        for answer in answers {
+            answer.extend(wrong.iter().map(|id| Candidate { id: *id, similarity: 1.0 }));
             answer.iter_mut().for_each(|face| face.similarity = 1.0);
             answer.sort_by_key(|face| face.id);
         }
-        Ok(answers)
-    }
-
-    async fn update(
-        &self,
-        model: &EmbeddingModel,
-        stored: Vec<EngineFace>,
-        deleted: Vec<Uuid>,
-    ) -> Result<(), EngineError> {
-        self.right.update(model, stored, deleted).await
     }
 }

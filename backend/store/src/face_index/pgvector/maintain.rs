@@ -1,0 +1,74 @@
+//! Builds, measures and drops the HNSW indexes while faces are stored and searched.
+use super::{CANDIDATES, NEIGHBOURS, Pgvector, index_name};
+use crate::StoreError;
+use crate::embeddings::EmbeddingModel;
+use sqlx::AssertSqlSafe;
+
+/// The index of a model.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct HnswIndex {
+    /// The model of its embeddings.
+    pub model_id: i32,
+    /// The name of the model.
+    pub model: String,
+    /// Its size in bytes; `None` if it does not exist.
+    pub bytes: Option<i64>,
+    /// Whether it is complete. A build that failed leaves an index that is not.
+    pub complete: bool,
+}
+
+impl Pgvector {
+    /// Returns the index of each model, in the order of the models.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn indexes(&self) -> Result<Vec<HnswIndex>, StoreError> {
+        Ok(sqlx::query_as(
+            "select m.id as model_id, m.name as model, pg_relation_size(i.indexrelid) as bytes,
+                    coalesce(i.indisvalid, false) as complete
+             from embedding_models m
+             left join pg_index i on i.indexrelid = to_regclass('faces_embedding_hnsw_' || m.id)
+             order by m.id",
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Builds the index of a model again, or for the first time. Faces can be stored and searched
+    /// meanwhile. May take hours.
+    ///
+    /// # Errors
+    /// Fails with the database's error. The earlier index, if there is one, stays.
+    pub async fn rebuild(&self, model: &EmbeddingModel) -> Result<(), StoreError> {
+        let (name, new) = (index_name(model.id), format!("{}_new", index_name(model.id)));
+        // `concurrently` is not possible in a transaction, and the limit must not apply to it.
+        let mut conn = self.pool.acquire().await?.detach();
+        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
+        // The statements contain only numbers, so nothing in them comes from a caller.
+        for statement in [
+            format!("drop index if exists {new}"),
+            format!(
+                "create index concurrently {new} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
+                     with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {}",
+                model.dimensions, model.id
+            ),
+            format!(
+                "begin; drop index if exists {name}; alter index {new} rename to {name};
+                 alter index {name} alter column 1 set statistics 0; commit"
+            ),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Drops the index of a model. Does nothing if it does not exist.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
+        let statement = format!("drop index if exists {}", index_name(model));
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await?;
+        Ok(())
+    }
+}

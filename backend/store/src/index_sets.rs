@@ -1,0 +1,190 @@
+//! The sets of faces of a search index outside the database: which one searches use, and which ones
+//! are being built.
+use crate::vector_engine::FaceSet;
+use crate::{Store, StoreError};
+pub use domain::IndexSetState;
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// A set of faces of an index.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
+pub struct IndexSet {
+    /// Its name in the index.
+    pub id: Uuid,
+    /// The index: a value of `SEARCH_INDEX`.
+    pub index_name: String,
+    /// The model of its embeddings.
+    pub model_id: i32,
+    /// The name of the model.
+    pub model: String,
+    /// The number of components of its embeddings.
+    pub dimensions: i32,
+    /// Its state.
+    pub state: IndexSetState,
+    /// Faces with ids up to this one were copied.
+    pub copied_to: Uuid,
+    /// Whether all faces were copied.
+    pub copied: bool,
+    /// When it was created.
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    /// When searches began to use it.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub served_at: Option<OffsetDateTime>,
+    /// When the remains of deleted faces were last removed from its files.
+    #[serde(with = "time::serde::rfc3339")]
+    pub purged_at: OffsetDateTime,
+    /// When a comparison with the rows was requested. `None` after the comparison.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub check_requested_at: Option<OffsetDateTime>,
+    /// When it was last compared with the rows.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub checked_at: Option<OffsetDateTime>,
+    /// The result of the last comparison: [`crate::external_index::Checked`].
+    pub check_result: Option<serde_json::Value>,
+}
+
+impl IndexSet {
+    /// Returns the set as the engine knows it.
+    pub fn face_set(&self) -> FaceSet {
+        FaceSet { id: self.id, dimensions: usize::try_from(self.dimensions).unwrap_or_default() }
+    }
+}
+
+impl Store {
+    /// Returns the sets of all indexes, in the order of the index, the model and the time.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn index_sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
+        Ok(sqlx::query_as(
+            "select s.id, s.index_name, s.model_id, m.name as model, m.dimensions, s.state, s.copied_to, s.copied,
+                    s.created_at, s.served_at, s.purged_at, s.check_requested_at, s.checked_at, s.check_result
+             from index_sets s join embedding_models m on m.id = s.model_id
+             order by s.index_name, s.model_id, s.created_at, s.id",
+        )
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Requests a new set for each model whose set is in use. The process that follows the changes
+    /// builds the sets. Searches use the old ones until the new ones are complete. Returns the
+    /// number of sets that were requested; a model whose set is being built is not counted.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn request_index_rebuild(&self, index: &str) -> Result<u64, StoreError> {
+        let requested = sqlx::query(
+            "insert into index_sets (index_name, model_id)
+             select index_name, model_id from index_sets where index_name = $1 and state = 'serving'
+             on conflict (index_name, model_id) where state = 'building' do nothing",
+        )
+        .bind(index)
+        .execute(&self.pool)
+        .await?;
+        Ok(requested.rows_affected())
+    }
+
+    /// Requests a comparison of the sets in use with the rows. Returns the number of these sets.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn request_index_check(&self, index: &str) -> Result<u64, StoreError> {
+        let requested = sqlx::query(
+            "update index_sets set check_requested_at = now() where index_name = $1 and state = 'serving'",
+        )
+        .bind(index)
+        .execute(&self.pool)
+        .await?;
+        Ok(requested.rows_affected())
+    }
+
+    /// Deletes the records of all sets. The next process that follows the changes builds them
+    /// again. A restored database needs this: its index may lack faces that the backup brought
+    /// back.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn forget_index_sets(&self) -> Result<u64, StoreError> {
+        Ok(sqlx::query("delete from index_sets").execute(&self.pool).await?.rows_affected())
+    }
+}
+
+/// Records a new set of the model.
+pub(crate) async fn insert(conn: &mut PgConnection, index: &str, model: i32) -> Result<(), StoreError> {
+    sqlx::query("insert into index_sets (index_name, model_id) values ($1, $2) on conflict do nothing")
+        .bind(index)
+        .bind(model)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Deletes the record of a set.
+pub(crate) async fn delete(conn: &mut PgConnection, set: Uuid) -> Result<(), StoreError> {
+    sqlx::query("delete from index_sets where id = $1").bind(set).execute(conn).await?;
+    Ok(())
+}
+
+/// Records how far faces were copied.
+pub(crate) async fn record_copy(
+    conn: &mut PgConnection,
+    set: Uuid,
+    copied_to: Uuid,
+    copied: bool,
+) -> Result<(), StoreError> {
+    sqlx::query("update index_sets set copied_to = $2, copied = $3 where id = $1")
+        .bind(set)
+        .bind(copied_to)
+        .bind(copied)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Lets searches use the set instead of the earlier one.
+pub(crate) async fn serve(conn: &mut PgConnection, set: &IndexSet) -> Result<(), StoreError> {
+    sqlx::query(
+        "update index_sets set state = 'retired' where index_name = $1 and model_id = $2 and state = 'serving'",
+    )
+    .bind(&set.index_name)
+    .bind(set.model_id)
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query("update index_sets set state = 'serving', served_at = now() where id = $1")
+        .bind(set.id)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Records that the remains of faces that were deleted before the call `began` are gone.
+pub(crate) async fn record_purge(
+    conn: &mut PgConnection,
+    set: Uuid,
+    began: OffsetDateTime,
+) -> Result<(), StoreError> {
+    sqlx::query("update index_sets set purged_at = $2 where id = $1")
+        .bind(set)
+        .bind(began)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Records the result of a comparison with the rows.
+pub(crate) async fn record_check(
+    conn: &mut PgConnection,
+    set: Uuid,
+    result: &serde_json::Value,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "update index_sets set checked_at = now(), check_result = $2, check_requested_at = null where id = $1",
+    )
+    .bind(set)
+    .bind(result)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Tests the engine that keeps its faces in files of this process.
+use super::memory::{catch_up, set_of, start};
+use super::{Implementation, gallery::gallery};
+use crate::fixture;
+use edge_index::{Edge, OpenError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use store::Store;
+use store::external_index::{Checked, ExternalIndex};
+use store::vector_engine::{EngineFace, FaceSet, VectorEngine};
+use tempfile::TempDir;
+use testing::TestDatabase;
+use uuid::Uuid;
+
+/// The index that [`super::suite`] tests.
+pub(crate) struct InFiles {
+    index: ExternalIndex,
+    /// Exists as long as the test.
+    _folder: TempDir,
+}
+
+impl Implementation for InFiles {
+    async fn start(db: &TestDatabase) -> (Self, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let (index, store) = start(db, Arc::new(Edge::open(folder.path()).unwrap())).await;
+        (Self { index, _folder: folder }, store)
+    }
+
+    async fn catch_up(&self) {
+        catch_up(&self.index).await;
+    }
+}
+
+/// Compares the engine with the rows.
+async fn check(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
+    store.request_index_check("edge").await.unwrap();
+    index.step(10).await.unwrap();
+    let set = set_of(store, model).await.unwrap();
+    assert_eq!(set.check_requested_at, None);
+    serde_json::from_value(set.check_result.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_folder_is_opened_by_one_process_at_a_time_and_keeps_its_faces() {
+    let db = TestDatabase::create().await;
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Arc::new(Edge::open(folder.path()).unwrap());
+    let second = Edge::open(folder.path());
+    assert!(matches!(second, Err(OpenError::InUse(_))), "{second:?}");
+    let (index, store) = start(&db, engine).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 64).await;
+    let faces = gallery(&store, collection, &model, 150, 1).await;
+    catch_up(&index).await;
+    let equal = Checked { rows: 150, faces: 150, ..Checked::default() };
+    assert_eq!(check(&index, &store, model.id).await, equal);
+    drop((index, store));
+
+    let (index, store) = start(&db, Arc::new(Edge::open(folder.path()).unwrap())).await;
+    assert_eq!(check(&index, &store, model.id).await, equal);
+    let mut conn = store.pool().acquire().await.unwrap();
+    store.delete_face(&mut conn, faces[0].0).await.unwrap();
+    drop(conn);
+    // The deletion was not followed when the comparison began.
+    catch_up(&index).await;
+    assert_eq!(check(&index, &store, model.id).await, Checked { rows: 149, faces: 149, ..equal });
+}
+
+#[tokio::test]
+async fn a_comparison_counts_what_is_missing_surplus_and_different() {
+    let db = TestDatabase::create().await;
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Arc::new(Edge::open(folder.path()).unwrap());
+    let (index, store) = start(&db, engine.clone()).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 64).await;
+    gallery(&store, collection, &model, 100, 1).await;
+    catch_up(&index).await;
+    let set = set_of(&store, model.id).await.unwrap().face_set();
+    let mut faces = engine.page(&set, Uuid::nil(), 100).await.unwrap();
+    let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
+    let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
+    let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
+    let lost: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
+    engine.update(&set, vec![moved, turned, surplus], lost).await.unwrap();
+    let expected = Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 };
+    assert_eq!(check(&index, &store, model.id).await, expected);
+
+    // A new set has the rows again. Searches use the old one until it is complete.
+    assert_eq!(store.request_index_rebuild("edge").await.unwrap(), 1);
+    assert_eq!(store.request_index_rebuild("edge").await.unwrap(), 0, "it is requested already");
+    catch_up(&index).await;
+    let rebuilt = set_of(&store, model.id).await.unwrap();
+    assert_ne!(rebuilt.id, set.id);
+    assert!(check(&index, &store, model.id).await.is_equal());
+    let sets: BTreeSet<Uuid> = engine.sets().await.unwrap().into_iter().collect();
+    assert_eq!(sets, BTreeSet::from([rebuilt.id]), "the old set is deleted");
+    assert!(!folder.path().join(set.id.to_string()).exists());
+}
+
+#[tokio::test]
+async fn a_set_whose_files_are_damaged_or_missing_is_built_again() {
+    let db = TestDatabase::create().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (index, store) = start(&db, Arc::new(Edge::open(folder.path()).unwrap())).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 64).await;
+    gallery(&store, collection, &model, 60, 1).await;
+    catch_up(&index).await;
+    drop((index, store));
+    for damage in [true, false] {
+        let store = db.store();
+        let before = set_of(&store, model.id).await.unwrap().id;
+        let path = folder.path().join(before.to_string());
+        if damage {
+            std::fs::write(path.join("edge_config.json"), b"{").unwrap();
+        } else {
+            std::fs::remove_dir_all(&path).unwrap();
+        }
+        let (index, store) = start(&db, Arc::new(Edge::open(folder.path()).unwrap())).await;
+        catch_up(&index).await;
+        assert_ne!(set_of(&store, model.id).await.unwrap().id, before);
+        assert!(check(&index, &store, model.id).await.is_equal(), "damage: {damage}");
+    }
+}
+
+#[tokio::test]
+async fn a_purge_writes_the_files_without_the_deleted_faces() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Edge::open(folder.path()).unwrap();
+    let set = FaceSet { id: Uuid::now_v7(), dimensions: 64 };
+    engine.create(&set).await.unwrap();
+    // A component that no other face has, so that its bytes can be found in the files.
+    let mut embedding = vec![0.0; 64];
+    embedding[..8].copy_from_slice(&[0.36, -0.34, 0.35, -0.33, 0.37, -0.38, 0.34, -0.36]);
+    let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let pattern: Vec<u8> =
+        embedding[..8].iter().flat_map(|x| half::f16::from_f32(x / length).to_le_bytes()).collect();
+    let face = |id: u128, embedding: Vec<f32>| EngineFace {
+        id: Uuid::from_u128(id),
+        collection_id: Uuid::from_u128(1),
+        has_subject: false,
+        quality: None,
+        failed: false,
+        embedding,
+    };
+    let mut faces: Vec<EngineFace> =
+        (1..200).map(|id| face(id, fixture::direction(&mut fixture::rng(id as u64), 64))).collect();
+    faces.push(face(200, embedding));
+    engine.update(&set, faces, Vec::new()).await.unwrap();
+    let contains = || files(folder.path()).iter().any(|file| file.windows(16).any(|bytes| bytes == pattern));
+    assert!(contains(), "the embedding is in a file");
+    engine.update(&set, Vec::new(), vec![Uuid::from_u128(200)]).await.unwrap();
+    engine.purge(&set).await.unwrap();
+    assert!(!contains(), "the embedding of a deleted face is left");
+    assert_eq!(engine.info(&set).await.unwrap().faces, 199);
+}
+
+/// Returns the contents of all files in a folder and its subfolders.
+fn files(folder: &std::path::Path) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![std::fs::read(path).unwrap()] })
+        .collect()
+}
