@@ -28,6 +28,7 @@ Setup and maintenance:
   backup       Copy the database, the blobs and the deletion log into a folder
   restore      Restore a backup, and repeat the deletions that were made after it
   migrate      Update the database schema
+  index        Show, build and verify the search index
   reembed      Recompute embeddings of other models, from the stored chips
   openapi      Print the OpenAPI document
   health       Check whether a running service is ready
@@ -105,6 +106,8 @@ pub enum Command {
     Restore(super::restore::RestoreArgs),
     /// Update the database schema
     Migrate(super::migrate::MigrateArgs),
+    /// Show, build and verify the search index
+    Index(super::index::IndexArgs),
     /// Recompute embeddings of other models with the current model, from the stored chips
     ///
     /// Search finds only faces whose embedding is of the current model (MODEL_PACK). The command

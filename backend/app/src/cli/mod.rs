@@ -9,6 +9,7 @@ mod draw;
 mod gpu;
 mod health;
 mod image_folder;
+mod index;
 mod jobs;
 mod keys;
 mod migrate;
@@ -164,6 +165,7 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Migrate(args) => migrate::run(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,
+        Command::Index(args) => index::run(settings, args).await,
         Command::Reembed(args) => reembed::run(settings, args).await,
         Command::Openapi => openapi::run(),
         Command::Health(args) => health::run(settings, args).await,

@@ -3,6 +3,7 @@ use super::Exit;
 use crate::config::Settings;
 use crate::output;
 use crate::progress;
+use crate::service::search_index::Role;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::Args;
@@ -41,7 +42,7 @@ struct Report {
 
 pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
-    let foundation = Foundation::start(settings, Sharing::Shared).await?;
+    let foundation = Foundation::start(settings, Sharing::Shared, Role::Beside).await?;
     let result = tokio::select! {
         result = reembed(&foundation, args.collection.as_deref(), &signal) => result,
         error = foundation.database.unusable() => Err(error),

@@ -85,6 +85,8 @@ async fn restore(
             .await?;
     }
     database.migrate(OlderPrograms::Stop).await?;
+    // An index outside the database may lack faces that the backup brought back.
+    store.forget_index_sets().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
     let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;

@@ -1,6 +1,7 @@
 //! Implements `up`, `serve` and `worker`, which run the service in its different roles.
 use super::Exit;
 use crate::config::{LogFormat, Settings};
+use crate::service::search_index::{self, Role};
 use crate::service::{Foundation, Sharing, Surface, bind, listen_for_signals, serve, start_runner};
 use crate::telemetry;
 use anyhow::bail;
@@ -18,6 +19,11 @@ pub(super) struct Roles {
 }
 
 impl Roles {
+    /// The process that answers searches opens the index.
+    fn of_index(self) -> Role {
+        if self.api { Role::Searches } else { Role::Beside }
+    }
+
     /// Returns what this process serves over HTTP, and its port. A worker serves only if
     /// `WORKER_PORT` is set.
     fn listens(self, settings: &Settings) -> Option<(Surface, u16)> {
@@ -39,12 +45,15 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     telemetry::watch_process();
 
     let foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Exclusive) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Exclusive, roles.of_index()) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
     // This token fires for a signal and for a failure.
     let shutdown = signal.child_token();
     let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
+    if let Some(index) = &foundation.index {
+        search_index::follow(index.clone(), shutdown.clone());
+    }
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
     tracing::info!(
         seconds = started.elapsed().as_secs_f64(),

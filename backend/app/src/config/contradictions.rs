@@ -1,6 +1,6 @@
 //! Finds values that are individually allowed but contradict each other.
 use super::error::ConfigError;
-use super::{Loaded, Settings};
+use super::{Loaded, SearchIndex, Settings};
 use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 
 pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
@@ -35,6 +35,12 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("GPU_DEVICE_ID"),
             gpu.device_ids.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
             loaded.source("GPU_DEVICE_IDS"),
+        ));
+    }
+    if settings.storage.search_index == SearchIndex::Edge && !cfg!(feature = "edge") {
+        say(format!(
+            "SEARCH_INDEX=edge ({}) needs a program with the Cargo feature edge; allowed: pgvector, or a program that was built with `cargo build --release --package facecrawl --features edge`",
+            loaded.source("SEARCH_INDEX"),
         ));
     }
     found.extend(memory(loaded));

@@ -175,7 +175,12 @@ impl Settings {
 
     /// Returns the configuration of the store for the database at `url`.
     pub fn store(&self, url: String) -> store::Config {
-        store::Config { url, max_connections: self.storage.database_connections, ..Default::default() }
+        store::Config {
+            url,
+            max_connections: self.storage.database_connections,
+            exact_limit: self.storage.search_exact_limit,
+            ..Default::default()
+        }
     }
 
     /// Returns the location of the blobs.
@@ -234,6 +239,11 @@ impl Settings {
     /// Returns the data folder of the private Postgres.
     pub fn postgres_data_dir(&self) -> PathBuf {
         self.storage.data_dir.join("postgres")
+    }
+
+    /// Returns the folder of the search index, for `SEARCH_INDEX=edge`.
+    pub fn index_dir(&self) -> PathBuf {
+        self.storage.data_dir.join("index")
     }
 
     /// Returns the folder that is searched before a model is downloaded.

@@ -28,7 +28,8 @@ pub use example::env_example;
 pub use layers::{Flag, Sources};
 pub use otlp::Otlp;
 pub use settings::{
-    Crawl, Detection, Gpu, Log, LogFormat, Models, Service, Settings, Storage, Tensorrt, variables,
+    Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,
+    variables,
 };
 pub use variable::{Resolved, Variable};
 

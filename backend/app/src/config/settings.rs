@@ -23,6 +23,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// The values of `SEARCH_INDEX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchIndex {
+    /// The HNSW indexes of pgvector, in Postgres.
+    Pgvector,
+    /// The storage engine of Qdrant, in files of the process that serves the API.
+    Edge,
+}
+
+const INDEXES: &[(&str, SearchIndex)] = &[("pgvector", SearchIndex::Pgvector), ("edge", SearchIndex::Edge)];
 const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
@@ -153,6 +163,14 @@ settings! {
             /// `POSTGRES_BIN_DIR`: Folder that contains the programs of the private Postgres.
             /// Unset: `.runtime/postgres/bin`, where `./scripts/setup` installs them.
             postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
+            /// `SEARCH_INDEX`: The index of searches in large collections. pgvector: in Postgres.
+            /// edge: in files under `DATA_DIR` of the process that serves the API; only one such
+            /// process can run, and the program must be built with the Cargo feature `edge`. All
+            /// processes of an installation need the same value: docs/how-to/SEARCH_INDEX.md.
+            search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
+            /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
+            /// every face. Above it, the search uses `SEARCH_INDEX`.
+            search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);
             /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
             data_dir: PathBuf = DATA_DIR, "data", path();
             /// `SUPPRESSION_SECRET`: Secret key of the sketches that identify suppressed people. It

@@ -7,6 +7,7 @@ mod http;
 mod memory;
 mod outdated;
 pub mod postgres;
+pub mod search_index;
 mod shutdown;
 mod suppression;
 mod worker;
@@ -25,6 +26,7 @@ use inference::OperationReport;
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, Ingest, Videos};
 use queue::Queue;
+use store::external_index::ExternalIndex;
 use store::schema::OlderPrograms;
 use store::{Blobs, Store};
 use video::{Decoder, VideoError};
@@ -33,6 +35,8 @@ use video::{Decoder, VideoError};
 pub struct Foundation {
     /// The database connection, with the private server if there is one.
     pub database: Database,
+    /// The search index outside the database, if this process brings it up to the rows.
+    pub index: Option<ExternalIndex>,
     /// Crops, chips and thumbnails.
     pub blobs: Blobs,
     /// The job queue.
@@ -54,16 +58,23 @@ pub struct Foundation {
 }
 
 impl Foundation {
-    /// Opens the database and loads the models concurrently.
-    pub async fn start(settings: &Settings, sharing: Sharing) -> anyhow::Result<Self> {
+    /// Opens the database and loads the models concurrently. `role` decides whether this process
+    /// opens the search index.
+    pub async fn start(
+        settings: &Settings,
+        sharing: Sharing,
+        role: search_index::Role,
+    ) -> anyhow::Result<Self> {
         let blobs = open_blobs(settings)?;
-        let ((), database, engine) = tokio::try_join!(
+        let ((), (database, index), engine) = tokio::try_join!(
             async { blobs.check().await.with_context(|| place_of_blobs(settings)) },
             async {
-                let database = Database::open(settings, sharing).await?;
+                let mut database = Database::open(settings, sharing).await?;
                 let service = sharing == Sharing::Exclusive;
                 database.migrate(if service { OlderPrograms::Stop } else { OlderPrograms::Keep }).await?;
-                Ok(database)
+                // Before the embedding model is registered, which prepares the index.
+                let index = search_index::open(settings, &mut database.store, role).await?;
+                Ok((database, index))
             },
             start_engine(settings)
         )?;
@@ -87,6 +98,7 @@ impl Foundation {
         let fetcher = Fetcher::new(&settings.crawler());
         Ok(Self {
             database,
+            index,
             blobs,
             queue,
             analyzer,

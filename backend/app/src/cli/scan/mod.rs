@@ -12,6 +12,7 @@ use crate::config::Settings;
 use crate::decoder::open_decoder;
 use crate::image_files::{self, Found};
 use crate::output;
+use crate::service::search_index::Role;
 use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
@@ -156,7 +157,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let video_tools = if args.crawl.videos && !urls.is_empty() { Some(video_tools(settings)?) } else { None };
     let mut foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Shared) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Shared, Role::Beside) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     foundation.video_tools = video_tools;

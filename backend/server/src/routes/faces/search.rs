@@ -19,10 +19,11 @@ use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::HashMap;
+use std::time::Duration;
 use store::audit::Action;
 use store::search::{Hit, SearchQuery};
 use store::subject_faces::FaceSubject;
-use store::{Store, retried};
+use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -57,12 +58,18 @@ pub(super) struct SearchParams {
     /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
+    /// Wait until the search index contains every face that was stored before the request. After 5
+    /// seconds, all faces in scope are compared instead.
+    fresh: Option<bool>,
     /// `face` (the default): every face. `subject`: the best face of each subject, whose similarity
     /// is the subject's score. With `subject`, `limit` counts subjects, and faces without a subject
     /// are excluded.
     #[param(inline)]
     group_by: Option<GroupBy>,
 }
+
+/// Maximum time that a search with `fresh` waits for the index.
+const FRESH_WAIT: Duration = Duration::from_secs(5);
 
 /// The kind of a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -169,6 +176,11 @@ pub(super) struct SearchAnswer {
     /// Whether every face in scope was compared. If false, the approximate index was used.
     #[schema(example = true)]
     exact: bool,
+    /// Age of the oldest change of a face that the index lacked when the search began, in seconds.
+    /// 0 if every face in scope was compared. The faces of the latest 4,000 changes are always
+    /// compared, and deleted faces are never returned.
+    #[schema(example = 0.0)]
+    index_lag_seconds: f64,
     /// The embedding model; faces of other models are never compared.
     #[schema(example = "sface")]
     model: String,
@@ -213,19 +225,21 @@ pub(super) async fn search_faces(
     let default_threshold = state.match_threshold(None, collection.match_threshold).value;
     let threshold =
         state.match_threshold(params.threshold.map(Cosine::get), collection.match_threshold).value;
+    let caught_up = !params.fresh.unwrap_or(false) || is_fresh(store).await?;
     let query = SearchQuery {
         collection_id: collection.id,
         embedding: probe.embedding,
         model_id: state.services.ingest.model_id(),
         threshold,
         limit: params.limit.map_or(20, Bounded::get),
-        exact: params.exact.unwrap_or(false),
+        exact: params.exact.unwrap_or(false) || !caught_up,
         crawl_id: params.crawl_id,
         min_quality: params.min_quality.map(Fraction::get),
         exclude_face: probe.face,
         with_subject: false,
     };
     let by = params.group_by.unwrap_or_default();
+    let lag = retried("index_lag", || store.index_lag()).await?;
     let (found, exact) = retried("search", || hits(store, &query, by)).await?;
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id, "threshold": threshold,
@@ -261,8 +275,21 @@ pub(super) async fn search_faces(
         default_threshold,
         match_fmr: state.match_fmr(threshold),
         exact,
+        index_lag_seconds: if exact { 0.0 } else { lag.as_secs_f64() },
         model: state.services.analyzer.engine().embedder().name.clone(),
     }))
+}
+
+/// Returns whether the index contains every face that was stored before the call, after waiting for
+/// at most `FRESH_WAIT`.
+async fn is_fresh(store: &Store) -> Result<bool, ApiError> {
+    match store.index_caught_up(FRESH_WAIT).await {
+        Err(StoreError::IndexUnavailable(reason)) => {
+            tracing::warn!(reason, "the search index is behind; comparing all faces in scope");
+            Ok(false)
+        }
+        done => Ok(done.map(|()| true)?),
+    }
 }
 
 /// Returns the matching faces, or the best face of each matching subject. Each face is returned

@@ -14,6 +14,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::System);
 )]
 pub(super) async fn get_metrics(State(state): State<AppState>) -> impl IntoResponse {
     gather_queue(&state).await;
+    gather_index(&state).await;
     if let Err(error) = tokio::task::spawn_blocking(inference::devices::record).await {
         tracing::warn!(%error, "cannot read the GPUs");
     }
@@ -41,6 +42,17 @@ async fn gather_queue(state: &AppState) {
         let name = job_state.as_str();
         gauge(&kind, name).set(count as f64);
         exported.insert((kind, name));
+    }
+}
+
+/// Reads the lag of a search index outside the database.
+async fn gather_index(state: &AppState) {
+    match state.services.store.index_lag().await {
+        Ok(lag) => metrics::gauge!("facecrawl_search_index_lag_seconds").set(lag.as_secs_f64()),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the lag of the search index");
+            metrics::counter!("facecrawl_scrape_errors_total", "source" => "search_index").increment(1);
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct SearchBody {
     threshold: Option<Cosine>,
     /// Compare with every face in scope, without the approximate index.
     exact: Option<bool>,
+    /// Wait until the search index contains every face that was stored before the request.
+    fresh: Option<bool>,
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
@@ -82,6 +84,7 @@ impl SearchBody {
             limit: self.limit.or(query.limit),
             threshold: self.threshold.or(query.threshold),
             exact: self.exact.or(query.exact),
+            fresh: self.fresh.or(query.fresh),
             crawl_id: self.crawl_id.or(query.crawl_id),
             min_quality: self.min_quality.or(query.min_quality),
             face_index: self.face_index.or(query.face_index),

@@ -1,0 +1,286 @@
+//! Implements `index status|rebuild|verify|drop`, with which operators manage the search index.
+use super::{Exit, UsageError};
+use crate::config::{SearchIndex, Settings};
+use crate::output::{self, at};
+use crate::service::search_index::{self, open_engine};
+use crate::service::{Database, Sharing, listen_for_signals};
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use std::time::Duration;
+use store::Store;
+use store::external_index::{Checked, ExternalIndex};
+use store::face_index::Pgvector;
+use store::face_index::pgvector::HnswIndex;
+use store::index_sets::{IndexSet, IndexSetState};
+use store::schema::OlderPrograms;
+
+/// Time between two reads of a request that another process carries out.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The arguments of `index`.
+#[derive(Args, Debug)]
+pub struct IndexArgs {
+    #[command(subcommand)]
+    command: IndexCommand,
+    /// Print one JSON document
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum IndexCommand {
+    /// Print the search indexes: size, progress, changes to follow, result of the last comparison
+    Status,
+    /// Build an index again, beside a running service; searches use the old one until the new one
+    /// is complete
+    Rebuild {
+        /// The index [default: SEARCH_INDEX]
+        #[arg(long)]
+        index: Option<Index>,
+    },
+    /// Compare every face of the index edge with its row; exit status 3 if they differ
+    Verify,
+    /// Drop the indexes of pgvector, when SEARCH_INDEX=edge is complete; storing faces then costs
+    /// less
+    Drop {
+        /// The index
+        #[arg(long)]
+        index: Index,
+    },
+}
+
+/// An index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Index {
+    /// The HNSW indexes in Postgres
+    Pgvector,
+    /// The index in files under DATA_DIR
+    Edge,
+}
+
+impl Index {
+    fn of(settings: &Settings) -> Self {
+        match settings.storage.search_index {
+            SearchIndex::Pgvector => Self::Pgvector,
+            SearchIndex::Edge => Self::Edge,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pgvector => "pgvector",
+            Self::Edge => "edge",
+        }
+    }
+}
+
+/// The result of `index status`.
+#[derive(Serialize)]
+struct Status {
+    /// The value of `SEARCH_INDEX`.
+    search_index: &'static str,
+    /// Age of the oldest change that the index edge lacks, in seconds.
+    lag_seconds: f64,
+    /// The sets of the index edge.
+    sets: Vec<IndexSet>,
+    /// The indexes of pgvector.
+    pgvector: Vec<HnswIndex>,
+}
+
+pub(super) async fn run(settings: &Settings, args: IndexArgs) -> anyhow::Result<Exit> {
+    let database = Database::open(settings, Sharing::Shared).await?;
+    let signal = listen_for_signals()?;
+    let work = async {
+        database.migrate(OlderPrograms::Keep).await?;
+        dispatch(settings, &database.store, args).await
+    };
+    // An interrupted command changes nothing that the next one, or the service, cannot continue.
+    let done = signal.run_until_cancelled(work).await.unwrap_or(Ok(Exit::Failure));
+    database.close().await;
+    done
+}
+
+async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow::Result<Exit> {
+    match args.command {
+        IndexCommand::Status => status(settings, store, args.json).await,
+        IndexCommand::Rebuild { index } => {
+            match index.unwrap_or_else(|| Index::of(settings)) {
+                Index::Pgvector => rebuild_pgvector(store).await?,
+                Index::Edge => rebuild_edge(settings, store).await?,
+            }
+            status(settings, store, args.json).await
+        }
+        IndexCommand::Verify => verify(settings, store, args.json).await,
+        IndexCommand::Drop { index } => {
+            drop_index(settings, store, index).await?;
+            status(settings, store, args.json).await
+        }
+    }
+}
+
+async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
+    let lag = store.oldest_index_change().await?;
+    let lag = lag.map_or(0.0, |oldest| (time::OffsetDateTime::now_utc() - oldest).as_seconds_f64());
+    let status = Status {
+        search_index: Index::of(settings).name(),
+        lag_seconds: lag.max(0.0),
+        sets: sets(store).await?,
+        pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
+    };
+    if json {
+        output::json(&status)?;
+        return Ok(Exit::Success);
+    }
+    output::line(format!(
+        "SEARCH_INDEX={}, {:.1} s behind the stored faces",
+        status.search_index, status.lag_seconds
+    ))?;
+    let mut table = output::table(["Index", "Model", "State", "Size", "Since", "Last comparison"]);
+    for set in &status.sets {
+        let checked = set.checked_at.map(|time| format!("{}: {}", at(time), outcome(set)));
+        table.add_row([
+            set.index_name.clone(),
+            set.model.clone(),
+            set.state.to_string(),
+            String::new(),
+            at(set.served_at.unwrap_or(set.created_at)),
+            checked.unwrap_or_default(),
+        ]);
+    }
+    for index in &status.pgvector {
+        let state = match (index.bytes, index.complete) {
+            (None, _) => "none",
+            (Some(_), true) => "complete",
+            (Some(_), false) => "incomplete",
+        };
+        let size = index.bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6)).unwrap_or_default();
+        let name = Index::Pgvector.name().to_owned();
+        table.add_row([name, index.model.clone(), state.into(), size, String::new(), String::new()]);
+    }
+    output::line(table)?;
+    Ok(Exit::Success)
+}
+
+/// Returns the result of the last comparison of a set, in words.
+fn outcome(set: &IndexSet) -> String {
+    match checked(set) {
+        Some(checked) if checked.is_equal() => format!("{} faces, equal", checked.rows),
+        Some(checked) => format!(
+            "{} missing, {} surplus, {} different",
+            checked.missing, checked.surplus, checked.different
+        ),
+        None => String::new(),
+    }
+}
+
+fn checked(set: &IndexSet) -> Option<Checked> {
+    serde_json::from_value(set.check_result.clone()?).ok()
+}
+
+/// Returns the sets of the index edge.
+async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
+    let mut conn = store.pool().acquire().await?;
+    Ok(store.index_sets(&mut conn).await?)
+}
+
+async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
+    let pgvector = Pgvector::new(store.pool().clone());
+    for index in pgvector.indexes().await? {
+        eprintln!("building the index of {}; faces can be stored and searched meanwhile", index.model);
+        pgvector.rebuild(&store.model(index.model_id).await?).await?;
+    }
+    Ok(())
+}
+
+async fn rebuild_edge(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    require_edge(settings)?;
+    let requested = store.request_index_rebuild(Index::Edge.name()).await?;
+    eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
+    carry_out(settings, store, is_complete).await
+}
+
+fn is_complete(sets: &[IndexSet]) -> bool {
+    sets.iter().all(|set| set.state == IndexSetState::Serving)
+}
+
+async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
+    require_edge(settings)?;
+    // Only complete sets can be compared.
+    carry_out(settings, store, is_complete).await?;
+    store.request_index_check(Index::Edge.name()).await?;
+    carry_out(settings, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
+    let sets = sets(store).await?;
+    let equal = |set: &IndexSet| checked(set).is_some_and(|checked| checked.is_equal());
+    let different = sets.iter().filter(|set| set.state == IndexSetState::Serving && !equal(set)).count();
+    if json {
+        output::json(&sets)?;
+    } else {
+        for set in &sets {
+            output::line(format!("{}: {}", set.model, outcome(set)))?;
+        }
+    }
+    Ok(if different == 0 { Exit::Success } else { Exit::Partial })
+}
+
+/// Waits until the running service has carried out a request. If no service runs, this process does
+/// it.
+async fn carry_out(
+    settings: &Settings,
+    store: &Store,
+    done: impl Fn(&[IndexSet]) -> bool,
+) -> anyhow::Result<()> {
+    // The engine is opened once. If that fails, a service has it open.
+    let own = open_engine(settings).ok().map(|engine| ExternalIndex::new(store.clone(), engine));
+    loop {
+        if let Some(index) = &own {
+            index.step(search_index::STEP).await?;
+        }
+        let sets = sets(store).await?;
+        if !sets.is_empty() && done(&sets) {
+            return Ok(());
+        }
+        if own.is_none() {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+fn require_edge(settings: &Settings) -> anyhow::Result<()> {
+    match settings.storage.search_index {
+        SearchIndex::Edge => Ok(()),
+        SearchIndex::Pgvector => Err(UsageError(
+            "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=edge, or `index rebuild --index pgvector`"
+                .into(),
+        )
+        .into()),
+    }
+}
+
+async fn drop_index(settings: &Settings, store: &Store, index: Index) -> anyhow::Result<()> {
+    if index == Index::of(settings) {
+        let name = index.name();
+        return Err(UsageError(format!("SEARCH_INDEX={name} uses the index {name}; change it first")).into());
+    }
+    if index == Index::Edge {
+        return Err(UsageError(
+            "the service deletes the index edge when it starts with SEARCH_INDEX=pgvector".into(),
+        )
+        .into());
+    }
+    let pgvector = Pgvector::new(store.pool().clone());
+    let sets = sets(store).await?;
+    for index in pgvector.indexes().await?.into_iter().filter(|index| index.bytes.is_some()) {
+        let serving = |set: &IndexSet| set.model_id == index.model_id && set.state == IndexSetState::Serving;
+        anyhow::ensure!(
+            sets.iter().any(serving),
+            "the index edge of {} is not complete; run `facecrawl index status` to see its progress",
+            index.model
+        );
+        pgvector
+            .drop_index(index.model_id)
+            .await
+            .with_context(|| format!("cannot drop the index of {}", index.model))?;
+    }
+    Ok(())
+}

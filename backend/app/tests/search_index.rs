@@ -1,0 +1,336 @@
+//! Tests `SEARCH_INDEX=edge` with the program: beside a running service, and while the service and
+//! its database are killed.
+#![cfg(target_os = "linux")]
+#![cfg_attr(not(feature = "edge"), allow(unused, reason = "the tests need the Cargo feature edge"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+mod common;
+
+use common::process::{Finished, TestFolder};
+use common::service::{Caller, Service, client};
+use embedded_postgres::Cluster;
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use store::faces::NewFace;
+use store::images::NewImage;
+use store::models::EmbeddingModel;
+use store::{Store, StoreError};
+use testing::TestDatabase;
+use testing::embeddings::{DIMENSIONS, Random};
+use uuid::Uuid;
+
+const FACES_PER_IMAGE: usize = 10;
+/// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
+const CHANGES: usize = 6_000;
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Writes and deletes faces with random embeddings.
+struct Writer {
+    store: Store,
+    collection: Uuid,
+    model: EmbeddingModel,
+    random: Random,
+    images: BTreeMap<Uuid, Vec<NewFace>>,
+}
+
+impl Writer {
+    async fn new(store: Store, seed: u64) -> Self {
+        let collection = store.ensure_collection("default").await.unwrap().id;
+        let model = store.model(1).await.unwrap();
+        Self { store, collection, model, random: Random(seed), images: BTreeMap::new() }
+    }
+
+    fn face(&mut self) -> NewFace {
+        NewFace {
+            id: Uuid::now_v7(),
+            bbox: [0.0, 0.0, 9.0, 9.0],
+            det_score: 0.9,
+            landmarks: [0.0; 10],
+            quality: None,
+            quality_overall: Some(0.5),
+            quality_passed: Some(true),
+            embedding: self.random.direction(DIMENSIONS),
+            model_id: self.model.id,
+            chip_key: None,
+            crop_key: None,
+        }
+    }
+
+    /// Stores an image with its faces.
+    async fn add(&mut self) -> Result<(), StoreError> {
+        let mut sha256 = [0; 32];
+        sha256[..8].copy_from_slice(&self.random.bits().to_be_bytes());
+        let hash = self.random.bits() as i64;
+        let image = NewImage {
+            id: Uuid::now_v7(),
+            sha256,
+            phash: hash,
+            dhash: hash,
+            ahash: hash,
+            width: 9,
+            height: 9,
+            format: "png".into(),
+            bytes: 1,
+            rotation: 0,
+            thumbnail_key: None,
+        };
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
+        let mut tx = self.store.begin().await?;
+        self.store.insert_image(tx.conn(), self.collection, &image).await?.unwrap();
+        self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await?;
+        tx.commit().await?;
+        self.images.insert(image.id, faces);
+        Ok(())
+    }
+
+    fn any_image(&mut self) -> Option<Uuid> {
+        let at = self.random.below(self.images.len().max(1));
+        self.images.keys().nth(at).copied()
+    }
+}
+
+fn start(place: &TestFolder, url: &str, index: &str) -> Service {
+    Service::start(&mut command(place, url, index, &["up", "--port", "0"]))
+}
+
+fn command(place: &TestFolder, url: &str, index: &str, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(args);
+    command.env("DATABASE_URL", url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
+    command
+}
+
+fn caller(service: &Service) -> Caller {
+    Caller { base: service.base.clone(), key: "none".into() }
+}
+
+fn search(embedding: &[f32]) -> Value {
+    json!({"embedding": embedding, "threshold": -1, "limit": 5})
+}
+
+fn found(answer: &Value) -> Vec<Uuid> {
+    let matches = answer["matches"].as_array().unwrap();
+    matches.iter().map(|hit| hit["face_id"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
+async fn an_index_in_files_is_built_verified_and_removed_beside_the_service() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.run(&["models", "fetch"]).expect(0);
+    let url = &database.url();
+    let run = |index: &str, args: &[&str]| Finished::of(&mut command(&place, url, index, args));
+
+    // Faces from before: the index of pgvector answers until the other one has them.
+    let mut service = start(&place, url, "pgvector");
+    let mut writer = Writer::new(database.store(), 1).await;
+    for _ in 0..30 {
+        writer.add().await.unwrap();
+    }
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+
+    let mut service = start(&place, url, "edge");
+    let api = caller(&service);
+    let (_, faces) = writer.images.first_key_value().unwrap();
+    let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
+    let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(false)));
+    let status = || run("edge", &["index", "status", "--json"]).expect(0).json();
+    let deadline = Instant::now() + TIMEOUT;
+    while status()["sets"][0]["state"] != "serving" {
+        assert!(Instant::now() < deadline, "{:#}", status());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let dropped = run("edge", &["index", "drop", "--index", "pgvector", "--json"]).expect(0).json();
+    assert_eq!(dropped["pgvector"][0]["bytes"], Value::Null);
+
+    // A face is found as soon as it is stored, and no longer when it is deleted.
+    writer.add().await.unwrap();
+    let (_, faces) = writer.images.last_key_value().unwrap();
+    let new = faces[0].clone();
+    for fresh in [false, true] {
+        let mut body = search(&new.embedding);
+        body["fresh"] = json!(fresh);
+        let answer = api.ask(200, Method::POST, "/faces/search", Some(&body)).await;
+        assert_eq!((found(&answer)[0], &answer["exact"]), (new.id, &json!(false)));
+        assert!(answer["index_lag_seconds"].as_f64().unwrap() < 60.0);
+    }
+    api.ask(204, Method::DELETE, &format!("/faces/{}", new.id), None).await;
+    let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&new.embedding))).await;
+    assert!(!found(&answer).contains(&new.id));
+    let metrics = api.send(Method::GET, "/metrics", None).await.text().await.unwrap();
+    assert!(metrics.contains("facecrawl_search_index_lag_seconds"), "{metrics}");
+
+    // Both commands are carried out by the running service.
+    let verified = run("edge", &["index", "verify"]).expect(0);
+    assert!(verified.stdout.contains("309 faces, equal"), "{}", verified.stdout);
+    let before = status()["sets"][0]["id"].clone();
+    let rebuilt = run("edge", &["index", "rebuild", "--json"]).expect(0).json();
+    assert_ne!(rebuilt["sets"][0]["id"], before);
+    assert_eq!(rebuilt["sets"].as_array().unwrap().len(), 1, "{rebuilt:#}");
+    let refused = run("edge", &["serve", "--port", "0"]).expect(1);
+    assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
+    let refused = run("edge", &["index", "drop", "--index", "edge"]).expect(2);
+    assert!(refused.stderr.contains("SEARCH_INDEX=edge uses the index edge"), "{}", refused.stderr);
+    let refused = run("pgvector", &["index", "verify"]).expect(2);
+    assert!(refused.stderr.contains("allowed: SEARCH_INDEX=edge"), "{}", refused.stderr);
+
+    // Back to pgvector: its index is built first, so that no search has to wait.
+    let built = run("edge", &["index", "rebuild", "--index", "pgvector", "--json"]).expect(0).json();
+    assert_eq!(built["pgvector"][0]["complete"], true);
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+    assert!(run("edge", &["index", "verify"]).expect(0).stdout.contains("309 faces, equal"));
+    assert!(place.path().join("data/index").exists());
+    let service = start(&place, url, "pgvector");
+    let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    assert_eq!(found(&answer)[0], face);
+    assert!(!place.path().join("data/index").exists(), "the copies of faces are deleted");
+    assert!(!database.store().records_index_changes().await.unwrap());
+    assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
+}
+
+/// What the tasks of the test with failures share.
+#[derive(Default)]
+struct Shared {
+    base: Mutex<String>,
+    /// Faces whose deletion was committed.
+    deleted: Mutex<HashSet<Uuid>>,
+    changes: AtomicUsize,
+    answers: AtomicUsize,
+    done: AtomicBool,
+}
+
+/// Deletes an image. An earlier attempt may have deleted it although its answer was lost.
+async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    match store.delete_image(tx.conn(), image).await {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => tx.commit().await,
+    }
+}
+
+/// Waits while the database is away.
+async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
+    assert!(*waited < TIMEOUT, "{error}");
+    let pause = Duration::from_millis(50);
+    tokio::time::sleep(pause).await;
+    *waited += pause;
+}
+
+/// Stores and deletes faces until there were `changes` of them.
+async fn write(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
+    let mut waited = Duration::ZERO;
+    while shared.changes.load(Ordering::SeqCst) < changes {
+        let image = match writer.random.below(3) {
+            0 => writer.any_image(),
+            _ => None,
+        };
+        let Some(image) = image else {
+            while let Err(error) = writer.add().await {
+                wait_for_database(&error, &mut waited).await;
+            }
+            shared.changes.fetch_add(FACES_PER_IMAGE, Ordering::SeqCst);
+            continue;
+        };
+        let faces: Vec<Uuid> = writer.images[&image].iter().map(|face| face.id).collect();
+        while let Err(error) = delete(&writer.store, image).await {
+            wait_for_database(&error, &mut waited).await;
+        }
+        writer.images.remove(&image);
+        shared.changes.fetch_add(faces.len(), Ordering::SeqCst);
+        shared.deleted.lock().unwrap().extend(faces);
+    }
+}
+
+/// Searches until the end. No answer may contain a face that was deleted before the request.
+async fn read(shared: Arc<Shared>) {
+    let (client, mut random) = (client(), Random(77));
+    while !shared.done.load(Ordering::SeqCst) {
+        let before = shared.deleted.lock().unwrap().clone();
+        let url = format!("{}/faces/search", shared.base.lock().unwrap());
+        let sent = client.post(url).json(&search(&random.direction(DIMENSIONS))).send().await;
+        let Ok(response) = sent else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        if response.status() != 200 {
+            continue;
+        }
+        let Ok(answer) = response.json::<Value>().await else { continue };
+        assert!(found(&answer).iter().all(|face| !before.contains(face)), "a deleted face is found");
+        shared.answers.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
+async fn whatever_is_killed_the_index_has_the_rows_afterwards_and_shows_no_deleted_face() {
+    let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
+    let place = TestFolder::new();
+    place.run(&["models", "fetch"]).expect(0);
+    let bin = std::env::var("POSTGRES_BIN_DIR").expect("run the tests through ./scripts/test");
+    // The machine continues to run when the server crashes, so data need not reach the disk.
+    let server = embedded_postgres::Config::new(bin, place.path().join("postgres")).with_setting("fsync=off");
+    let mut cluster = Cluster::start(&server).await.unwrap();
+    let url = cluster.default_url();
+    let mut service = start(&place, &url, "edge");
+    let shared = Arc::new(Shared::default());
+    *shared.base.lock().unwrap() = service.base.clone();
+    let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
+    let store = Store::connect(&config).await.unwrap();
+    let mut writers = tokio::task::JoinSet::new();
+    for seed in 1..=2 {
+        let writer = Writer::new(store.clone(), seed).await;
+        writers.spawn(write(writer, shared.clone(), changes));
+    }
+    let reader = tokio::spawn(read(shared.clone()));
+
+    // The service is killed after each eighth of the changes, and the database crashes in the
+    // middle.
+    for part in 1..8 {
+        while shared.changes.load(Ordering::SeqCst) < changes * part / 8 {
+            assert!(!reader.is_finished(), "the reader failed");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if part == 4 {
+            let pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
+            kill_process(pid, Signal::QUIT).unwrap();
+            cluster.exited().await;
+            drop(cluster);
+            cluster = Cluster::start(&server).await.unwrap();
+            continue;
+        }
+        service.signal(Signal::KILL);
+        let _ = service.ended();
+        service = start(&place, &url, "edge");
+        *shared.base.lock().unwrap() = service.base.clone();
+    }
+    while let Some(ended) = writers.join_next().await {
+        ended.unwrap();
+    }
+    let verified = Finished::of(&mut command(&place, &url, "edge", &["index", "verify", "--json"]));
+    let sets = verified.expect(0).json();
+    let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
+    assert_eq!(sets[0]["check_result"]["rows"], rows);
+    let deadline = Instant::now() + TIMEOUT;
+    while store.oldest_index_change().await.unwrap().is_some() {
+        assert!(Instant::now() < deadline, "the index does not follow the changes");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let verified = Finished::of(&mut command(&place, &url, "edge", &["index", "verify", "--json"]));
+    let checked = verified.expect(0).json()[0]["check_result"].clone();
+    assert_eq!((&checked["rows"], &checked["faces"]), (&json!(rows), &json!(rows)), "{checked:#}");
+    shared.done.store(true, Ordering::SeqCst);
+    reader.await.unwrap();
+    assert!(shared.answers.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
+    assert!(!shared.deleted.lock().unwrap().is_empty());
+    drop(service);
+    cluster.stop().await;
+}
