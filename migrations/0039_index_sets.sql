@@ -1,8 +1,8 @@
 -- The sets of faces of a search index outside this database. Such an index has one set for each
 -- embedding model. While a set is built again, there are two.
 create table index_sets (
-    -- The name of the set in the index. It is new for each set, so an index whose files were deleted
-    -- or exchanged has no set with this name.
+    -- The name of the set in the index. It is new for each set, so an index whose files were
+    -- deleted or exchanged has no set with this name.
     id uuid primary key default gen_random_uuid(),
     -- The value of SEARCH_INDEX.
     index_name text not null,

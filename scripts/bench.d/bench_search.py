@@ -3,12 +3,16 @@ product. Reports recall@10 against the exact result, and p50 and p99 in three ca
 filter that keeps one in a hundred, and while --writes faces per second are stored. Also reports the
 build time and the size of the index.
 
+With --engine edge, the index is in files, as with SEARCH_INDEX=edge. With --rate, that many searches
+per second run while faces are stored; without it, each follows the one before.
+
 Creates its own database on the private Postgres of `facecrawl up`, with its usual settings. Storing
 and indexing a million faces takes about twenty minutes and 3 GB of disk.
 """
 import argparse
 import json
 import pathlib
+import tempfile
 
 from _build import ROOT, release as build_release
 from _postgres import private_postgres
@@ -18,16 +22,19 @@ from _run import last_json
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "../shared/models", help="the models of the compact pack")
-    sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200}
+    sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200, "rate": 0}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--index", help="storage parameters of the index instead of the default ones, such as 'm = 16, ef_construction = 64'")
+    parser.add_argument("--engine", choices=["pgvector", "edge"], default="pgvector")
     arguments = parser.parse_args()
     release = build_release()
-    with private_postgres(release, arguments.models) as url:
+    with private_postgres(release, arguments.models) as url, tempfile.TemporaryDirectory() as folder:
         command = [release / "examples/gallery", "--url", url]
         for name in sizes:
             command += [f"--{name}", getattr(arguments, name)]
+        if arguments.engine == "edge":
+            command += ["--engine", "edge", "--folder", folder]
         if arguments.index:
             command += ["--index", arguments.index]
         print(json.dumps(last_json(command), indent=2))

@@ -115,7 +115,7 @@ text_enum! {
 text_enum! {
     /// State of a set of faces in a search index outside the database.
     pub enum IndexSetState: "state of an index set" {
-        /// Faces are copied to it, or its graph is built. Searches use another set, if there is one.
+        /// Faces are copied to it, or its graph is built. Searches use another set if there is one.
         Building = "building",
         /// Searches use it.
         Serving = "serving",

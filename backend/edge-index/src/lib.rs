@@ -8,7 +8,7 @@
 mod filter;
 mod set;
 
-use set::Set;
+use set::{Set, UNFINISHED};
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -63,6 +63,9 @@ impl Edge {
         let mut sets = HashMap::new();
         for entry in fs::read_dir(&folder).map_err(io)? {
             let path = entry.map_err(io)?.path();
+            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+                fs::remove_dir_all(&path).map_err(io)?;
+            }
             let Some(id) = set_of(&path) else { continue };
             match Set::load(&path) {
                 Ok(set) => {

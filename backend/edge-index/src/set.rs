@@ -25,6 +25,8 @@ const MIN_EF: usize = 128;
 /// Number of changes after which the engine checks whether it must extend its graphs. Faces without
 /// a graph are compared one by one.
 const CHANGES_PER_CHECK: u64 = 5_000;
+/// Extension of the folder of a set that is being created.
+pub(crate) const UNFINISHED: &str = "new";
 /// Operations that change a set are numbered, and the engine ignores an operation whose number is
 /// lower than that of the stored face. After a crash, the highest number may be unknown, so this
 /// many numbers are skipped. Each call of [`Set::update`] uses two of them before it is durable.
@@ -44,32 +46,17 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// Creates an empty set for embeddings with this number of components.
+    /// Creates an empty set for embeddings with this number of components. The folder gets its name
+    /// when the set is complete, so a crash leaves no set without indexes of its fields.
     pub(crate) fn create(path: &Path, dimensions: usize) -> Result<Self, EngineError> {
-        // What a failed creation has left.
-        if path.exists() {
-            fs::remove_dir_all(path).map_err(|error| EngineError(error.to_string()))?;
+        let io = |error: std::io::Error| EngineError(error.to_string());
+        let new = path.with_extension(UNFINISHED);
+        if new.exists() {
+            fs::remove_dir_all(&new).map_err(io)?;
         }
-        let vector = EdgeVectorParams::builder(dimensions, Distance::Cosine)
-            .datatype(VectorStorageDatatype::Float16)
-            .build();
-        let config = EdgeConfig::builder()
-            .vector(DEFAULT_VECTOR_NAME, vector)
-            .hnsw_config(graph())
-            .wal_enabled(false)
-            .build();
-        let shard = EdgeShard::new(path, config).map_err(engine)?;
-        for (name, kind) in filter::FIELDS {
-            let index = CreateIndex {
-                field_name: filter::path(name)?,
-                field_schema: Some(PayloadFieldSchema::FieldType(kind)),
-            };
-            shard
-                .update(UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(index)))
-                .map_err(engine)?;
-        }
-        shard.flush().map_err(engine)?;
-        Ok(Self::new(shard, path))
+        create_files(&new, dimensions)?;
+        fs::rename(&new, path).map_err(io)?;
+        Self::load(path)
     }
 
     /// Opens a set that exists.
@@ -197,6 +184,30 @@ impl Set {
             building: self.optimising.load(Ordering::Acquire),
         })
     }
+}
+
+/// Creates the files of an empty set.
+fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
+    let vector = EdgeVectorParams::builder(dimensions, Distance::Cosine)
+        .datatype(VectorStorageDatatype::Float16)
+        .build();
+    let config = EdgeConfig::builder()
+        .vector(DEFAULT_VECTOR_NAME, vector)
+        .hnsw_config(graph())
+        .wal_enabled(false)
+        .build();
+    let shard = EdgeShard::new(path, config).map_err(engine)?;
+    for (name, kind) in filter::FIELDS {
+        let index = CreateIndex {
+            field_name: filter::path(name)?,
+            field_schema: Some(PayloadFieldSchema::FieldType(kind)),
+        };
+        shard
+            .update(UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(index)))
+            .map_err(engine)?;
+    }
+    shard.flush().map_err(engine)?;
+    Ok(())
 }
 
 /// Returns the parameters of the graphs. Half of the cores build them, so that the other half can

@@ -5,22 +5,29 @@
 //!     cargo run --release -p facecrawl-store --example gallery -- \
 //!         --url postgres://… --faces 1000000
 //!
+//! With `--engine edge --folder FOLDER`, the index is in files in a new folder, as with
+//! `SEARCH_INDEX=edge`.
+//!
 //! The faces are points around cluster centres on the sphere, like those of one person. The probes
 //! are further points around these centres. The program works in its own database, which it drops
 //! at the end, and prints one JSON document.
 #![allow(missing_docs)]
 
 use anyhow::{Context, Result, bail};
+use edge_index::Edge;
 use serde_json::{Value, json};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::erasures::Target;
+use store::external_index::{ExternalIndex, Followed};
 use store::faces::NewFace;
+use store::index_sets::IndexSetState;
 use store::schema::OlderPrograms;
 use store::search::SearchQuery;
 use store::{Config, Store};
@@ -63,6 +70,10 @@ struct Size {
     /// Storage parameters of the index that replace the product's, such as `m = 16, ef_construction
     /// = 64`.
     index: Option<String>,
+    /// Folder of the index edge; pgvector if unset.
+    folder: Option<PathBuf>,
+    /// Number of searches per second while faces are stored; 0 for as many as possible.
+    rate: usize,
 }
 
 #[tokio::main]
@@ -80,6 +91,12 @@ async fn main() -> Result<()> {
         searches: number("searches", 2000)?,
         writes: number("writes", 200)?,
         index: options.get("index").cloned(),
+        folder: match options.get("engine").map(String::as_str) {
+            None | Some("pgvector") => None,
+            Some("edge") => Some(options.get("folder").context("--engine edge needs --folder")?.into()),
+            Some(other) => bail!("--engine is {other:?}, it must be pgvector or edge"),
+        },
+        rate: number("rate", 0)?,
     };
     let url = options.get("url").cloned().or_else(|| std::env::var("DATABASE_URL").ok());
     let mut url = url::Url::parse(&url.context("--url (or DATABASE_URL) is missing")?)?;
@@ -95,7 +112,14 @@ async fn main() -> Result<()> {
 }
 
 async fn measure(size: &Size, url: String) -> Result<Value> {
-    let store = Store::connect(&Config { url, ..Config::default() }).await?;
+    let mut store = Store::connect(&Config { url, ..Config::default() }).await?;
+    let external = match &size.folder {
+        Some(folder) => Some(ExternalIndex::new(store.clone(), Arc::new(Edge::open(folder)?))),
+        None => None,
+    };
+    if let Some(index) = &external {
+        store = store.with_index(Arc::new(index.clone()));
+    }
     let _schema = store.migrate(OlderPrograms::Stop).await?;
     let collection = store.ensure_collection("gallery").await?.id;
     let model = store.register_model("gallery", "gallery", DIMENSIONS as i32).await?.id;
@@ -107,11 +131,12 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     let mut conn = gallery.store.pool().acquire().await?;
     sqlx::raw_sql("set statement_timeout = 0; set maintenance_work_mem = '2GB'").execute(&mut *conn).await?;
     let index = format!("faces_embedding_hnsw_{model}");
-    let definition: String = sqlx::query_scalar("select indexdef from pg_indexes where indexname = $1")
-        .bind(&index)
-        .fetch_one(&mut *conn)
-        .await?;
-    sqlx::raw_sql(AssertSqlSafe(format!("drop index {index}"))).execute(&mut *conn).await?;
+    let definition: Option<String> =
+        sqlx::query_scalar("select indexdef from pg_indexes where indexname = $1")
+            .bind(&index)
+            .fetch_optional(&mut *conn)
+            .await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("drop index if exists {index}"))).execute(&mut *conn).await?;
     let started = Instant::now();
     let mut stored = 0;
     while stored < size.faces {
@@ -121,41 +146,68 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         }
     }
     let load_seconds = started.elapsed().as_secs_f64();
-    let started = Instant::now();
-    let definition = match (&size.index, definition.split_once(" WITH (")) {
+    let (started, busy) = (Instant::now(), busy_seconds());
+    let definition = match (&size.index, definition.as_deref().unwrap_or_default().split_once(" WITH (")) {
         (Some(other), Some((before, after))) => {
             let (own, after) = after.split_once(')').context("the index has storage parameters")?;
             eprintln!("{other} instead of {own}");
             format!("{before} WITH ({other}) {after}")
         }
-        _ => definition,
+        _ => definition.unwrap_or_default(),
     };
-    sqlx::raw_sql(AssertSqlSafe(definition.clone())).execute(&mut *conn).await?;
+    match &external {
+        Some(index) => build(index, &gallery.store).await?,
+        None => {
+            sqlx::raw_sql(AssertSqlSafe(definition.clone())).execute(&mut *conn).await?;
+        }
+    }
     let build_seconds = started.elapsed().as_secs_f64();
+    let build_cpu = busy_seconds() - busy;
     eprintln!("index built in {build_seconds:.0} s");
     sqlx::raw_sql("vacuum analyze").execute(&mut *conn).await?;
-    let (index_bytes, all_bytes): (i64, i64) =
-        sqlx::query_as("select pg_relation_size($1::regclass), pg_total_relation_size('faces')")
-            .bind(&index)
-            .fetch_one(&mut *conn)
-            .await?;
+    let (index_bytes, all_bytes): (i64, i64) = sqlx::query_as(
+        "select coalesce(pg_relation_size(to_regclass($1)), 0), pg_total_relation_size('faces')",
+    )
+    .bind(&index)
+    .fetch_one(&mut *conn)
+    .await?;
     drop(conn);
+    let index_bytes = size.folder.as_deref().map_or(index_bytes, |folder| disk_usage(folder) as i64);
+    if let Some(index) = external {
+        tokio::spawn(async move {
+            loop {
+                match index.step(1_000).await {
+                    Ok(Followed::Applied(1..)) => {}
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                    Err(error) => {
+                        eprintln!("the index cannot follow: {error}");
+                        std::process::exit(1);
+                    }
+                }
+            }
+        });
+    }
 
     let recall = gallery.recall(&mut random, size.probes).await?;
     eprintln!("recall {recall}");
-    let alone = gallery.latency(&mut random, size.searches, None).await?;
-    let filtered = gallery.latency(&mut random, size.searches.min(500), Some(LEAST_QUALITY)).await?;
+    let alone = gallery.latency(&mut random, size.searches, None, 0).await?;
+    let filtered = gallery.latency(&mut random, size.searches.min(500), Some(LEAST_QUALITY), 0).await?;
     let writer = gallery.writer(size.writes);
-    let busy = gallery.latency(&mut random, size.searches, None).await?;
+    let busy = busy_seconds();
+    let while_storing = gallery.latency(&mut random, size.searches, None, size.rate).await?;
+    let (stored, stored_per_s) = writer.stop().await?;
+    let storing_cpu = busy_seconds() - busy;
+    let lag = gallery.store.index_lag().await?.as_secs_f64();
     Ok(json!({
         "faces": size.faces, "clusters": clusters, "dimensions": DIMENSIONS,
         "index": definition,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
-        "build_s": build_seconds.round(),
+        "build_s": build_seconds.round(), "build_cpu_s": build_cpu.round(),
         "index_mb": index_bytes >> 20, "faces_with_indexes_mb": all_bytes >> 20,
         "recall_at_10": recall, "recall_probes": size.probes,
-        "alone": alone, "filtered_to_1_percent": filtered, "while_storing": busy,
-        "stored_faces_per_s": writer.stop().await?,
+        "alone": alone, "filtered_to_1_percent": filtered, "while_storing": while_storing,
+        "stored_faces_per_s": stored_per_s, "cpu_ms_per_stored_face": storing_cpu * 1e3 / stored as f64,
+        "lag_s": lag, "process_mb": resident_mb(),
         "storing_alone_ms_per_face": gallery.storing(&mut random).await?,
         "erasure_planned_s": gallery.plan_erasure(&mut random).await?,
     }))
@@ -231,10 +283,21 @@ impl Gallery {
     }
 
     /// Measures searches that run one after the other.
-    async fn latency(&self, random: &mut Random, searches: usize, min_quality: Option<f32>) -> Result<Value> {
+    /// `rate` is their number per second; with 0, each follows the one before.
+    async fn latency(
+        &self,
+        random: &mut Random,
+        searches: usize,
+        min_quality: Option<f32>,
+        rate: usize,
+    ) -> Result<Value> {
+        let mut tick = (rate > 0).then(|| tokio::time::interval(Duration::from_secs(1) / rate as u32));
         let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
         for index in 0..WARMUP + searches {
             let query = self.query(random, min_quality);
+            if let Some(tick) = &mut tick {
+                tick.tick().await;
+            }
             let started = Instant::now();
             let (_, exact) = self.store.search(&query).await?;
             if index >= WARMUP {
@@ -307,19 +370,62 @@ struct Writer {
 }
 
 impl Writer {
-    /// Stops the writers and returns the faces stored per second.
-    async fn stop(mut self) -> Result<f64> {
+    /// Stops the writers and returns the faces stored, and the faces stored per second.
+    async fn stop(mut self) -> Result<(u64, f64)> {
         let rate = self.stored.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
             ended??;
         }
-        Ok((rate * 10.0).round() / 10.0)
+        Ok((self.stored.load(Ordering::Relaxed), (rate * 10.0).round() / 10.0))
     }
 }
 
+/// Copies all faces to the index, and waits until searches use it and its graphs are built.
+async fn build(index: &ExternalIndex, store: &Store) -> Result<()> {
+    loop {
+        index.step(5_000).await?;
+        let mut conn = store.pool().acquire().await?;
+        let sets = store.index_sets(&mut conn).await?;
+        if !sets.is_empty() && sets.iter().all(|set| set.state == IndexSetState::Serving) {
+            return Ok(());
+        }
+        if sets.iter().all(|set| set.copied) {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// Returns the CPU time that all processes of the machine have used, in seconds.
+fn busy_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<f64> =
+        text.lines().next().unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
+    // user, nice, system; 100 ticks per second.
+    ticks.iter().take(3).sum::<f64>() / 100.0
+}
+
+/// Returns the resident memory of this process, in MB.
+fn resident_mb() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+}
+
+/// Returns the space that the files of a folder occupy, in bytes.
+fn disk_usage(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() => disk_usage(&entry.path()),
+        Ok(data) => std::os::unix::fs::MetadataExt::blocks(&data) * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
 fn options() -> Result<HashMap<String, String>> {
-    const NAMES: [&str; 6] = ["url", "faces", "probes", "searches", "writes", "index"];
+    const NAMES: [&str; 9] =
+        ["url", "faces", "probes", "searches", "writes", "index", "engine", "folder", "rate"];
     let mut options = HashMap::new();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {

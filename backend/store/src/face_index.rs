@@ -8,9 +8,9 @@
 pub(crate) mod comparison;
 pub mod pgvector;
 
+use crate::StoreError;
 use crate::embeddings::EmbeddingModel;
 use crate::face_scope::FaceScope;
-use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use std::fmt;
 use std::time::Duration;
@@ -157,28 +157,5 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
         let _ = within;
         Ok(())
-    }
-}
-
-impl Store {
-    /// Returns the name of the vector index, a value of `SEARCH_INDEX`.
-    pub fn index_name(&self) -> &'static str {
-        self.index.name()
-    }
-
-    /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
-    pub async fn index_lag(&self) -> Result<Duration, StoreError> {
-        self.index.lag().await
-    }
-
-    /// Returns when the index contains every change that was committed before the call.
-    ///
-    /// # Errors
-    /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
-    pub async fn index_caught_up(&self, within: Duration) -> Result<(), StoreError> {
-        self.index.caught_up(within).await
     }
 }

@@ -11,6 +11,7 @@ use crate::subject_faces::FaceSubject;
 use crate::{Store, StoreError};
 use sqlx::{Postgres, QueryBuilder};
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// The parameters of a search.
@@ -52,6 +53,27 @@ const FACES_PER_SUBJECT: i64 = 4;
 const MAX_FACES: i64 = 20_000;
 
 impl Store {
+    /// Returns the name of the vector index, a value of `SEARCH_INDEX`.
+    pub fn index_name(&self) -> &'static str {
+        self.index.name()
+    }
+
+    /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn index_lag(&self) -> Result<Duration, StoreError> {
+        self.index.lag().await
+    }
+
+    /// Returns when the index contains every change that was committed before the call.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
+    pub async fn index_caught_up(&self, within: Duration) -> Result<(), StoreError> {
+        self.index.caught_up(within).await
+    }
+
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
     ///
     /// Up to 50,000 faces in scope ([`crate::Config::exact_limit`]) the search is exact; above that

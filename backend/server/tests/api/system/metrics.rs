@@ -26,6 +26,7 @@ async fn requests_and_the_queue_are_counted() {
         "facecrawl_http_requests_in_flight",
         "facecrawl_queue_jobs{kind=\"counted\",state=\"available\"} 1",
         "facecrawl_queue_oldest_due_seconds",
+        "facecrawl_search_index_lag_seconds 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

@@ -3,11 +3,12 @@ use super::memory::{self, Engine};
 use crate::fixture::{self, direction};
 use domain::IndexSetState;
 use std::sync::Arc;
-use store::Store;
+use std::time::Duration;
 use store::erasures::Target;
 use store::external_index::{ExternalIndex, Followed};
 use store::models::EmbeddingModel;
 use store::subjects::NewSubject;
+use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -143,4 +144,30 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
         stored.extend(world.faces(3 + u64::from(stopped), 1).await);
         world.store.stop_index_changes().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_the_engine() {
+    let world = World::create().await;
+    world.index.start_recording().await.unwrap();
+    world.faces(1, 30).await;
+    memory::catch_up(&world.index).await;
+    let store = world.store.clone().with_exact_limit(0);
+    assert_eq!(store.index_lag().await.unwrap(), Duration::ZERO);
+    store.index_caught_up(Duration::ZERO).await.unwrap();
+
+    let new = world.faces(2, 1).await[0];
+    let embedding = store.embedding(new).await.unwrap().1;
+    let mut search = super::gallery::query(world.collection, world.model.id, embedding);
+    search.limit = 3;
+    let (hits, exact) = store.search(&search).await.unwrap();
+    assert_eq!((hits[0].face.id, exact), (new, false));
+    assert!(!world.engine.faces(&store, world.model.id).await.contains_key(&new));
+    assert!(store.index_lag().await.unwrap() > Duration::ZERO);
+    let behind = store.index_caught_up(Duration::ZERO).await;
+    assert!(matches!(behind, Err(StoreError::IndexUnavailable(_))), "{behind:?}");
+
+    let waiting = tokio::spawn(async move { store.index_caught_up(Duration::from_secs(60)).await });
+    memory::catch_up(&world.index).await;
+    waiting.await.unwrap().unwrap();
 }
