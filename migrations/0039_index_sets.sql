@@ -15,8 +15,13 @@ create table index_sets (
     created_at timestamptz not null default now(),
     -- When searches began to use it.
     served_at timestamptz,
-    -- When the remains of deleted faces were last removed from its files.
-    purged_at timestamptz not null default now(),
+    -- When the first face was deleted from it. Its files may hold remains of deleted faces.
+    deleted_since timestamptz,
+    -- Its size, and when that was measured: faces, faces in a graph, bytes on disk.
+    measured_at timestamptz,
+    faces bigint,
+    in_graph bigint,
+    bytes bigint,
     -- A request to compare the set with the rows, and the result of the last comparison.
     check_requested_at timestamptz,
     checked_at timestamptz,
@@ -25,3 +30,13 @@ create table index_sets (
 
 create unique index index_sets_building on index_sets (index_name, model_id) where state = 'building';
 create unique index index_sets_serving on index_sets (index_name, model_id) where state = 'serving';
+
+-- The place whose sets are recorded: a random id that the index itself stores too. A process with
+-- another folder must not change the records.
+create table index_places (
+    index_name text primary key,
+    place uuid not null
+);
+
+-- The latest faces of a collection are candidates of every search in it.
+create index index_changes_latest on index_changes (collection_id, model_id, change) where not deleted;

@@ -88,6 +88,15 @@ impl Writer {
         Ok(())
     }
 
+    /// Gives a face another embedding.
+    async fn turn(&mut self) -> Result<(), StoreError> {
+        let Some(image) = self.any_image() else { return Ok(()) };
+        let embedding = self.random.direction(DIMENSIONS);
+        let face = self.images[&image][0].id;
+        self.store.replace_embeddings(&self.model, &[(face, embedding)]).await?;
+        Ok(())
+    }
+
     fn any_image(&mut self) -> Option<Uuid> {
         let at = self.random.below(self.images.len().max(1));
         self.images.keys().nth(at).copied()
@@ -228,8 +237,15 @@ async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
 async fn write(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
     let mut waited = Duration::ZERO;
     while shared.changes.load(Ordering::SeqCst) < changes {
-        let image = match writer.random.below(3) {
+        let image = match writer.random.below(4) {
             0 => writer.any_image(),
+            1 => {
+                while let Err(error) = writer.turn().await {
+                    wait_for_database(&error, &mut waited).await;
+                }
+                shared.changes.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
             _ => None,
         };
         let Some(image) = image else {

@@ -12,10 +12,16 @@ use set::{Set, UNFINISHED};
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, VectorEngine};
 use uuid::Uuid;
+
+/// Errors of the system that say nothing about the files: no memory, no permission, no free
+/// descriptor, no space, and a disk that fails.
+const OF_THE_SYSTEM: [&str; 6] =
+    ["(os error 5)", "(os error 12)", "(os error 13)", "(os error 23)", "(os error 24)", "(os error 28)"];
 
 /// Why the folder of an index could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +43,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Edge {
     folder: PathBuf,
+    place: Uuid,
     sets: RwLock<HashMap<Uuid, Arc<Set>>>,
     /// Locked until the process ends.
     _lock: File,
@@ -60,6 +67,7 @@ impl Edge {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(folder)),
             Err(TryLockError::Error(error)) => return Err(io(error)),
         }
+        let place = place_of(&folder).map_err(io)?;
         let mut sets = HashMap::new();
         for entry in fs::read_dir(&folder).map_err(io)? {
             let path = entry.map_err(io)?.path();
@@ -67,9 +75,16 @@ impl Edge {
                 fs::remove_dir_all(&path).map_err(io)?;
             }
             let Some(id) = set_of(&path) else { continue };
-            match Set::load(&path) {
+            // The engine panics on some damaged files.
+            let loaded = catch_unwind(|| Set::load(&path))
+                .unwrap_or_else(|_| Err(EngineError("the engine panicked".into())));
+            match loaded {
                 Ok(set) => {
                     sets.insert(id, Arc::new(set));
+                }
+                // The files may be intact.
+                Err(EngineError(error)) if OF_THE_SYSTEM.iter().any(|code| error.contains(code)) => {
+                    return Err(io(io::Error::other(error)));
                 }
                 Err(error) => {
                     tracing::error!(set = %id, %error, "deleted a damaged set of the search index");
@@ -77,13 +92,26 @@ impl Edge {
                 }
             }
         }
-        Ok(Self { folder, sets: RwLock::new(sets), _lock: lock })
+        sets.values().for_each(Set::optimise_in_background);
+        Ok(Self { folder, place, sets: RwLock::new(sets), _lock: lock })
     }
 
     fn set(&self, id: Uuid) -> Result<Arc<Set>, EngineError> {
         let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
         sets.get(&id).cloned().ok_or_else(|| EngineError(format!("there is no set {id}")))
     }
+}
+
+/// Returns the random id of the folder, which is created with the folder.
+fn place_of(folder: &Path) -> io::Result<Uuid> {
+    let file = folder.join("place");
+    if let Some(place) = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()) {
+        return Ok(place);
+    }
+    let (place, new) = (Uuid::new_v4(), file.with_extension(UNFINISHED));
+    fs::write(&new, place.to_string())?;
+    fs::rename(new, file)?;
+    Ok(place)
 }
 
 /// Returns the id of the set in the folder `path`; `None` if it is something else.
@@ -107,6 +135,10 @@ impl VectorEngine for Edge {
         "edge"
     }
 
+    fn place(&self) -> Uuid {
+        self.place
+    }
+
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
         Ok(self.sets.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect())
     }
@@ -124,19 +156,9 @@ impl VectorEngine for Edge {
 
     async fn remove(&self, id: Uuid) -> Result<(), EngineError> {
         let removed = self.sets.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        let path = self.folder.join(id.to_string());
-        // The files are deleted first, so that nothing writes them again when the set is closed.
-        blocking(move || {
-            let deleted = fs::remove_dir_all(&path);
-            drop(removed);
-            match deleted {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(EngineError(format!("cannot delete {}: {error}", path.display())))
-                }
-                _ => Ok(()),
-            }
-        })
-        .await
+        let Some(set) = removed else { return Ok(()) };
+        blocking(move || set.remove().map_err(|error| EngineError(format!("cannot delete a set: {error}"))))
+            .await
     }
 
     async fn search(
@@ -174,11 +196,7 @@ impl VectorEngine for Edge {
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let set = self.set(set.id)?;
+        Set::optimise_in_background(&set);
         blocking(move || set.info()).await
-    }
-
-    async fn purge(&self, set: &FaceSet) -> Result<(), EngineError> {
-        let set = self.set(set.id)?;
-        blocking(move || set.purge()).await
     }
 }

@@ -1,16 +1,17 @@
 //! One set of faces: a shard of the storage engine in its own folder.
 use crate::filter;
 use qdrant_edge::{
-    CreateIndex, DEFAULT_VECTOR_NAME, Distance, EdgeConfig, EdgeOptimizersConfig, EdgeShard,
-    EdgeVectorParams, FieldIndexOperations, HnswIndexConfig, NamedQuery, OperationError, PayloadFieldSchema,
-    PointId, PointInsertOperations, PointOperations, PointStructPersisted, QueryEnum, ScrollRequest,
-    SearchParams, SearchRequest, UpdateOperation, VectorInternal, VectorStorageDatatype,
-    VectorStructInternal, VectorStructPersisted, WithPayloadInterface, WithVector,
+    CreateIndex, DEFAULT_VECTOR_NAME, Distance, EdgeConfig, EdgeShard, EdgeVectorParams,
+    FieldIndexOperations, HnswIndexConfig, NamedQuery, OperationError, PayloadFieldSchema, PointId,
+    PointInsertOperations, PointOperations, PointStructPersisted, QueryEnum, ScrollRequest, SearchParams,
+    SearchRequest, UpdateOperation, VectorInternal, VectorStorageDatatype, VectorStructInternal,
+    VectorStructPersisted, WithPayloadInterface, WithVector,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, SetInfo};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use uuid::Uuid;
@@ -29,20 +30,35 @@ const CHANGES_PER_CHECK: u64 = 5_000;
 pub(crate) const UNFINISHED: &str = "new";
 /// Operations that change a set are numbered, and the engine ignores an operation whose number is
 /// lower than that of the stored face. After a crash, the highest number may be unknown, so this
-/// many numbers are skipped. Each call of [`Set::update`] uses two of them before it is durable.
+/// many numbers are skipped. Each call of [`Set::update`] uses two of them before it is durable, and
+/// after a failed call the set is opened again.
 const SKIPPED_NUMBERS: usize = 16;
+/// The id of a point that is not a face. It is in no collection.
+const MARK: Uuid = Uuid::nil();
+
+/// Space that must be free on the disk, in bytes. The engine maps its files into memory, and a write
+/// to a full disk would end the process.
+const RESERVE: u64 = 512 << 20;
+/// Time between two checks whether the last search has released a set.
+const RELEASE_POLL: Duration = Duration::from_millis(20);
 
 /// A set of faces.
 #[derive(Debug)]
 pub(crate) struct Set {
-    shard: EdgeShard,
+    /// `None` while the set is opened again after a failed update.
+    shard: RwLock<Option<Arc<EdgeShard>>>,
     path: PathBuf,
     order: Arc<Mutex<()>>,
-    /// Number of changes since the last check of the graphs.
+    graphs: Graphs,
+    removed: AtomicBool,
+}
+
+/// The state of the graphs of a set.
+#[derive(Debug)]
+struct Graphs {
+    /// Number of changes since the last successful check of the graphs.
     changes: AtomicU64,
-    optimising: AtomicBool,
-    /// Held while graphs are built: the engine does not expect two such calls at a time.
-    graphs: std::sync::Mutex<()>,
+    running: AtomicBool,
 }
 
 impl Set {
@@ -56,27 +72,26 @@ impl Set {
         }
         create_files(&new, dimensions)?;
         fs::rename(&new, path).map_err(io)?;
-        Self::load(path)
+        let set = Self::load(path)?;
+        set.graphs.changes.store(0, Ordering::Relaxed);
+        Ok(set)
     }
 
-    /// Opens a set that exists.
+    /// Opens a set that exists. Its graphs are checked at the next opportunity, because an earlier
+    /// process may have been interrupted while it built them.
     pub(crate) fn load(path: &Path) -> Result<Self, EngineError> {
-        let shard = EdgeShard::load(path, None).map_err(engine)?;
-        for _ in 0..SKIPPED_NUMBERS {
-            shard.update(points(PointOperations::DeletePoints { ids: Vec::new() })).map_err(engine)?;
-        }
-        Ok(Self::new(shard, path))
-    }
-
-    fn new(shard: EdgeShard, path: &Path) -> Self {
-        Self {
-            shard,
+        Ok(Self {
+            shard: RwLock::new(Some(Arc::new(open_shard(path)?))),
             path: path.to_owned(),
             order: Arc::default(),
-            changes: AtomicU64::new(0),
-            optimising: AtomicBool::new(false),
-            graphs: std::sync::Mutex::default(),
-        }
+            graphs: Graphs { changes: AtomicU64::new(CHANGES_PER_CHECK), running: AtomicBool::new(false) },
+            removed: AtomicBool::new(false),
+        })
+    }
+
+    fn shard(&self) -> Result<Arc<EdgeShard>, EngineError> {
+        let shard = self.shard.read().unwrap_or_else(PoisonError::into_inner);
+        shard.clone().ok_or_else(|| EngineError("the set is being opened again".into()))
     }
 
     /// Waits for the changes of earlier callers. Later callers wait until the guard is dropped.
@@ -92,64 +107,88 @@ impl Set {
         request.filter = Some(filter::conditions(&query.filter)?);
         let ef = query.limit.saturating_mul(EF_PER_FACE).max(MIN_EF);
         request.params = Some(SearchParams { hnsw_ef: Some(ef), ..SearchParams::default() });
-        let found = self.shard.search(request).map_err(engine)?;
+        let found = self.shard()?.search(request).map_err(engine)?;
         let face = |id: PointId, similarity| Some(Candidate { id: uuid(id)?, similarity });
         Ok(found.into_iter().filter_map(|point| face(point.id, point.score)).collect())
     }
 
     /// Stores faces and deletes others. The changes are durable when it returns.
+    ///
+    /// After an error the engine would refuse every later operation, so the set is opened again.
     pub(crate) fn update(&self, stored: Vec<EngineFace>, deleted: Vec<Uuid>) -> Result<(), EngineError> {
+        check_room(&self.path, 0)?;
+        if self.shard().is_err() {
+            self.open_again()?;
+        }
         let changes = stored.len() + deleted.len();
-        if !deleted.is_empty() {
-            let ids = deleted.into_iter().map(PointId::Uuid).collect();
-            self.shard.update(points(PointOperations::DeletePoints { ids })).map_err(engine)?;
+        if let Err(error) = change(&*self.shard()?, stored, deleted) {
+            self.shard.write().unwrap_or_else(PoisonError::into_inner).take();
+            return Err(error);
         }
-        if !stored.is_empty() {
-            let stored = stored.into_iter().map(point).collect();
-            let upsert = PointOperations::UpsertPoints(PointInsertOperations::PointsList(stored));
-            self.shard.update(points(upsert)).map_err(engine)?;
+        self.graphs.changes.fetch_add(changes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the set again, after the last search and the thread that builds graphs have released
+    /// the earlier one: two of them must not write to the same files.
+    fn open_again(&self) -> Result<(), EngineError> {
+        let earlier = self.shard.write().unwrap_or_else(PoisonError::into_inner).take();
+        let released = earlier.map(|shard| Arc::downgrade(&shard));
+        while released.as_ref().is_some_and(|shard| shard.strong_count() > 0)
+            || self.graphs.running.load(Ordering::Acquire)
+        {
+            std::thread::sleep(RELEASE_POLL);
         }
-        self.shard.flush().map_err(engine)?;
-        self.changes.fetch_add(changes as u64, Ordering::Relaxed);
+        let opened = Arc::new(open_shard(&self.path)?);
+        *self.shard.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         Ok(())
     }
 
     /// Extends the graphs on a thread of its own, if there were enough changes. The thread may run
-    /// for minutes and ends with the process; a graph that is not complete then is built again.
+    /// for minutes. It ends with the process, and the next process starts again.
     pub(crate) fn optimise_in_background(set: &Arc<Self>) {
-        if set.changes.load(Ordering::Relaxed) < CHANGES_PER_CHECK
-            || set.optimising.swap(true, Ordering::AcqRel)
-        {
+        if set.is_settled() || set.graphs.running.swap(true, Ordering::AcqRel) {
             return;
         }
         let shared = set.clone();
         let started = std::thread::Builder::new().name("index-graphs".into()).spawn(move || {
-            shared.changes.store(0, Ordering::Relaxed);
-            let _graphs = shared.graphs.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = shared.shard.optimize() {
+            let _running = Running(&shared.graphs.running);
+            if let Err(error) = shared.optimise() {
                 tracing::error!(%error, "failed to build a graph of the search index");
             }
-            shared.optimising.store(false, Ordering::Release);
+            // The engine may have written files after the removal.
+            if shared.removed.load(Ordering::Acquire) {
+                let _gone = fs::remove_dir_all(&shared.path);
+            }
         });
         if let Err(error) = started {
-            set.optimising.store(false, Ordering::Release);
+            set.graphs.running.store(false, Ordering::Release);
             tracing::error!(%error, "failed to start the thread that builds graphs");
         }
     }
 
-    /// Writes the files of segments that contain deleted faces anew, without them.
-    pub(crate) fn purge(&self) -> Result<(), EngineError> {
-        let every = EdgeOptimizersConfig {
-            deleted_threshold: Some(0.0),
-            vacuum_min_vector_number: Some(1),
-            ..EdgeOptimizersConfig::default()
-        };
-        let _graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
-        self.shard.set_optimizers_config(every).map_err(engine)?;
-        let purged = self.shard.optimize();
-        self.shard.set_optimizers_config(EdgeOptimizersConfig::default()).map_err(engine)?;
-        purged.map_err(engine)?;
-        self.shard.flush().map_err(engine)
+    fn optimise(&self) -> Result<(), EngineError> {
+        // Segments are written anew beside the old ones.
+        check_room(&self.path, size(&self.path))?;
+        let before = self.graphs.changes.load(Ordering::Relaxed);
+        self.shard()?.optimize().map_err(engine)?;
+        self.graphs.changes.fetch_sub(before, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        self.graphs.changes.load(Ordering::Relaxed) < CHANGES_PER_CHECK
+    }
+
+    /// Deletes the files. Searches and graphs that are in progress may continue without them.
+    pub(crate) fn remove(&self) -> std::io::Result<()> {
+        self.removed.store(true, Ordering::Release);
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            // A thread has created a file meanwhile. It deletes the rest.
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
@@ -162,9 +201,9 @@ impl Set {
             with_vector: WithVector::Bool(true),
             ..ScrollRequest::new()
         };
-        let (records, _) = self.shard.scroll(request).map_err(engine)?;
+        let (records, _) = self.shard()?.scroll(request).map_err(engine)?;
         let faces = records.into_iter().filter_map(|record| {
-            let id = uuid(record.id).filter(|id| *id != after)?;
+            let id = uuid(record.id).filter(|id| *id != after && *id != MARK)?;
             let embedding = match record.vector {
                 Some(VectorStructInternal::Single(embedding)) => embedding,
                 _ => Vec::new(),
@@ -176,14 +215,78 @@ impl Set {
 
     /// Returns the number of faces, how many of them are in a graph, and the size of the files.
     pub(crate) fn info(&self) -> Result<SetInfo, EngineError> {
-        let info = self.shard.info().map_err(engine)?;
+        let info = self.shard()?.info().map_err(engine)?;
         Ok(SetInfo {
-            faces: info.points_count as u64,
+            // Without the mark.
+            faces: (info.points_count as u64).saturating_sub(1),
             in_graph: info.indexed_vectors_count as u64,
             bytes: size(&self.path),
-            building: self.optimising.load(Ordering::Acquire),
+            settled: self.is_settled(),
         })
     }
+}
+
+/// Resets the flag when the thread ends, also after a panic.
+struct Running<'a>(&'a AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Opens the files of a set.
+fn open_shard(path: &Path) -> Result<EdgeShard, EngineError> {
+    // What an interrupted build of a graph has left. The engine does not delete it.
+    let unfinished = path.join("temp_segments");
+    if unfinished.exists() {
+        fs::remove_dir_all(&unfinished).map_err(|error| EngineError(error.to_string()))?;
+    }
+    let shard = EdgeShard::load(path, None).map_err(engine)?;
+    for _ in 0..SKIPPED_NUMBERS {
+        shard.update(points(PointOperations::DeletePoints { ids: Vec::new() })).map_err(engine)?;
+    }
+    // The number of the mark becomes durable, so that the next opening skips further numbers.
+    let dimensions = shard.config().vectors.get(DEFAULT_VECTOR_NAME).map_or(0, |vector| vector.size);
+    let mut embedding = vec![0.0; dimensions];
+    if let Some(first) = embedding.first_mut() {
+        *first = 1.0;
+    }
+    let mark = EngineFace {
+        id: MARK,
+        collection_id: Uuid::nil(),
+        has_subject: false,
+        quality: None,
+        failed: true,
+        embedding,
+    };
+    change(&shard, vec![mark], Vec::new())?;
+    Ok(shard)
+}
+
+/// Stores faces and deletes others, and writes the files to disk.
+fn change(shard: &EdgeShard, stored: Vec<EngineFace>, deleted: Vec<Uuid>) -> Result<(), EngineError> {
+    if !deleted.is_empty() {
+        let ids = deleted.into_iter().map(PointId::Uuid).collect();
+        shard.update(points(PointOperations::DeletePoints { ids })).map_err(engine)?;
+    }
+    if !stored.is_empty() {
+        let stored = stored.into_iter().map(point).collect();
+        let upsert = PointOperations::UpsertPoints(PointInsertOperations::PointsList(stored));
+        shard.update(points(upsert)).map_err(engine)?;
+    }
+    shard.flush().map_err(engine)
+}
+
+/// Fails if the disk of the folder has less space than the reserve and `needed` bytes.
+fn check_room(folder: &Path, needed: u64) -> Result<(), EngineError> {
+    let disk = rustix::fs::statvfs(folder).map_err(|error| EngineError(error.to_string()))?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < RESERVE.saturating_add(needed) {
+        let needed = (RESERVE + needed) >> 20;
+        return Err(EngineError(format!("the disk has {} MB free, and {needed} MB are needed", free >> 20)));
+    }
+    Ok(())
 }
 
 /// Creates the files of an empty set.

@@ -156,7 +156,10 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         _ => definition.unwrap_or_default(),
     };
     match &external {
-        Some(index) => build(index, &gallery.store).await?,
+        Some(index) => {
+            index.claim().await?;
+            build(index, &gallery.store).await?;
+        }
         None => {
             sqlx::raw_sql(AssertSqlSafe(definition.clone())).execute(&mut *conn).await?;
         }

@@ -23,20 +23,22 @@ use crate::{Store, StoreError};
 use half::f16;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 pub use check::Checked;
 pub use follow::Followed;
+use follow::Progress;
 
 /// Number of candidates that are requested beyond the limit of a query: a percentage of the limit,
 /// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
-/// Number of the latest changes whose faces are candidates of every search. A comparison with this
-/// many faces takes a few milliseconds.
+/// Number of the latest changes of a collection whose faces are candidates of every search in it. A
+/// comparison with this many faces takes a few milliseconds.
 const LATEST_CHANGES: i64 = 4_000;
 /// Maximum time that a look-up of neighbours waits until the engine contains the queried faces.
 const NEIGHBOURS_WAIT: Duration = Duration::from_secs(30);
@@ -49,6 +51,23 @@ pub struct ExternalIndex {
     store: Store,
     engine: Arc<dyn VectorEngine>,
     pgvector: Pgvector,
+    config: Config,
+    /// What [`Self::step`] remembers between its calls.
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// The settings of an [`ExternalIndex`].
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Age of a deletion after which a set is built again, so that its files hold no remains of the
+    /// deleted face.
+    pub purge_age: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { purge_age: Duration::from_secs(24 * 3600) }
+    }
 }
 
 /// What a search of the engine needs from the database.
@@ -64,7 +83,14 @@ impl ExternalIndex {
     /// Returns the index of `engine` for the faces of the store's database.
     pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
         let pgvector = Pgvector::new(store.pool().clone());
-        Self { store, engine, pgvector }
+        Self { store, engine, pgvector, config: Config::default(), progress: Arc::default() }
+    }
+
+    /// Returns the same index with other settings.
+    #[must_use]
+    pub fn with_config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
     }
 
     fn unavailable(&self, reason: impl std::fmt::Display) -> StoreError {
@@ -76,10 +102,9 @@ impl ExternalIndex {
     async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
         Ok(sqlx::query_as(
             "select (select id from index_sets where index_name = $1 and model_id = $2 and state = 'serving') as set,
-                    array(select face_id
-                          from (select face_id, model_id, collection_id, deleted from index_changes
-                                order by change desc limit $4) latest
-                          where model_id = $2 and collection_id = $3 and not deleted) as latest",
+                    array(select face_id from index_changes
+                          where model_id = $2 and collection_id = $3 and not deleted
+                          order by change desc limit $4) as latest",
         )
         .bind(self.engine.name())
         .bind(scope.model_id)
@@ -118,14 +143,19 @@ impl ExternalIndex {
         let limit = usize::try_from(query.limit.saturating_add(room)).unwrap_or_default();
         let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), limit }];
         let (found, latest) = self.candidates(query.scope, query.model, queries).await?;
-        let mut ids: Vec<Uuid> = found.into_iter().flatten().map(|face| face.id).chain(latest).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let faces = comparison::among(self.store.pool(), query, &ids).await?;
+        let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
+        let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
+        let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
+        // The latest faces must not hide that the engine found too few.
+        if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
+            faces.retain(|face| found.contains(&face.id));
+        }
         Ok(Found { faces, exact: false })
     }
 
     async fn neighbours_by_engine(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        // An engine that cannot be used is not worth waiting for.
+        self.call(self.engine.sets()).await?;
         // Of two new faces, the one that is queried later is compared with the other one.
         self.wait_for(query.faces).await?;
         let probes: Vec<(Uuid, Vec<f32>)> =
@@ -207,6 +237,13 @@ impl FaceIndex for ExternalIndex {
         if query.exact {
             let faces = comparison::nearest(self.store.pool(), query).await?;
             return Ok(Found { faces, exact: true });
+        }
+        if query.scope.crawl_id.is_some() {
+            // The engine does not know the crawls of a face.
+            return match self.pgvector.is_prepared(query.model).await? {
+                true => self.pgvector.nearest(query).await,
+                false => self.nearest(&Nearest { exact: true, ..query.clone() }).await,
+            };
         }
         match self.nearest_by_engine(query).await {
             Err(error) if self.can_fall_back(&error, query.model).await? => {

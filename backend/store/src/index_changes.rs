@@ -107,6 +107,14 @@ impl Store {
         Ok(settled.rows_affected())
     }
 
+    /// Returns the number of changes that the index has yet to follow.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn count_index_changes(&self) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(&self.pool).await?)
+    }
+
     /// Returns the time of the change with the lowest number; `None` if the index has followed all
     /// changes. It is the time of its transaction.
     ///

@@ -1,9 +1,10 @@
 //! The sets of faces of a search index outside the database: which one searches use, and which ones
 //! are being built.
-use crate::vector_engine::FaceSet;
+use crate::vector_engine::{FaceSet, SetInfo};
 use crate::{Store, StoreError};
 pub use domain::IndexSetState;
 use sqlx::PgConnection;
+use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -32,9 +33,18 @@ pub struct IndexSet {
     /// When searches began to use it.
     #[serde(with = "time::serde::rfc3339::option")]
     pub served_at: Option<OffsetDateTime>,
-    /// When the remains of deleted faces were last removed from its files.
-    #[serde(with = "time::serde::rfc3339")]
-    pub purged_at: OffsetDateTime,
+    /// When the first face was deleted from it. Its files may hold remains of deleted faces.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub deleted_since: Option<OffsetDateTime>,
+    /// When its size was measured.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub measured_at: Option<OffsetDateTime>,
+    /// Its number of faces at that time.
+    pub faces: Option<i64>,
+    /// The number of its faces in a graph at that time.
+    pub in_graph: Option<i64>,
+    /// The space that it occupied on disk at that time, in bytes.
+    pub bytes: Option<i64>,
     /// When a comparison with the rows was requested. `None` after the comparison.
     #[serde(with = "time::serde::rfc3339::option")]
     pub check_requested_at: Option<OffsetDateTime>,
@@ -60,7 +70,7 @@ impl Store {
     pub async fn index_sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         Ok(sqlx::query_as(
             "select s.id, s.index_name, s.model_id, m.name as model, m.dimensions, s.state, s.copied_to, s.copied,
-                    s.created_at, s.served_at, s.purged_at, s.check_requested_at, s.checked_at, s.check_result
+                    s.created_at, s.served_at, s.deleted_since, s.measured_at, s.faces, s.in_graph, s.bytes, s.check_requested_at, s.checked_at, s.check_result
              from index_sets s join embedding_models m on m.id = s.model_id
              order by s.index_name, s.model_id, s.created_at, s.id",
         )
@@ -159,17 +169,79 @@ pub(crate) async fn serve(conn: &mut PgConnection, set: &IndexSet) -> Result<(),
     Ok(())
 }
 
-/// Records that the remains of faces that were deleted before the call `began` are gone.
-pub(crate) async fn record_purge(
-    conn: &mut PgConnection,
-    set: Uuid,
-    began: OffsetDateTime,
-) -> Result<(), StoreError> {
-    sqlx::query("update index_sets set purged_at = $2 where id = $1")
+/// Records that faces were deleted from a set.
+pub(crate) async fn record_deletion(conn: &mut PgConnection, set: Uuid) -> Result<(), StoreError> {
+    sqlx::query("update index_sets set deleted_since = coalesce(deleted_since, now()) where id = $1")
         .bind(set)
-        .bind(began)
         .execute(conn)
         .await?;
+    Ok(())
+}
+
+/// Records the size of a set.
+pub(crate) async fn record_size(
+    conn: &mut PgConnection,
+    set: Uuid,
+    info: &SetInfo,
+) -> Result<(), StoreError> {
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    sqlx::query(
+        "update index_sets set measured_at = now(), faces = $2, in_graph = $3, bytes = $4 where id = $1",
+    )
+    .bind(set)
+    .bind(whole(info.faces))
+    .bind(whole(info.in_graph))
+    .bind(whole(info.bytes))
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Returns the place whose sets are recorded.
+pub(crate) async fn place(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar("select place from index_places where index_name = $1")
+        .bind(index)
+        .fetch_optional(conn)
+        .await?)
+}
+
+/// Records the place of the sets. Deletes the records of the sets of another place.
+pub(crate) async fn claim_place(
+    conn: &mut PgConnection,
+    index: &str,
+    claimed: Uuid,
+) -> Result<(), StoreError> {
+    if place(&mut *conn, index).await? == Some(claimed) {
+        return Ok(());
+    }
+    sqlx::query("delete from index_sets where index_name = $1").bind(index).execute(&mut *conn).await?;
+    sqlx::query(
+        "insert into index_places (index_name, place) values ($1, $2)
+         on conflict (index_name) do update set place = excluded.place",
+    )
+    .bind(index)
+    .bind(claimed)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Requests a new set for each set in use whose files may hold faces that were deleted `age` ago.
+pub(crate) async fn replace_littered(
+    conn: &mut PgConnection,
+    index: &str,
+    age: Duration,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "insert into index_sets (index_name, model_id)
+         select index_name, model_id from index_sets
+         where index_name = $1 and state = 'serving' and deleted_since <= now() - make_interval(secs => $2)
+         on conflict (index_name, model_id) where state = 'building' do nothing",
+    )
+    .bind(index)
+    .bind(age.as_secs_f64())
+    .execute(conn)
+    .await?;
     Ok(())
 }
 
@@ -177,13 +249,18 @@ pub(crate) async fn record_purge(
 pub(crate) async fn record_check(
     conn: &mut PgConnection,
     set: Uuid,
+    requested: OffsetDateTime,
     result: &serde_json::Value,
 ) -> Result<(), StoreError> {
+    // A later request stays.
     sqlx::query(
-        "update index_sets set checked_at = now(), check_result = $2, check_requested_at = null where id = $1",
+        "update index_sets set checked_at = now(), check_result = $2,
+                check_requested_at = nullif(check_requested_at, $3)
+         where id = $1",
     )
     .bind(set)
     .bind(result)
+    .bind(requested)
     .execute(conn)
     .await?;
     Ok(())

@@ -73,8 +73,9 @@ pub struct SetInfo {
     pub in_graph: u64,
     /// Space that the set occupies on disk, in bytes.
     pub bytes: u64,
-    /// Whether the engine is building a graph now.
-    pub building: bool,
+    /// Whether the graphs are as complete as the engine wants them to be. If not, the engine is
+    /// building them.
+    pub settled: bool,
 }
 
 /// Why an engine could not do its work. The text is for the log.
@@ -88,6 +89,9 @@ pub struct EngineError(pub String);
 pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the name of the implementation: the value of `SEARCH_INDEX`.
     fn name(&self) -> &'static str;
+
+    /// Returns the random id of the place where the sets are stored, such as a folder.
+    fn place(&self) -> Uuid;
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
@@ -117,10 +121,6 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError>;
 
-    /// Returns the size and state of a set.
+    /// Returns the size and state of a set. Starts to build graphs if they are not complete.
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError>;
-
-    /// Removes what is left of deleted faces from the engine's files. May take minutes. Searches
-    /// and updates continue meanwhile.
-    async fn purge(&self, set: &FaceSet) -> Result<(), EngineError>;
 }

@@ -2,14 +2,14 @@
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output::{self, at};
-use crate::service::search_index::{self, open_engine};
+use crate::service::search_index::{self, open_unused_engine};
 use crate::service::{Database, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
 use store::Store;
-use store::external_index::{Checked, ExternalIndex};
+use store::external_index::{Checked, ExternalIndex, Followed};
 use store::face_index::Pgvector;
 use store::face_index::pgvector::HnswIndex;
 use store::index_sets::{IndexSet, IndexSetState};
@@ -82,6 +82,8 @@ struct Status {
     search_index: &'static str,
     /// Age of the oldest change that the index edge lacks, in seconds.
     lag_seconds: f64,
+    /// Number of changes that it lacks.
+    changes: i64,
     /// The sets of the index edge.
     sets: Vec<IndexSet>,
     /// The indexes of pgvector.
@@ -121,10 +123,12 @@ async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow
 
 async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
     let lag = store.oldest_index_change().await?;
-    let lag = lag.map_or(0.0, |oldest| (time::OffsetDateTime::now_utc() - oldest).as_seconds_f64());
+    let now = store.clock().await?;
+    let lag = lag.map_or(0.0, |oldest| (now - oldest).as_seconds_f64());
     let status = Status {
         search_index: Index::of(settings).name(),
         lag_seconds: lag.max(0.0),
+        changes: store.count_index_changes().await?,
         sets: sets(store).await?,
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
@@ -133,17 +137,18 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         return Ok(Exit::Success);
     }
     output::line(format!(
-        "SEARCH_INDEX={}, {:.1} s behind the stored faces",
-        status.search_index, status.lag_seconds
+        "SEARCH_INDEX={}; {} changes to follow, the oldest {:.1} s old",
+        status.search_index, status.changes, status.lag_seconds
     ))?;
-    let mut table = output::table(["Index", "Model", "State", "Size", "Since", "Last comparison"]);
+    let mut table = output::table(["Index", "Model", "State", "Faces", "Size", "Since", "Last comparison"]);
     for set in &status.sets {
         let checked = set.checked_at.map(|time| format!("{}: {}", at(time), outcome(set)));
         table.add_row([
             set.index_name.clone(),
             set.model.clone(),
             set.state.to_string(),
-            String::new(),
+            set.faces.map(|faces| faces.to_string()).unwrap_or_default(),
+            set.bytes.map(megabytes).unwrap_or_default(),
             at(set.served_at.unwrap_or(set.created_at)),
             checked.unwrap_or_default(),
         ]);
@@ -154,12 +159,16 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
             (Some(_), true) => "complete",
             (Some(_), false) => "incomplete",
         };
-        let size = index.bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6)).unwrap_or_default();
+        let (size, none) = (index.bytes.map(megabytes).unwrap_or_default(), String::new);
         let name = Index::Pgvector.name().to_owned();
-        table.add_row([name, index.model.clone(), state.into(), size, String::new(), String::new()]);
+        table.add_row([name, index.model.clone(), state.into(), none(), size, none(), none()]);
     }
     output::line(table)?;
     Ok(Exit::Success)
+}
+
+fn megabytes(bytes: i64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 /// Returns the result of the last comparison of a set, in words.
@@ -206,10 +215,16 @@ fn is_complete(sets: &[IndexSet]) -> bool {
 
 async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
     require_edge(settings)?;
-    // Only complete sets can be compared.
-    carry_out(settings, store, is_complete).await?;
-    store.request_index_check(Index::Edge.name()).await?;
-    carry_out(settings, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
+    // Only complete sets can be compared. A set that is replaced meanwhile has no result.
+    loop {
+        carry_out(settings, store, is_complete).await?;
+        store.request_index_check(Index::Edge.name()).await?;
+        carry_out(settings, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
+        let sets = sets(store).await?;
+        if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
+            break;
+        }
+    }
     let sets = sets(store).await?;
     let equal = |set: &IndexSet| checked(set).is_some_and(|checked| checked.is_equal());
     let different = sets.iter().filter(|set| set.state == IndexSetState::Serving && !equal(set)).count();
@@ -224,26 +239,52 @@ async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
 }
 
 /// Waits until the running service has carried out a request. If no service runs, this process does
-/// it.
+/// it. Prints the progress when it changes.
 async fn carry_out(
     settings: &Settings,
     store: &Store,
     done: impl Fn(&[IndexSet]) -> bool,
 ) -> anyhow::Result<()> {
-    // The engine is opened once. If that fails, a service has it open.
-    let own = open_engine(settings).ok().map(|engine| ExternalIndex::new(store.clone(), engine));
+    let mut own: Option<ExternalIndex> = None;
+    let mut shown = String::new();
     loop {
-        if let Some(index) = &own {
-            index.step(search_index::STEP).await?;
-        }
         let sets = sets(store).await?;
+        anyhow::ensure!(
+            !sets.is_empty() || own.is_none(),
+            "there is no set to build; start the service with SEARCH_INDEX=edge first"
+        );
         if !sets.is_empty() && done(&sets) {
             return Ok(());
         }
-        if own.is_none() {
-            tokio::time::sleep(POLL).await;
+        let progress = progress(&sets);
+        if progress != shown {
+            eprintln!("{progress}");
+            shown = progress;
         }
+        // A service that ended meanwhile has released the engine.
+        if own.is_none() {
+            let engine = open_unused_engine(settings)?;
+            own = engine.map(|engine| ExternalIndex::new(store.clone(), engine));
+        }
+        let wait = match &own {
+            None => POLL,
+            Some(index) => match index.step(search_index::STEP).await? {
+                Followed::Applied(1..) => Duration::ZERO,
+                Followed::Applied(0) | Followed::Busy => search_index::IDLE,
+            },
+        };
+        tokio::time::sleep(wait).await;
     }
+}
+
+fn progress(sets: &[IndexSet]) -> String {
+    let line = |set: &IndexSet| match set.state {
+        IndexSetState::Building => {
+            format!("{}: building, {} faces", set.model, set.faces.unwrap_or_default())
+        }
+        state => format!("{}: {state}", set.model),
+    };
+    sets.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 fn require_edge(settings: &Settings) -> anyhow::Result<()> {

@@ -241,6 +241,12 @@ impl Settings {
         self.storage.data_dir.join("postgres")
     }
 
+    /// Returns the settings of a search index outside the database.
+    pub fn search_index(&self) -> store::external_index::Config {
+        let purge_age = Duration::from_secs(self.storage.search_index_purge_hours * 3600);
+        store::external_index::Config { purge_age }
+    }
+
     /// Returns the folder of the search index, for `SEARCH_INDEX=edge`.
     pub fn index_dir(&self) -> PathBuf {
         self.storage.data_dir.join("index")

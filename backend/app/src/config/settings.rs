@@ -168,6 +168,9 @@ settings! {
             /// process can run, and the program must be built with the Cargo feature `edge`. All
             /// processes of an installation need the same value: docs/how-to/SEARCH_INDEX.md.
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
+            /// `SEARCH_INDEX_PURGE_HOURS`: Hours after a deletion until the index edge is built
+            /// again, because its files hold the embeddings of deleted faces until then.
+            search_index_purge_hours: u64 = SEARCH_INDEX_PURGE_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);

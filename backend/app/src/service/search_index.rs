@@ -14,15 +14,10 @@ use uuid::Uuid;
 /// step ends.
 pub const STEP: i64 = 1_000;
 /// Time between two steps while no change is left.
-const IDLE: Duration = Duration::from_millis(200);
+pub const IDLE: Duration = Duration::from_millis(200);
 /// Time after a failed step. It doubles with each further failure, up to the maximum.
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Maximum time for which the files of the index keep what is left of a deleted face, and the time
-/// between two checks of that.
-const PURGE_AGE: Duration = Duration::from_secs(24 * 3600);
-const PURGE_INTERVAL: Duration = Duration::from_secs(600);
-
 /// What a process does with the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -49,8 +44,14 @@ pub async fn open(
         Role::Searches => open_engine(settings)?,
         Role::Beside => Arc::new(Elsewhere),
     };
-    let index = ExternalIndex::new(store.clone(), engine);
-    index.start_recording().await.context("cannot record the changes of faces")?;
+    let index = ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
+    match role {
+        Role::Searches => index.claim().await.context("cannot record the changes of faces")?,
+        Role::Beside if !store.records_index_changes().await? => {
+            tracing::warn!("SEARCH_INDEX=edge, but no process that serves the API has started with it");
+        }
+        Role::Beside => {}
+    }
     *store = store.clone().with_index(Arc::new(index.clone()));
     Ok((role == Role::Searches).then_some(index))
 }
@@ -86,6 +87,24 @@ pub fn open_engine(settings: &Settings) -> anyhow::Result<Arc<dyn VectorEngine>>
     Ok(Arc::new(engine))
 }
 
+/// Opens the engine like [`open_engine`]; `None` if another process has opened it.
+#[cfg(feature = "edge")]
+pub fn open_unused_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
+    match open_engine(settings) {
+        Ok(engine) => Ok(Some(engine)),
+        Err(error) => match error.downcast_ref() {
+            Some(edge_index::OpenError::InUse(_)) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Fails like [`open_engine`].
+#[cfg(not(feature = "edge"))]
+pub fn open_unused_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
+    open_engine(settings).map(Some)
+}
+
 /// Fails, because this program was built without the engine. The configuration was checked before.
 #[cfg(not(feature = "edge"))]
 pub fn open_engine(_: &Settings) -> anyhow::Result<Arc<dyn VectorEngine>> {
@@ -95,7 +114,6 @@ pub fn open_engine(_: &Settings) -> anyhow::Result<Arc<dyn VectorEngine>> {
 /// Brings the index up to the rows until `shutdown` fires. A step that is interrupted is repeated
 /// by the next start.
 pub fn follow(index: ExternalIndex, shutdown: CancellationToken) {
-    tokio::spawn(shutdown.clone().run_until_cancelled_owned(purge(index.clone())));
     tokio::spawn(shutdown.run_until_cancelled_owned(follow_changes(index)));
 }
 
@@ -119,20 +137,6 @@ async fn follow_changes(index: ExternalIndex) {
     }
 }
 
-/// Removes what is left of deleted faces from the files of the index.
-async fn purge(index: ExternalIndex) {
-    loop {
-        match index.purge(PURGE_AGE).await {
-            Ok(0) => {}
-            Ok(sets) => tracing::info!(sets, "removed deleted faces from the files of the search index"),
-            Err(error) => {
-                tracing::warn!(%error, "failed to remove deleted faces from the files of the search index");
-            }
-        }
-        tokio::time::sleep(PURGE_INTERVAL).await;
-    }
-}
-
 /// The engine of an index that another process has opened.
 #[derive(Debug)]
 struct Elsewhere;
@@ -147,6 +151,10 @@ impl Elsewhere {
 impl VectorEngine for Elsewhere {
     fn name(&self) -> &'static str {
         "edge"
+    }
+
+    fn place(&self) -> Uuid {
+        Uuid::nil()
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -174,10 +182,6 @@ impl VectorEngine for Elsewhere {
     }
 
     async fn info(&self, _: &FaceSet) -> Result<SetInfo, EngineError> {
-        Self::error()
-    }
-
-    async fn purge(&self, _: &FaceSet) -> Result<(), EngineError> {
         Self::error()
     }
 }

@@ -1,77 +1,46 @@
 //! Keeps the sets of an engine as the database records them: one for each model, and a second one
 //! while a set is built again.
 use super::ExternalIndex;
+use super::follow::Progress;
 use crate::StoreError;
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::EngineError;
 use domain::IndexSetState;
 use sqlx::PgConnection;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A share of faces that may lack a graph when searches begin to use a set: one in this number. The
-/// engine compares with these faces one by one.
-const WITHOUT_GRAPH: u64 = 10;
-/// Number of faces for which a graph is not worth its cost.
-const SMALL: u64 = 50_000;
+/// Number of faces without a graph with which searches may begin to use a set. The engine compares
+/// with these faces one by one, which takes some milliseconds.
+const WITHOUT_GRAPH: u64 = 50_000;
+/// Time between two measurements of the sizes of the sets.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ExternalIndex {
-    /// Starts to record changes, if the database does not yet record them.
+    /// Makes this process the one that brings the index up to the rows, and starts to record changes
+    /// if the database does not yet record them. A process that did so with other files stops.
     ///
     /// Sets that were built while changes were not recorded are built again.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds.
-    pub async fn start_recording(&self) -> Result<(), StoreError> {
+    pub async fn claim(&self) -> Result<(), StoreError> {
         if !self.store.records_index_changes().await? {
             self.store.forget_index_sets().await?;
             self.store.start_index_changes().await?;
         }
-        Ok(())
+        let mut tx = self.store.begin().await?;
+        index_sets::claim_place(tx.conn(), self.engine.name(), self.engine.place()).await?;
+        tx.commit().await
     }
 
-    /// Deletes all sets of the engine and stops recording changes. The caller has checked that no
-    /// process uses the index.
-    ///
-    /// # Errors
-    /// Fails with `IndexUnavailable`, or with the database's error.
-    pub async fn remove_all(&self) -> Result<usize, StoreError> {
-        self.store.stop_index_changes().await?;
-        self.store.forget_index_sets().await?;
-        let sets = self.engine.sets().await.map_err(|error| self.unavailable(error))?;
-        for set in &sets {
-            self.engine.remove(*set).await.map_err(|error| self.unavailable(error))?;
-        }
-        Ok(sets.len())
-    }
-
-    /// Removes what is left of deleted faces from the files of sets whose last purge is older than
-    /// `age`. May take minutes, and can run beside [`Self::step`]. Returns the number of sets.
-    ///
-    /// # Errors
-    /// Fails with `IndexUnavailable`, or with the database's error.
-    pub async fn purge(&self, age: Duration) -> Result<usize, StoreError> {
-        let began = self.store.clock().await?;
-        let mut conn = self.store.pool().acquire().await?;
-        let mut sets = self.sets(&mut conn).await?;
-        drop(conn);
-        sets.retain(|set| set.state != IndexSetState::Retired && set.purged_at <= began - age);
-        for set in &sets {
-            self.call(self.engine.purge(&set.face_set())).await?;
-            let mut conn = self.store.pool().acquire().await?;
-            index_sets::record_purge(&mut conn, set.id, began).await?;
-        }
-        Ok(sets.len())
-    }
-
-    /// Creates and deletes sets, and lets searches use sets that are complete. Carries out a
-    /// requested comparison with the rows. Returns the sets; `None` if another process is changing
-    /// the engine.
-    pub(super) async fn arrange(&self) -> Result<Option<Vec<IndexSet>>, StoreError> {
-        // A process with another `SEARCH_INDEX` may have stopped it.
-        self.start_recording().await?;
+    /// Creates and deletes sets, and lets searches use sets that are complete. Returns the sets;
+    /// `None` if another process is changing the engine.
+    pub(super) async fn arrange(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
+        self.check_ownership(tx.conn()).await?;
+        index_sets::replace_littered(tx.conn(), self.engine.name(), self.config.purge_age).await?;
         let before = self.sets(tx.conn()).await?;
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         let recorded: BTreeSet<Uuid> = before.iter().map(|set| set.id).collect();
@@ -88,11 +57,28 @@ impl ExternalIndex {
         for set in after.iter().filter(|set| !existing.contains(&set.id)) {
             self.call(self.engine.create(&set.face_set())).await?;
         }
-        tx.commit().await?;
-        for set in after.iter().filter(|set| set.check_requested_at.is_some()) {
-            self.check(set).await?;
+        if progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL) {
+            for set in &after {
+                let info = self.call(self.engine.info(&set.face_set())).await?;
+                index_sets::record_size(tx.conn(), set.id, &info).await?;
+            }
+            progress.measured = Some(Instant::now());
         }
+        tx.commit().await?;
         Ok(Some(after))
+    }
+
+    /// Fails if the records are those of other files, or if nothing is recorded: a process with
+    /// another configuration has taken over.
+    async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
+        let place = index_sets::place(conn, self.engine.name()).await?;
+        if place != Some(self.engine.place()) {
+            return Err(self.unavailable("another process has built this index in other files"));
+        }
+        if !self.store.records_index_changes().await? {
+            return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));
+        }
+        Ok(())
     }
 
     async fn arrange_set(
@@ -114,8 +100,7 @@ impl ExternalIndex {
             }
             IndexSetState::Building if set.copied => {
                 let info = self.call(self.engine.info(&set.face_set())).await?;
-                let without = info.faces.saturating_sub(info.in_graph);
-                if without <= SMALL.max(info.faces / WITHOUT_GRAPH) || !info.building {
+                if info.settled || info.faces.saturating_sub(info.in_graph) <= WITHOUT_GRAPH {
                     index_sets::serve(conn, set).await?;
                     tracing::info!(set = %set.id, model = set.model, faces = info.faces, "search index ready");
                 }

@@ -1,13 +1,13 @@
 //! Compares a set of an engine with the rows.
 use super::ExternalIndex;
-use super::follow::{Row, rows};
+use super::follow::{Followed, Progress, Row, rows};
 use crate::StoreError;
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::EngineFace;
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
-/// Number of faces that are compared in one transaction.
+/// Number of faces that are compared in one step.
 const PAGE: usize = 2_000;
 /// Maximum difference of a component of an embedding. The engine normalises embeddings and rounds
 /// them to half precision.
@@ -36,49 +36,60 @@ impl Checked {
 }
 
 impl ExternalIndex {
-    /// Compares every face of a set with its row, and records the result. Faces with a change that
-    /// the engine has yet to follow are not differences.
-    pub(super) async fn check(&self, set: &IndexSet) -> Result<(), StoreError> {
-        let (mut checked, mut after) = (Checked::default(), Uuid::nil());
-        loop {
-            // No change is applied to the engine during this transaction.
-            let Some(mut tx) = self.exclusive().await? else { return Ok(()) };
-            let mut page = self.call(self.engine.page(&set.face_set(), after, PAGE)).await?;
-            // The pages of both sides end at the same id.
-            let ids: Vec<Uuid> = sqlx::query_scalar(
-                "select id from faces where id > $1 and model_id = $2 order by id limit $3",
-            )
-            .bind(after)
-            .bind(set.model_id)
-            .bind(PAGE as i64)
-            .fetch_all(tx.conn())
-            .await?;
-            let of_page = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
-            let of_rows = ids.last().filter(|_| ids.len() == PAGE).copied();
-            let end = of_page.into_iter().chain(of_rows).min();
-            page.retain(|face| end.is_none_or(|end| face.id <= end));
-            let ids: Vec<Uuid> = ids.into_iter().filter(|id| end.is_none_or(|end| *id <= end)).collect();
-            let stored: Vec<EngineFace> = rows(tx.conn(), &ids).await?.into_iter().map(Row::face).collect();
-            // Read last: a face that changes meanwhile has its change here.
-            let pending: HashSet<Uuid> = sqlx::query_scalar(
-                "select face_id from index_changes where model_id = $1 and face_id > $2 and ($3::uuid is null or face_id <= $3)",
-            )
-            .bind(set.model_id)
-            .bind(after)
-            .bind(end)
-            .fetch_all(tx.conn())
-            .await?
-            .into_iter()
-            .collect();
-            compare(&mut checked, page, stored, &pending);
-            match end {
-                Some(end) => after = end,
-                None => break,
-            }
+    /// Compares the next faces of a set with their rows, and records the result after the last ones.
+    /// Faces with a change that the engine has yet to follow are not differences. Returns the number
+    /// of rows that were compared.
+    pub(super) async fn check_page(
+        &self,
+        set: &IndexSet,
+        progress: &mut Progress,
+    ) -> Result<Followed, StoreError> {
+        let Some(requested) = set.check_requested_at else { return Ok(Followed::Applied(0)) };
+        let begun = progress.checks.get(&set.id).filter(|(at, _, _)| *at == requested);
+        let (mut after, mut checked) =
+            begun.map(|(_, after, checked)| (*after, checked.clone())).unwrap_or_default();
+        // No change is applied to the engine during this transaction.
+        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+        let mut page = self.call(self.engine.page(&set.face_set(), after, PAGE)).await?;
+        let ids: Vec<Uuid> =
+            sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
+                .bind(after)
+                .bind(set.model_id)
+                .bind(PAGE as i64)
+                .fetch_all(tx.conn())
+                .await?;
+        // The pages of both sides end at the same id.
+        let of_page = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
+        let of_rows = ids.last().filter(|_| ids.len() == PAGE).copied();
+        let end = of_page.into_iter().chain(of_rows).min();
+        page.retain(|face| end.is_none_or(|end| face.id <= end));
+        let ids: Vec<Uuid> = ids.into_iter().filter(|id| end.is_none_or(|end| *id <= end)).collect();
+        let rows = rows(tx.conn(), &ids).await?;
+        let stored: Vec<EngineFace> =
+            rows.into_iter().filter(|row| row.model_id == set.model_id).map(Row::face).collect();
+        // Read last: a face that changes meanwhile has its change here.
+        let pending: HashSet<Uuid> = sqlx::query_scalar(
+            "select face_id from index_changes where model_id = $1 and face_id > $2 and ($3::uuid is null or face_id <= $3)",
+        )
+        .bind(set.model_id)
+        .bind(after)
+        .bind(end)
+        .fetch_all(tx.conn())
+        .await?
+        .into_iter()
+        .collect();
+        let compared = stored.len();
+        compare(&mut checked, page, stored, &pending);
+        if let Some(end) = end {
+            after = end;
+            progress.checks.insert(set.id, (requested, after, checked));
+        } else {
+            progress.checks.remove(&set.id);
+            let result = serde_json::to_value(&checked).unwrap_or_default();
+            index_sets::record_check(tx.conn(), set.id, requested, &result).await?;
         }
-        let result = serde_json::to_value(&checked).unwrap_or_default();
-        let mut conn = self.store.pool().acquire().await?;
-        index_sets::record_check(&mut conn, set.id, &result).await
+        tx.commit().await?;
+        Ok(Followed::Applied(compared))
     }
 }
 

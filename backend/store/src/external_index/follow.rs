@@ -4,7 +4,7 @@
 //! update the engine after its session has ended, and could store a deleted face there again.
 //! Searches still return no deleted face, because candidates are checked against the rows. An
 //! engine that several processes can reach needs its own fence.
-use super::{ExternalIndex, floats};
+use super::{Checked, ExternalIndex, floats};
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::EngineFace;
 use crate::{StoreError, Tx};
@@ -12,24 +12,37 @@ use domain::IndexSetState;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Advisory lock of the transaction that changes the engine.
 const FOLLOWING: i64 = 0x0066_6163_6503;
 
+/// What [`ExternalIndex::step`] remembers between its calls.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// When the sizes of the sets were last measured.
+    pub(super) measured: Option<Instant>,
+    /// Comparisons that have begun, by set: the time of the request, the last compared face, and the
+    /// counts up to it.
+    pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, Checked)>,
+}
+
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// The number of changes and copied faces that were applied. They are durable in the engine.
-    /// Zero means that none is left.
+    /// The number of changes, compared faces and copied faces. Changes and copies are durable
+    /// in the engine. Zero means that none is left.
     Applied(usize),
     /// Another process is applying changes.
     Busy,
 }
 
 impl ExternalIndex {
-    /// Creates missing sets and deletes old ones, then applies the next changes and copies the next
-    /// faces to sets that are being built: at most `limit` of each.
+    /// Creates missing sets and deletes old ones, then applies the next changes, compares the next
+    /// faces if that was requested, and copies the next faces to sets that are being built: at most
+    /// `limit` changes, and `limit` faces of each set.
     ///
     /// If a call fails or is interrupted, the next call repeats its work. Only one process at a
     /// time changes the engine.
@@ -37,8 +50,15 @@ impl ExternalIndex {
     /// # Errors
     /// Fails with `IndexUnavailable`, or with the database's error.
     pub async fn step(&self, limit: i64) -> Result<Followed, StoreError> {
-        let Some(sets) = self.arrange().await? else { return Ok(Followed::Busy) };
+        let mut progress = self.progress.lock().await;
+        let Some(sets) = self.arrange(&mut progress).await? else { return Ok(Followed::Busy) };
         let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
+        for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
+            match self.check_page(set, &mut progress).await? {
+                Followed::Applied(compared) => applied += compared,
+                Followed::Busy => return Ok(Followed::Busy),
+            }
+        }
         for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
             match self.copy(set, limit).await? {
                 Followed::Applied(copied) => applied += copied,
@@ -72,6 +92,8 @@ impl ExternalIndex {
         let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
         let changes = self.store.index_changes(tx.conn(), limit).await?;
         if changes.is_empty() {
+            // Releases the lock before the next step asks for it.
+            tx.commit().await?;
             return Ok(Followed::Applied(0));
         }
         let changed: BTreeSet<(i32, Uuid)> =
@@ -97,6 +119,9 @@ impl ExternalIndex {
             let Some((stored, deleted)) = updates.get(&set.model_id) else { continue };
             let updated = self.engine.update(&set.face_set(), stored.clone(), deleted.clone()).await;
             updated.map_err(|error| self.unavailable(error))?;
+            if !deleted.is_empty() {
+                index_sets::record_deletion(tx.conn(), set.id).await?;
+            }
         }
         let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
         self.store.settle_index_changes(tx.conn(), &numbers).await?;
@@ -133,7 +158,7 @@ impl ExternalIndex {
 #[derive(sqlx::FromRow)]
 pub(super) struct Row {
     pub(super) id: Uuid,
-    model_id: i32,
+    pub(super) model_id: i32,
     collection_id: Uuid,
     has_subject: bool,
     quality: Option<f32>,

@@ -3,6 +3,11 @@ use super::{CANDIDATES, NEIGHBOURS, Pgvector, index_name};
 use crate::StoreError;
 use crate::embeddings::EmbeddingModel;
 use sqlx::AssertSqlSafe;
+use std::time::Duration;
+
+/// Number of attempts to exchange an index, and the time between two of them.
+const EXCHANGES: u32 = 60;
+const EXCHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The index of a model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
@@ -46,18 +51,30 @@ impl Pgvector {
         sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
         // The statements contain only numbers, so nothing in them comes from a caller.
         for statement in [
-            format!("drop index if exists {new}"),
+            format!("drop index concurrently if exists {new}"),
             format!(
                 "create index concurrently {new} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
                      with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {}",
                 model.dimensions, model.id
             ),
-            format!(
-                "begin; drop index if exists {name}; alter index {new} rename to {name};
-                 alter index {name} alter column 1 set statistics 0; commit"
-            ),
+            format!("alter index {new} alter column 1 set statistics 0"),
         ] {
             sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut conn).await?;
+        }
+        // The exchange waits for a lock, and every other statement on the table waits behind it.
+        let exchange = format!(
+            "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new} rename to {name}; commit"
+        );
+        for attempt in 1.. {
+            let exchanged = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut conn).await;
+            match exchanged {
+                Ok(_) => break,
+                Err(_) if attempt < EXCHANGES => {
+                    sqlx::raw_sql("rollback").execute(&mut conn).await?;
+                    tokio::time::sleep(EXCHANGE_PAUSE).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
@@ -67,8 +84,14 @@ impl Pgvector {
     /// # Errors
     /// Fails with the database's error.
     pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
-        let statement = format!("drop index if exists {}", index_name(model));
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await?;
+        // The second one is what an interrupted build has left.
+        let (name, new) = (index_name(model), format!("{}_new", index_name(model)));
+        for statement in [
+            format!("drop index concurrently if exists {name}"),
+            format!("drop index concurrently if exists {new}"),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await?;
+        }
         Ok(())
     }
 }

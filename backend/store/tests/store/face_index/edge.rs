@@ -5,9 +5,10 @@ use crate::fixture;
 use edge_index::{Edge, OpenError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
-use store::external_index::{Checked, ExternalIndex};
-use store::vector_engine::{EngineFace, FaceSet, VectorEngine};
+use store::external_index::{Checked, Config, ExternalIndex};
+use store::vector_engine::{EngineFace, VectorEngine};
 use tempfile::TempDir;
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -34,7 +35,7 @@ impl Implementation for InFiles {
 /// Compares the engine with the rows.
 async fn check(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
     store.request_index_check("edge").await.unwrap();
-    index.step(10).await.unwrap();
+    catch_up(index).await;
     let set = set_of(store, model).await.unwrap();
     assert_eq!(set.check_requested_at, None);
     serde_json::from_value(set.check_result.unwrap()).unwrap()
@@ -61,8 +62,6 @@ async fn a_folder_is_opened_by_one_process_at_a_time_and_keeps_its_faces() {
     let mut conn = store.pool().acquire().await.unwrap();
     store.delete_face(&mut conn, faces[0].0).await.unwrap();
     drop(conn);
-    // The deletion was not followed when the comparison began.
-    catch_up(&index).await;
     assert_eq!(check(&index, &store, model.id).await, Checked { rows: 149, faces: 149, ..equal });
 }
 
@@ -125,35 +124,42 @@ async fn a_set_whose_files_are_damaged_or_missing_is_built_again() {
 }
 
 #[tokio::test]
-async fn a_purge_writes_the_files_without_the_deleted_faces() {
+async fn files_with_deleted_faces_are_replaced() {
+    let db = TestDatabase::create().await;
     let folder = tempfile::tempdir().unwrap();
-    let engine = Edge::open(folder.path()).unwrap();
-    let set = FaceSet { id: Uuid::now_v7(), dimensions: 64 };
-    engine.create(&set).await.unwrap();
-    // A component that no other face has, so that its bytes can be found in the files.
-    let mut embedding = vec![0.0; 64];
-    embedding[..8].copy_from_slice(&[0.36, -0.34, 0.35, -0.33, 0.37, -0.38, 0.34, -0.36]);
-    let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let engine = Arc::new(Edge::open(folder.path()).unwrap());
+    let (index, store) = start(&db, engine.clone()).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 64).await;
+    gallery(&store, collection, &model, 200, 1).await;
+    catch_up(&index).await;
+    let before = set_of(&store, model.id).await.unwrap();
+    assert_eq!(before.deleted_since, None);
+
+    // The first components of a face, as the files contain them.
+    let set = before.face_set();
+    let deleted = engine.page(&set, Uuid::nil(), 1).await.unwrap().remove(0);
     let pattern: Vec<u8> =
-        embedding[..8].iter().flat_map(|x| half::f16::from_f32(x / length).to_le_bytes()).collect();
-    let face = |id: u128, embedding: Vec<f32>| EngineFace {
-        id: Uuid::from_u128(id),
-        collection_id: Uuid::from_u128(1),
-        has_subject: false,
-        quality: None,
-        failed: false,
-        embedding,
-    };
-    let mut faces: Vec<EngineFace> =
-        (1..200).map(|id| face(id, fixture::direction(&mut fixture::rng(id as u64), 64))).collect();
-    faces.push(face(200, embedding));
-    engine.update(&set, faces, Vec::new()).await.unwrap();
-    let contains = || files(folder.path()).iter().any(|file| file.windows(16).any(|bytes| bytes == pattern));
-    assert!(contains(), "the embedding is in a file");
-    engine.update(&set, Vec::new(), vec![Uuid::from_u128(200)]).await.unwrap();
-    engine.purge(&set).await.unwrap();
-    assert!(!contains(), "the embedding of a deleted face is left");
-    assert_eq!(engine.info(&set).await.unwrap().faces, 199);
+        deleted.embedding[..8].iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+    let contained = || files(folder.path()).iter().any(|file| file.windows(16).any(|bytes| bytes == pattern));
+    assert!(contained(), "the embedding is in a file");
+    let mut conn = store.pool().acquire().await.unwrap();
+    store.delete_face(&mut conn, deleted.id).await.unwrap();
+    drop(conn);
+    catch_up(&index).await;
+    let littered = set_of(&store, model.id).await.unwrap();
+    assert_eq!((littered.id, littered.deleted_since.is_some()), (before.id, true));
+
+    let index = index.with_config(Config { purge_age: Duration::ZERO });
+    catch_up(&index).await;
+    let after = set_of(&store, model.id).await.unwrap();
+    assert_ne!(after.id, before.id);
+    assert_eq!(after.deleted_since, None);
+    assert!(!contained(), "the embedding of a deleted face is left");
+    assert_eq!(
+        check(&index, &store, model.id).await,
+        Checked { rows: 199, faces: 199, ..Checked::default() }
+    );
 }
 
 /// Returns the contents of all files in a folder and its subfolders.

@@ -29,14 +29,15 @@ impl Implementation for Memory {
 /// Starts to record changes, and returns the index of the engine and a store that uses it.
 pub(crate) async fn start(db: &TestDatabase, engine: Arc<dyn VectorEngine>) -> (ExternalIndex, Store) {
     let index = ExternalIndex::new(db.store(), engine);
-    index.start_recording().await.unwrap();
+    index.claim().await.unwrap();
     (index.clone(), db.store().with_index(Arc::new(index)))
 }
 
 /// Applies all changes, in small steps, until searches use the engine for every model.
 pub(crate) async fn catch_up(index: &ExternalIndex) {
     let mut idle = 0;
-    while idle < 2 {
+    // After the last copy, one step lets searches use a set, and the next one deletes the old set.
+    while idle < 3 {
         match index.step(70).await.unwrap() {
             Followed::Applied(0) => idle += 1,
             _ => idle = 0,
@@ -54,9 +55,16 @@ pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
 }
 
 /// An engine in memory: its faces by set.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Engine {
+    place: Uuid,
     faces: Mutex<HashMap<Uuid, BTreeMap<Uuid, EngineFace>>>,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { place: Uuid::now_v7(), faces: Mutex::default() }
+    }
 }
 
 impl Engine {
@@ -90,6 +98,10 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 impl VectorEngine for Engine {
     fn name(&self) -> &'static str {
         "memory"
+    }
+
+    fn place(&self) -> Uuid {
+        self.place
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -144,11 +156,7 @@ impl VectorEngine for Engine {
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let faces = self.in_set(set.id)?.len() as u64;
-        Ok(SetInfo { faces, in_graph: faces, ..SetInfo::default() })
-    }
-
-    async fn purge(&self, _: &FaceSet) -> Result<(), EngineError> {
-        Ok(())
+        Ok(SetInfo { faces, in_graph: faces, bytes: 0, settled: true })
     }
 }
 
@@ -186,6 +194,10 @@ impl<F> Faulty<F> {
 impl<F: Faults> VectorEngine for Faulty<F> {
     fn name(&self) -> &'static str {
         "faulty"
+    }
+
+    fn place(&self) -> Uuid {
+        self.engine.place()
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -234,10 +246,5 @@ impl<F: Faults> VectorEngine for Faulty<F> {
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         self.faults.check()?;
         self.engine.info(set).await
-    }
-
-    async fn purge(&self, set: &FaceSet) -> Result<(), EngineError> {
-        self.faults.check()?;
-        self.engine.purge(set).await
     }
 }
