@@ -2,9 +2,8 @@
 //! following their changes is part of the crate `store`.
 //!
 //! The folder of the index contains one subfolder for each set of faces, named by the id of the
-//! set, and a lock file. The engine has no write-ahead log of its own. Changes are durable when
-//! [`Edge::update`] returns, and a crash before that loses only changes that are still recorded in
-//! the database.
+//! set, a lock file, and the random id of the folder. Changes are durable when an update returns:
+//! the engine writes them to a log, and repeats the log after a crash.
 mod filter;
 mod set;
 

@@ -28,14 +28,6 @@ const MIN_EF: usize = 128;
 const CHANGES_PER_CHECK: u64 = 5_000;
 /// Extension of the folder of a set that is being created.
 pub(crate) const UNFINISHED: &str = "new";
-/// Operations that change a set are numbered, and the engine ignores an operation whose number is
-/// lower than that of the stored face. After a crash, the highest number may be unknown, so this
-/// many numbers are skipped. Each call of [`Set::update`] uses two of them before it is durable, and
-/// after a failed call the set is opened again.
-const SKIPPED_NUMBERS: usize = 16;
-/// The id of a point that is not a face. It is in no collection.
-const MARK: Uuid = Uuid::nil();
-
 /// Space that must be free on the disk, in bytes. The engine maps its files into memory, and a write
 /// to a full disk would end the process.
 const RESERVE: u64 = 512 << 20;
@@ -203,7 +195,7 @@ impl Set {
         };
         let (records, _) = self.shard()?.scroll(request).map_err(engine)?;
         let faces = records.into_iter().filter_map(|record| {
-            let id = uuid(record.id).filter(|id| *id != after && *id != MARK)?;
+            let id = uuid(record.id).filter(|id| *id != after)?;
             let embedding = match record.vector {
                 Some(VectorStructInternal::Single(embedding)) => embedding,
                 _ => Vec::new(),
@@ -217,8 +209,7 @@ impl Set {
     pub(crate) fn info(&self) -> Result<SetInfo, EngineError> {
         let info = self.shard()?.info().map_err(engine)?;
         Ok(SetInfo {
-            // Without the mark.
-            faces: (info.points_count as u64).saturating_sub(1),
+            faces: info.points_count as u64,
             in_graph: info.indexed_vectors_count as u64,
             bytes: size(&self.path),
             settled: self.is_settled(),
@@ -242,26 +233,8 @@ fn open_shard(path: &Path) -> Result<EdgeShard, EngineError> {
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished).map_err(|error| EngineError(error.to_string()))?;
     }
-    let shard = EdgeShard::load(path, None).map_err(engine)?;
-    for _ in 0..SKIPPED_NUMBERS {
-        shard.update(points(PointOperations::DeletePoints { ids: Vec::new() })).map_err(engine)?;
-    }
-    // The number of the mark becomes durable, so that the next opening skips further numbers.
-    let dimensions = shard.config().vectors.get(DEFAULT_VECTOR_NAME).map_or(0, |vector| vector.size);
-    let mut embedding = vec![0.0; dimensions];
-    if let Some(first) = embedding.first_mut() {
-        *first = 1.0;
-    }
-    let mark = EngineFace {
-        id: MARK,
-        collection_id: Uuid::nil(),
-        has_subject: false,
-        quality: None,
-        failed: true,
-        embedding,
-    };
-    change(&shard, vec![mark], Vec::new())?;
-    Ok(shard)
+    // Repeats the operations of the write-ahead log that the files lack.
+    EdgeShard::load(path, None).map_err(engine)
 }
 
 /// Stores faces and deletes others, and writes the files to disk.
@@ -297,7 +270,9 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
     let config = EdgeConfig::builder()
         .vector(DEFAULT_VECTOR_NAME, vector)
         .hnsw_config(graph())
-        .wal_enabled(false)
+        // Without it, a crash while a graph is built would lose changes that `flush` has confirmed:
+        // the engine keeps them in memory until the graph is complete.
+        .wal_enabled(true)
         .build();
     let shard = EdgeShard::new(path, config).map_err(engine)?;
     for (name, kind) in filter::FIELDS {
