@@ -1,8 +1,8 @@
 -- The sets of faces of a search index outside this database. Such an index has one set for each
 -- embedding model. While a set is built again, there are two.
 create table index_sets (
-    -- The name of the set in the index. It is new for each set, so an index whose files were
-    -- deleted or exchanged has no set with this name.
+    -- The name of the set in the index. Each set gets a new id. If the files of the index are
+    -- deleted or replaced, no set in them has this id, and the set is built again.
     id uuid primary key default gen_random_uuid(),
     -- The value of SEARCH_INDEX.
     index_name text not null,
@@ -31,12 +31,12 @@ create table index_sets (
 create unique index index_sets_building on index_sets (index_name, model_id) where state = 'building';
 create unique index index_sets_serving on index_sets (index_name, model_id) where state = 'serving';
 
--- The place whose sets are recorded: a random id that the index itself stores too. A process with
--- another folder must not change the records.
-create table index_places (
+-- The folder whose sets are recorded in `index_sets`, identified by a random id that the folder
+-- contains too. A process with another folder must not change the records until it takes over.
+create table index_folders (
     index_name text primary key,
-    place uuid not null
+    folder_id uuid not null
 );
 
--- The latest faces of a collection are candidates of every search in it.
+-- For the query that reads the latest changes of a collection, whose faces every search compares.
 create index index_changes_latest on index_changes (collection_id, model_id, change) where not deleted;

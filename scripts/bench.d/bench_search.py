@@ -3,8 +3,8 @@ product. Reports recall@10 against the exact result, and p50 and p99 in three ca
 filter that keeps one in a hundred, and while --writes faces per second are stored. Also reports the
 build time and the size of the index.
 
-With --engine edge, the index is in files, as with SEARCH_INDEX=edge. With --rate, that many searches
-per second run while faces are stored; without it, each follows the one before.
+With --engine edge, the index is in files, as with SEARCH_INDEX=edge. `--rate N` runs N searches per
+second while faces are stored. Without it, each search starts when the previous one ends.
 
 Creates its own database on the private Postgres of `facecrawl up`, with its usual settings. Storing
 and indexing a million faces takes about twenty minutes and 3 GB of disk.

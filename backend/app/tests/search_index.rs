@@ -134,7 +134,7 @@ async fn an_index_in_files_is_built_verified_and_removed_beside_the_service() {
     let url = &database.url();
     let run = |index: &str, args: &[&str]| Finished::of(&mut command(&place, url, index, args));
 
-    // Faces from before: the index of pgvector answers until the other one has them.
+    // Stores faces before edge is selected. The index of pgvector answers until edge is complete.
     let mut service = start(&place, url, "pgvector");
     let mut writer = Writer::new(database.store(), 1).await;
     for _ in 0..30 {
@@ -287,7 +287,7 @@ async fn read(shared: Arc<Shared>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
-async fn whatever_is_killed_the_index_has_the_rows_afterwards_and_shows_no_deleted_face() {
+async fn the_index_equals_the_rows_after_kills_of_service_and_database() {
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
     let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);

@@ -1,9 +1,10 @@
 //! A vector index in files of this process, with the storage engine of Qdrant. Reading rows and
 //! following their changes is part of the crate `store`.
 //!
-//! The folder of the index contains one subfolder for each set of faces, named by the id of the
-//! set, a lock file, and the random id of the folder. Changes are durable when an update returns:
-//! the engine writes them to a log, and repeats the log after a crash.
+//! The folder of the index contains a file `lock`, a file `id` with the random id of the folder,
+//! and one subfolder for each set of faces. The name of the subfolder is the id of the set. Changes
+//! are durable when an update returns: the engine writes them to a log, and repeats the log after a
+//! crash.
 mod filter;
 mod set;
 
@@ -17,9 +18,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, VectorEngine};
 use uuid::Uuid;
 
-/// Errors of the system that say nothing about the files: no memory, no permission, no free
-/// descriptor, no space, and a disk that fails.
-const OF_THE_SYSTEM: [&str; 6] =
+/// Errors of the system that do not show that the files are damaged: no memory, no permission, no
+/// free descriptor, no space, and a disk that fails.
+const SYSTEM_ERRORS: [&str; 6] =
     ["(os error 5)", "(os error 12)", "(os error 13)", "(os error 23)", "(os error 24)", "(os error 28)"];
 
 /// Why the folder of an index could not be opened.
@@ -42,7 +43,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Edge {
     folder: PathBuf,
-    place: Uuid,
+    folder_id: Uuid,
     sets: RwLock<HashMap<Uuid, Arc<Set>>>,
     /// Locked until the process ends.
     _lock: File,
@@ -66,7 +67,7 @@ impl Edge {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(folder)),
             Err(TryLockError::Error(error)) => return Err(io(error)),
         }
-        let place = place_of(&folder).map_err(io)?;
+        let folder_id = id_of(&folder).map_err(io)?;
         let mut sets = HashMap::new();
         for entry in fs::read_dir(&folder).map_err(io)? {
             let path = entry.map_err(io)?.path();
@@ -81,8 +82,8 @@ impl Edge {
                 Ok(set) => {
                     sets.insert(id, Arc::new(set));
                 }
-                // The files may be intact.
-                Err(EngineError(error)) if OF_THE_SYSTEM.iter().any(|code| error.contains(code)) => {
+                // The error does not show that the files are damaged, so they stay.
+                Err(EngineError(error)) if SYSTEM_ERRORS.iter().any(|code| error.contains(code)) => {
                     return Err(io(io::Error::other(error)));
                 }
                 Err(error) => {
@@ -92,7 +93,7 @@ impl Edge {
             }
         }
         sets.values().for_each(Set::optimise_in_background);
-        Ok(Self { folder, place, sets: RwLock::new(sets), _lock: lock })
+        Ok(Self { folder, folder_id, sets: RwLock::new(sets), _lock: lock })
     }
 
     fn set(&self, id: Uuid) -> Result<Arc<Set>, EngineError> {
@@ -102,15 +103,15 @@ impl Edge {
 }
 
 /// Returns the random id of the folder, which is created with the folder.
-fn place_of(folder: &Path) -> io::Result<Uuid> {
-    let file = folder.join("place");
-    if let Some(place) = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()) {
-        return Ok(place);
+fn id_of(folder: &Path) -> io::Result<Uuid> {
+    let file = folder.join("id");
+    if let Some(id) = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()) {
+        return Ok(id);
     }
-    let (place, new) = (Uuid::new_v4(), file.with_extension(UNFINISHED));
-    fs::write(&new, place.to_string())?;
+    let (id, new) = (Uuid::new_v4(), file.with_extension(UNFINISHED));
+    fs::write(&new, id.to_string())?;
     fs::rename(new, file)?;
-    Ok(place)
+    Ok(id)
 }
 
 /// Returns the id of the set in the folder `path`; `None` if it is something else.
@@ -134,8 +135,8 @@ impl VectorEngine for Edge {
         "edge"
     }
 
-    fn place(&self) -> Uuid {
-        self.place
+    fn folder_id(&self) -> Uuid {
+        self.folder_id
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {

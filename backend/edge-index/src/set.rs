@@ -10,26 +10,27 @@ use qdrant_edge::{
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, SetInfo};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use uuid::Uuid;
 
-/// Parameters of the graph: the number of links per face and layer, and the number of candidates
-/// considered when a face is added.
+/// Number of links of a graph per face and layer.
 const LINKS: usize = 16;
+/// Number of candidates considered when a face is added to a graph.
 const CANDIDATES: usize = 128;
-/// Number of candidates that a search keeps, per requested face and at least.
+/// Number of candidates that a search keeps for each requested face.
 const EF_PER_FACE: usize = 2;
+/// Minimum number of candidates that a search keeps.
 const MIN_EF: usize = 128;
 /// Number of changes after which the engine checks whether it must extend its graphs. Faces without
 /// a graph are compared one by one.
 const CHANGES_PER_CHECK: u64 = 5_000;
 /// Extension of the folder of a set that is being created.
 pub(crate) const UNFINISHED: &str = "new";
-/// Space that must be free on the disk, in bytes. The engine maps its files into memory, and a write
-/// to a full disk would end the process.
+/// Space that must be free on the disk, in bytes. The engine maps its files into memory, and a
+/// write to a full disk would end the process.
 const RESERVE: u64 = 512 << 20;
 /// Time between two checks whether the last search has released a set.
 const RELEASE_POLL: Duration = Duration::from_millis(20);
@@ -37,8 +38,10 @@ const RELEASE_POLL: Duration = Duration::from_millis(20);
 /// A set of faces.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// `None` while the set is opened again after a failed update.
+    /// `None` from a failed update until the next update.
     shard: RwLock<Option<Arc<EdgeShard>>>,
+    /// The shard of the failed update, which searches may still use.
+    earlier: std::sync::Mutex<Weak<EdgeShard>>,
     path: PathBuf,
     order: Arc<Mutex<()>>,
     graphs: Graphs,
@@ -54,8 +57,8 @@ struct Graphs {
 }
 
 impl Set {
-    /// Creates an empty set for embeddings with this number of components. The folder gets its name
-    /// when the set is complete, so a crash leaves no set without indexes of its fields.
+    /// Creates an empty set for embeddings with this number of components. The folder is renamed to
+    /// `path` when all indexes of its fields exist, so a crash leaves no incomplete set at `path`.
     pub(crate) fn create(path: &Path, dimensions: usize) -> Result<Self, EngineError> {
         let io = |error: std::io::Error| EngineError(error.to_string());
         let new = path.with_extension(UNFINISHED);
@@ -69,11 +72,12 @@ impl Set {
         Ok(set)
     }
 
-    /// Opens a set that exists. Its graphs are checked at the next opportunity, because an earlier
-    /// process may have been interrupted while it built them.
+    /// Opens a set that exists. The next call of [`Self::optimise_in_background`] checks its
+    /// graphs, because an earlier process may have been interrupted while it built them.
     pub(crate) fn load(path: &Path) -> Result<Self, EngineError> {
         Ok(Self {
             shard: RwLock::new(Some(Arc::new(open_shard(path)?))),
+            earlier: std::sync::Mutex::default(),
             path: path.to_owned(),
             order: Arc::default(),
             graphs: Graphs { changes: AtomicU64::new(CHANGES_PER_CHECK), running: AtomicBool::new(false) },
@@ -106,7 +110,8 @@ impl Set {
 
     /// Stores faces and deletes others. The changes are durable when it returns.
     ///
-    /// After an error the engine would refuse every later operation, so the set is opened again.
+    /// After an error, the engine refuses every later operation. This function then closes the set,
+    /// and the next update opens it again. Searches fail in between.
     pub(crate) fn update(&self, stored: Vec<EngineFace>, deleted: Vec<Uuid>) -> Result<(), EngineError> {
         check_room(&self.path, 0)?;
         if self.shard().is_err() {
@@ -114,21 +119,20 @@ impl Set {
         }
         let changes = stored.len() + deleted.len();
         if let Err(error) = change(&*self.shard()?, stored, deleted) {
-            self.shard.write().unwrap_or_else(PoisonError::into_inner).take();
+            let failed = self.shard.write().unwrap_or_else(PoisonError::into_inner).take();
+            let failed = failed.as_ref().map(Arc::downgrade).unwrap_or_default();
+            *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = failed;
             return Err(error);
         }
         self.graphs.changes.fetch_add(changes as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Opens the set again, after the last search and the thread that builds graphs have released
-    /// the earlier one: two of them must not write to the same files.
+    /// Opens the set again. Waits until the searches and the thread that builds graphs have
+    /// released the earlier shard, because two shards must not write to the same files.
     fn open_again(&self) -> Result<(), EngineError> {
-        let earlier = self.shard.write().unwrap_or_else(PoisonError::into_inner).take();
-        let released = earlier.map(|shard| Arc::downgrade(&shard));
-        while released.as_ref().is_some_and(|shard| shard.strong_count() > 0)
-            || self.graphs.running.load(Ordering::Acquire)
-        {
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        while earlier.strong_count() > 0 || self.graphs.running.load(Ordering::Acquire) {
             std::thread::sleep(RELEASE_POLL);
         }
         let opened = Arc::new(open_shard(&self.path)?);
@@ -228,7 +232,7 @@ impl Drop for Running<'_> {
 
 /// Opens the files of a set.
 fn open_shard(path: &Path) -> Result<EdgeShard, EngineError> {
-    // What an interrupted build of a graph has left. The engine does not delete it.
+    // Deletes the files of an interrupted build of a graph, because the engine keeps them.
     let unfinished = path.join("temp_segments");
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished).map_err(|error| EngineError(error.to_string()))?;
@@ -270,8 +274,8 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
     let config = EdgeConfig::builder()
         .vector(DEFAULT_VECTOR_NAME, vector)
         .hnsw_config(graph())
-        // Without it, a crash while a graph is built would lose changes that `flush` has confirmed:
-        // the engine keeps them in memory until the graph is complete.
+        // While a graph is built, the engine keeps changes in memory, even after `flush` returns.
+        // The write-ahead log repeats them after a crash.
         .wal_enabled(true)
         .build();
     let shard = EdgeShard::new(path, config).map_err(engine)?;

@@ -157,7 +157,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     };
     match &external {
         Some(index) => {
-            index.claim().await?;
+            index.take_over().await?;
             build(index, &gallery.store).await?;
         }
         None => {

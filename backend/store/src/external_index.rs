@@ -61,12 +61,12 @@ pub struct ExternalIndex {
 pub struct Config {
     /// Age of a deletion after which a set is built again, so that its files hold no remains of the
     /// deleted face.
-    pub purge_age: Duration,
+    pub rebuild_age: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { purge_age: Duration::from_secs(24 * 3600) }
+        Self { rebuild_age: Duration::from_secs(24 * 3600) }
     }
 }
 
@@ -97,8 +97,8 @@ impl ExternalIndex {
         StoreError::IndexUnavailable(format!("{}: {reason}", self.engine.name()))
     }
 
-    /// Returns the set that searches use, and the faces of the latest changes. They are read before
-    /// the engine is searched: a change that is applied in between is then in both.
+    /// Returns the set that searches use, and the faces of the latest changes. The caller searches
+    /// the engine afterwards, so it misses no change that is applied in between.
     async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
         Ok(sqlx::query_as(
             "select (select id from index_sets where index_name = $1 and model_id = $2 and state = 'serving') as set,
@@ -146,7 +146,8 @@ impl ExternalIndex {
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
         let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
-        // The latest faces must not hide that the engine found too few.
+        // If too few of the engine's candidates remain, the latest faces are dropped. The answer is
+        // then too short, and the caller repeats the search exactly.
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
             faces.retain(|face| found.contains(&face.id));
         }
@@ -154,9 +155,10 @@ impl ExternalIndex {
     }
 
     async fn neighbours_by_engine(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
-        // An engine that cannot be used is not worth waiting for.
+        // Fails at once if the engine is not available, instead of waiting for its changes.
         self.call(self.engine.sets()).await?;
-        // Of two new faces, the one that is queried later is compared with the other one.
+        // Waits until the engine contains the queried faces. Of two new similar faces, at least one
+        // query then finds the other.
         self.wait_for(query.faces).await?;
         let probes: Vec<(Uuid, Vec<f32>)> =
             self.embeddings(query.scope, query.faces).await?.into_iter().collect();
@@ -265,8 +267,8 @@ impl FaceIndex for ExternalIndex {
         }
     }
 
-    /// Compares in Postgres. No recorded change may be left although the engine lacks faces, for
-    /// example before the copy of older faces has ended.
+    /// Compares in Postgres. The engine can lack faces even if no recorded change is left, for
+    /// example while older faces are copied.
     async fn all_similar(
         &self,
         conn: &mut PgConnection,
@@ -281,8 +283,8 @@ impl FaceIndex for ExternalIndex {
     }
 
     async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
-        // A change is visible before its caller can know of it, so the changes that are visible now
-        // include all of theirs.
+        // A caller learns of a change after its commit. The changes that are visible now therefore
+        // include every change that the caller knows.
         let last: Option<i64> =
             sqlx::query_scalar("select max(change) from index_changes").fetch_one(self.store.pool()).await?;
         let started = Instant::now();

@@ -197,27 +197,23 @@ pub(crate) async fn record_size(
     Ok(())
 }
 
-/// Returns the place whose sets are recorded.
-pub(crate) async fn place(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar("select place from index_places where index_name = $1")
+/// Returns the id of the folder whose sets are recorded.
+pub(crate) async fn folder_id(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar("select folder_id from index_folders where index_name = $1")
         .bind(index)
         .fetch_optional(conn)
         .await?)
 }
 
-/// Records the place of the sets. Deletes the records of the sets of another place.
-pub(crate) async fn claim_place(
-    conn: &mut PgConnection,
-    index: &str,
-    claimed: Uuid,
-) -> Result<(), StoreError> {
-    if place(&mut *conn, index).await? == Some(claimed) {
+/// Records the folder of the sets. Deletes the records of the sets of another folder.
+pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uuid) -> Result<(), StoreError> {
+    if folder_id(&mut *conn, index).await? == Some(claimed) {
         return Ok(());
     }
     sqlx::query("delete from index_sets where index_name = $1").bind(index).execute(&mut *conn).await?;
     sqlx::query(
-        "insert into index_places (index_name, place) values ($1, $2)
-         on conflict (index_name) do update set place = excluded.place",
+        "insert into index_folders (index_name, folder_id) values ($1, $2)
+         on conflict (index_name) do update set folder_id = excluded.folder_id",
     )
     .bind(index)
     .bind(claimed)
@@ -226,8 +222,8 @@ pub(crate) async fn claim_place(
     Ok(())
 }
 
-/// Requests a new set for each set in use whose files may hold faces that were deleted `age` ago.
-pub(crate) async fn replace_littered(
+/// Requests a new set for each set in use whose first deletion is at least `age` old.
+pub(crate) async fn replace_sets_with_deletions(
     conn: &mut PgConnection,
     index: &str,
     age: Duration,
@@ -252,7 +248,7 @@ pub(crate) async fn record_check(
     requested: OffsetDateTime,
     result: &serde_json::Value,
 ) -> Result<(), StoreError> {
-    // A later request stays.
+    // Keeps a request that was made after `requested`.
     sqlx::query(
         "update index_sets set checked_at = now(), check_result = $2,
                 check_requested_at = nullif(check_requested_at, $3)

@@ -90,8 +90,8 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the name of the implementation: the value of `SEARCH_INDEX`.
     fn name(&self) -> &'static str;
 
-    /// Returns the random id of the place where the sets are stored, such as a folder.
-    fn place(&self) -> Uuid;
+    /// Returns the random id of the folder, or of the server, that stores the sets.
+    fn folder_id(&self) -> Uuid;
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;

@@ -39,7 +39,8 @@ enum IndexCommand {
         #[arg(long)]
         index: Option<Index>,
     },
-    /// Compare every face of the index edge with its row; exit status 3 if they differ
+    /// Compare every face of the index of SEARCH_INDEX=edge with its row; exit status 3 if they
+    /// differ
     Verify,
     /// Drop the indexes of pgvector, when SEARCH_INDEX=edge is complete; storing faces then costs
     /// less
@@ -264,7 +265,8 @@ async fn carry_out(
         // A service that ended meanwhile has released the engine.
         if own.is_none() {
             let engine = open_unused_engine(settings)?;
-            own = engine.map(|engine| ExternalIndex::new(store.clone(), engine));
+            own = engine
+                .map(|engine| ExternalIndex::new(store.clone(), engine).with_config(settings.search_index()));
         }
         let wait = match &own {
             None => POLL,

@@ -42,7 +42,7 @@ struct Report {
 
 pub(super) async fn run(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
-    let foundation = Foundation::start(settings, Sharing::Shared, Role::Beside).await?;
+    let foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces).await?;
     let result = tokio::select! {
         result = reembed(&foundation, args.collection.as_deref(), &signal) => result,
         error = foundation.database.unusable() => Err(error),

@@ -21,7 +21,7 @@ pub(super) struct Roles {
 impl Roles {
     /// The process that answers searches opens the index.
     fn of_index(self) -> Role {
-        if self.api { Role::Searches } else { Role::Beside }
+        if self.api { Role::Searches } else { Role::StoresFaces }
     }
 
     /// Returns what this process serves over HTTP, and its port. A worker serves only if

@@ -243,8 +243,8 @@ impl Settings {
 
     /// Returns the settings of a search index outside the database.
     pub fn search_index(&self) -> store::external_index::Config {
-        let purge_age = Duration::from_secs(self.storage.search_index_purge_hours * 3600);
-        store::external_index::Config { purge_age }
+        let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
+        store::external_index::Config { rebuild_age }
     }
 
     /// Returns the folder of the search index, for `SEARCH_INDEX=edge`.

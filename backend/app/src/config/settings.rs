@@ -163,14 +163,16 @@ settings! {
             /// `POSTGRES_BIN_DIR`: Folder that contains the programs of the private Postgres.
             /// Unset: `.runtime/postgres/bin`, where `./scripts/setup` installs them.
             postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
-            /// `SEARCH_INDEX`: The index of searches in large collections. pgvector: in Postgres.
-            /// edge: in files under `DATA_DIR` of the process that serves the API; only one such
-            /// process can run, and the program must be built with the Cargo feature `edge`. All
-            /// processes of an installation need the same value: docs/how-to/SEARCH_INDEX.md.
+            /// `SEARCH_INDEX`: The index that searches in large collections use. pgvector: in
+            /// Postgres. edge: in files under `DATA_DIR` of the process that serves the API; only
+            /// one such process may run, and the program must be built with the Cargo feature
+            /// `edge`. All processes of an installation need the same value. The how-to guide about the
+            /// search index describes the move.
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
-            /// `SEARCH_INDEX_PURGE_HOURS`: Hours after a deletion until the index edge is built
-            /// again, because its files hold the embeddings of deleted faces until then.
-            search_index_purge_hours: u64 = SEARCH_INDEX_PURGE_HOURS, "24", number(0..=8_760);
+            /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
+            /// begins to build the index of `SEARCH_INDEX=edge` again. Until the new index is
+            /// complete, the files hold the embeddings of deleted faces.
+            search_index_rebuild_hours: u64 = SEARCH_INDEX_REBUILD_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);

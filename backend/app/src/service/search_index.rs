@@ -23,8 +23,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub enum Role {
     /// It answers searches. It opens the index and brings it up to the rows.
     Searches,
-    /// It stores faces beside such a process.
-    Beside,
+    /// It stores faces while another process answers searches.
+    StoresFaces,
 }
 
 /// Lets the store use the index that the settings select. Returns the index if this process must
@@ -42,22 +42,22 @@ pub async fn open(
     }
     let engine = match role {
         Role::Searches => open_engine(settings)?,
-        Role::Beside => Arc::new(Elsewhere),
+        Role::StoresFaces => Arc::new(RemoteEngine),
     };
     let index = ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
     match role {
-        Role::Searches => index.claim().await.context("cannot record the changes of faces")?,
-        Role::Beside if !store.records_index_changes().await? => {
+        Role::Searches => index.take_over().await.context("cannot record the changes of faces")?,
+        Role::StoresFaces if !store.records_index_changes().await? => {
             tracing::warn!("SEARCH_INDEX=edge, but no process that serves the API has started with it");
         }
-        Role::Beside => {}
+        Role::StoresFaces => {}
     }
     *store = store.clone().with_index(Arc::new(index.clone()));
     Ok((role == Role::Searches).then_some(index))
 }
 
-/// Removes the copies of faces that an earlier `SEARCH_INDEX=edge` has left: erasures no longer
-/// reach them, and nobody would read the recorded changes.
+/// Stops recording changes and deletes the index folder that an earlier `SEARCH_INDEX=edge` has
+/// left. No process applies changes to it any more, so it would keep erased faces.
 async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     if store.records_index_changes().await? {
         store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
@@ -139,21 +139,21 @@ async fn follow_changes(index: ExternalIndex) {
 
 /// The engine of an index that another process has opened.
 #[derive(Debug)]
-struct Elsewhere;
+struct RemoteEngine;
 
-impl Elsewhere {
+impl RemoteEngine {
     fn error<T>() -> Result<T, EngineError> {
         Err(EngineError("only the process that serves the API can search this index".into()))
     }
 }
 
 #[async_trait::async_trait]
-impl VectorEngine for Elsewhere {
+impl VectorEngine for RemoteEngine {
     fn name(&self) -> &'static str {
         "edge"
     }
 
-    fn place(&self) -> Uuid {
+    fn folder_id(&self) -> Uuid {
         Uuid::nil()
     }
 

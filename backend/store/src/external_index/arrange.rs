@@ -11,27 +11,28 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Number of faces without a graph with which searches may begin to use a set. The engine compares
-/// with these faces one by one, which takes some milliseconds.
+/// Maximum number of faces outside the graphs at which searches may start to use a set. The engine
+/// compares with these faces one by one, which takes some milliseconds.
 const WITHOUT_GRAPH: u64 = 50_000;
 /// Time between two measurements of the sizes of the sets.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ExternalIndex {
-    /// Makes this process the one that brings the index up to the rows, and starts to record changes
-    /// if the database does not yet record them. A process that did so with other files stops.
+    /// Makes this process the one that brings the index up to the rows, and starts to record
+    /// changes if the database does not yet record them. Every later step of a process with another
+    /// folder fails with `IndexUnavailable`.
     ///
     /// Sets that were built while changes were not recorded are built again.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds.
-    pub async fn claim(&self) -> Result<(), StoreError> {
+    pub async fn take_over(&self) -> Result<(), StoreError> {
         if !self.store.records_index_changes().await? {
             self.store.forget_index_sets().await?;
             self.store.start_index_changes().await?;
         }
         let mut tx = self.store.begin().await?;
-        index_sets::claim_place(tx.conn(), self.engine.name(), self.engine.place()).await?;
+        index_sets::take_over(tx.conn(), self.engine.name(), self.engine.folder_id()).await?;
         tx.commit().await
     }
 
@@ -40,7 +41,8 @@ impl ExternalIndex {
     pub(super) async fn arrange(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
         self.check_ownership(tx.conn()).await?;
-        index_sets::replace_littered(tx.conn(), self.engine.name(), self.config.purge_age).await?;
+        index_sets::replace_sets_with_deletions(tx.conn(), self.engine.name(), self.config.rebuild_age)
+            .await?;
         let before = self.sets(tx.conn()).await?;
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         let recorded: BTreeSet<Uuid> = before.iter().map(|set| set.id).collect();
@@ -68,11 +70,11 @@ impl ExternalIndex {
         Ok(Some(after))
     }
 
-    /// Fails if the records are those of other files, or if nothing is recorded: a process with
-    /// another configuration has taken over.
+    /// Fails if the recorded sets belong to another folder, or if recording is off. In both cases
+    /// another process has taken over.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
-        let place = index_sets::place(conn, self.engine.name()).await?;
-        if place != Some(self.engine.place()) {
+        let recorded = index_sets::folder_id(conn, self.engine.name()).await?;
+        if recorded != Some(self.engine.folder_id()) {
             return Err(self.unavailable("another process has built this index in other files"));
         }
         if !self.store.records_index_changes().await? {

@@ -36,9 +36,9 @@ impl Checked {
 }
 
 impl ExternalIndex {
-    /// Compares the next faces of a set with their rows, and records the result after the last ones.
-    /// Faces with a change that the engine has yet to follow are not differences. Returns the number
-    /// of rows that were compared.
+    /// Compares the next faces of a set with their rows, and records the result after the last
+    /// ones. Faces with a change that the engine has yet to follow are not differences. Returns the
+    /// number of rows that were compared.
     pub(super) async fn check_page(
         &self,
         set: &IndexSet,
@@ -58,7 +58,7 @@ impl ExternalIndex {
                 .bind(PAGE as i64)
                 .fetch_all(tx.conn())
                 .await?;
-        // The pages of both sides end at the same id.
+        // Cuts both pages at the smaller last id, so that they cover the same range of ids.
         let of_page = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
         let of_rows = ids.last().filter(|_| ids.len() == PAGE).copied();
         let end = of_page.into_iter().chain(of_rows).min();
@@ -111,7 +111,7 @@ fn compare(checked: &mut Checked, page: Vec<EngineFace>, stored: Vec<EngineFace>
     checked.surplus += faces.keys().filter(|id| !pending.contains(id)).count() as u64;
 }
 
-/// Returns whether the engine's face is the row, except for the length of its embedding.
+/// Returns whether the engine's face equals the row. The length of the embedding is ignored.
 fn same(face: &EngineFace, row: &EngineFace) -> bool {
     let length = row.embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
     face.collection_id == row.collection_id

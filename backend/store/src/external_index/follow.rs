@@ -1,7 +1,8 @@
 //! Applies the recorded changes of faces to an engine, and copies older faces to new sets.
 //!
-//! The lock ends with the database session. The lock is not a fence: a process that was paused may
-//! update the engine after its session has ended, and could store a deleted face there again.
+//! Only the process that holds an advisory lock changes the engine. The lock ends with the
+//! transaction. It is not a fence: a process that was paused may update the engine after its
+//! transaction has ended, and could store a deleted face there again.
 //! Searches still return no deleted face, because candidates are checked against the rows. An
 //! engine that several processes can reach needs its own fence.
 use super::{Checked, ExternalIndex, floats};
@@ -24,8 +25,8 @@ const FOLLOWING: i64 = 0x0066_6163_6503;
 pub(super) struct Progress {
     /// When the sizes of the sets were last measured.
     pub(super) measured: Option<Instant>,
-    /// Comparisons that have begun, by set: the time of the request, the last compared face, and the
-    /// counts up to it.
+    /// Comparisons that have begun, by set: the time of the request, the last compared face, and
+    /// the counts up to it.
     pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, Checked)>,
 }
 
@@ -40,9 +41,9 @@ pub enum Followed {
 }
 
 impl ExternalIndex {
-    /// Creates missing sets and deletes old ones, then applies the next changes, compares the next
-    /// faces if that was requested, and copies the next faces to sets that are being built: at most
-    /// `limit` changes, and `limit` faces of each set.
+    /// Runs one step. Creates missing sets and deletes old ones. Applies at most `limit` changes.
+    /// Compares the next 2,000 faces of each set whose comparison was requested. Copies at most
+    /// `limit` faces to each set that is being built.
     ///
     /// If a call fails or is interrupted, the next call repeats its work. Only one process at a
     /// time changes the engine.
@@ -114,8 +115,7 @@ impl ExternalIndex {
         }
         let sets = self.sets(tx.conn()).await?;
         for set in sets.iter().filter(|set| set.state != IndexSetState::Retired) {
-            // A model without changes here, or one whose set does not exist yet: all of its faces
-            // are copied later.
+            // A model without a set needs no update: its faces are copied when its set is built.
             let Some((stored, deleted)) = updates.get(&set.model_id) else { continue };
             let updated = self.engine.update(&set.face_set(), stored.clone(), deleted.clone()).await;
             updated.map_err(|error| self.unavailable(error))?;

@@ -157,7 +157,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
     let video_tools = if args.crawl.videos && !urls.is_empty() { Some(video_tools(settings)?) } else { None };
     let mut foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Shared, Role::Beside) => foundation?,
+        foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     foundation.video_tools = video_tools;

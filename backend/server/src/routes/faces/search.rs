@@ -177,8 +177,8 @@ pub(super) struct SearchAnswer {
     #[schema(example = true)]
     exact: bool,
     /// Age of the oldest change of a face that the index lacked when the search began, in seconds.
-    /// 0 if every face in scope was compared. The faces of the latest 4,000 changes are always
-    /// compared, and deleted faces are never returned.
+    /// 0 if every face in scope was compared. A search also compares the faces of up to
+    /// 4,000 changes that the index lacks, and never returns deleted faces.
     #[schema(example = 0.0)]
     index_lag_seconds: f64,
     /// The embedding model; faces of other models are never compared.

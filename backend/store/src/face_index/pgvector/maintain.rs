@@ -84,7 +84,7 @@ impl Pgvector {
     /// # Errors
     /// Fails with the database's error.
     pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
-        // The second one is what an interrupted build has left.
+        // `new` is the index of an interrupted build.
         let (name, new) = (index_name(model), format!("{}_new", index_name(model)));
         for statement in [
             format!("drop index concurrently if exists {name}"),

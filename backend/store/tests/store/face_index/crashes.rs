@@ -22,7 +22,7 @@ const TRANSACTIONS: usize = 120;
 /// Maximum number of changes of one step.
 const STEP: i64 = 25;
 
-/// Most updates fail, before, after or in the middle of them.
+/// Faults of an engine most of whose updates fail: before, during or after the update.
 #[derive(Debug)]
 struct Crashes {
     rng: Mutex<StdRng>,

@@ -147,10 +147,10 @@ async fn files_with_deleted_faces_are_replaced() {
     store.delete_face(&mut conn, deleted.id).await.unwrap();
     drop(conn);
     catch_up(&index).await;
-    let littered = set_of(&store, model.id).await.unwrap();
-    assert_eq!((littered.id, littered.deleted_since.is_some()), (before.id, true));
+    let with_deletion = set_of(&store, model.id).await.unwrap();
+    assert_eq!((with_deletion.id, with_deletion.deleted_since.is_some()), (before.id, true));
 
-    let index = index.with_config(Config { purge_age: Duration::ZERO });
+    let index = index.with_config(Config { rebuild_age: Duration::ZERO });
     catch_up(&index).await;
     let after = set_of(&store, model.id).await.unwrap();
     assert_ne!(after.id, before.id);

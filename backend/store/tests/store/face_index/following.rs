@@ -62,7 +62,7 @@ impl World {
 async fn faces_from_before_the_recording_are_copied_while_others_change() {
     let world = World::create().await;
     let old = world.faces(1, 10).await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     // Changes of a face that is copied in the first step, and of two that are copied later.
     for face in [old[0], old[9]] {
         world.delete(face).await;
@@ -84,7 +84,7 @@ async fn faces_from_before_the_recording_are_copied_while_others_change() {
 #[tokio::test]
 async fn an_engine_gets_the_present_row_of_a_face_once() {
     let world = World::create().await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     memory::catch_up(&world.index).await;
     let faces = world.faces(1, 2).await;
     for _ in 0..2 {
@@ -113,7 +113,7 @@ async fn an_engine_gets_the_present_row_of_a_face_once() {
 #[tokio::test]
 async fn one_process_at_a_time_changes_the_engine() {
     let world = World::create().await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     world.faces(1, 2).await;
     // The advisory lock of `store::external_index`, held by another process.
     let lock = world.db.hold("select pg_advisory_xact_lock(439720568067)").await;
@@ -149,7 +149,7 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
 #[tokio::test]
 async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_the_engine() {
     let world = World::create().await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     world.faces(1, 30).await;
     memory::catch_up(&world.index).await;
     let store = world.store.clone().with_exact_limit(0);
@@ -175,7 +175,7 @@ async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_
 #[tokio::test]
 async fn a_process_with_other_files_takes_over_only_when_it_claims_the_index() {
     let world = World::create().await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     world.faces(1, 5).await;
     memory::catch_up(&world.index).await;
     let set = memory::set_of(&world.store, world.model.id).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_process_with_other_files_takes_over_only_when_it_claims_the_index() {
     assert_eq!(memory::set_of(&world.store, world.model.id).await.unwrap().id, set.id);
     memory::catch_up(&world.index).await;
 
-    other.claim().await.unwrap();
+    other.take_over().await.unwrap();
     memory::catch_up(&other).await;
     assert_eq!(engine.faces(&world.store, world.model.id).await.len(), 5);
     let refused = world.index.step(10).await;
@@ -196,12 +196,11 @@ async fn a_process_with_other_files_takes_over_only_when_it_claims_the_index() {
 }
 
 #[tokio::test]
-async fn a_search_in_a_crawl_is_complete_although_the_engine_does_not_know_crawls() {
+async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
     let world = World::create().await;
-    world.index.claim().await.unwrap();
+    world.index.take_over().await.unwrap();
     world.faces(1, 40).await;
     memory::catch_up(&world.index).await;
-    // Many unlike faces that the engine does not have yet must not hide that it found too few.
     let latest = world.faces(2, 30).await;
     let store = world.store.clone().with_exact_limit(0);
     let embedding = store.embedding(latest[0]).await.unwrap().1;
@@ -209,7 +208,18 @@ async fn a_search_in_a_crawl_is_complete_although_the_engine_does_not_know_crawl
     search.crawl_id = Some(Uuid::now_v7());
     let (hits, exact) = store.search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (0, true), "no face was found by this crawl");
-    search.crawl_id = None;
+}
+
+#[tokio::test]
+async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
+    let world = World::create().await;
+    world.index.take_over().await.unwrap();
+    world.faces(1, 40).await;
+    memory::catch_up(&world.index).await;
+    let latest = world.faces(2, 30).await;
+    let store = world.store.clone().with_exact_limit(0);
+    let embedding = store.embedding(latest[0]).await.unwrap().1;
+    let mut search = super::gallery::query(world.collection, world.model.id, embedding);
     search.limit = 60;
     let (hits, exact) = store.search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (60, true), "the engine has only 40 of the 70 faces");

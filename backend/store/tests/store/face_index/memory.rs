@@ -29,7 +29,7 @@ impl Implementation for Memory {
 /// Starts to record changes, and returns the index of the engine and a store that uses it.
 pub(crate) async fn start(db: &TestDatabase, engine: Arc<dyn VectorEngine>) -> (ExternalIndex, Store) {
     let index = ExternalIndex::new(db.store(), engine);
-    index.claim().await.unwrap();
+    index.take_over().await.unwrap();
     (index.clone(), db.store().with_index(Arc::new(index)))
 }
 
@@ -57,13 +57,13 @@ pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
 /// An engine in memory: its faces by set.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    place: Uuid,
+    folder_id: Uuid,
     faces: Mutex<HashMap<Uuid, BTreeMap<Uuid, EngineFace>>>,
 }
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { place: Uuid::now_v7(), faces: Mutex::default() }
+        Self { folder_id: Uuid::now_v7(), faces: Mutex::default() }
     }
 }
 
@@ -100,8 +100,8 @@ impl VectorEngine for Engine {
         "memory"
     }
 
-    fn place(&self) -> Uuid {
-        self.place
+    fn folder_id(&self) -> Uuid {
+        self.folder_id
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -177,7 +177,7 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// An engine in memory that does not work as it should.
+/// An engine in memory whose calls `faults` changes or fails.
 #[derive(Debug)]
 pub(crate) struct Faulty<F> {
     pub(crate) engine: Engine,
@@ -196,8 +196,8 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         "faulty"
     }
 
-    fn place(&self) -> Uuid {
-        self.engine.place()
+    fn folder_id(&self) -> Uuid {
+        self.engine.folder_id()
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {

@@ -12,7 +12,7 @@ use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
-/// An engine can be switched off.
+/// Faults of an engine that can be switched off.
 #[derive(Debug, Default)]
 struct Switch {
     off: AtomicBool,
