@@ -166,8 +166,8 @@ settings! {
             /// `SEARCH_INDEX`: The index that searches in large collections use. pgvector: in
             /// Postgres. edge: in files under `DATA_DIR` of the process that serves the API; only
             /// one such process may run, and the program must be built with the Cargo feature
-            /// `edge`. All processes of an installation need the same value. The how-to guide about the
-            /// search index describes the move.
+            /// `edge`. All processes of an installation need the same value. The how-to guide about
+            /// the search index describes the move.
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
             /// begins to build the index of `SEARCH_INDEX=edge` again. Until the new index is
