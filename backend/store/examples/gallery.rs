@@ -176,7 +176,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     .await?;
     drop(conn);
     let index_bytes = size.folder.as_deref().map_or(index_bytes, |folder| disk_usage(folder) as i64);
-    if let Some(index) = external {
+    let follower = external.map(|index| {
         tokio::spawn(async move {
             loop {
                 match index.step(1_000).await {
@@ -188,8 +188,8 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
                     }
                 }
             }
-        });
-    }
+        })
+    });
 
     let recall = gallery.recall(&mut random, size.probes).await?;
     eprintln!("recall {recall}");
@@ -201,7 +201,7 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     let (stored, stored_per_s) = writer.stop().await?;
     let storing_cpu = busy_seconds() - busy;
     let lag = gallery.store.index_lag().await?.as_secs_f64();
-    Ok(json!({
+    let report = json!({
         "faces": size.faces, "clusters": clusters, "dimensions": DIMENSIONS,
         "index": definition,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
@@ -213,7 +213,13 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         "lag_s": lag, "process_mb": resident_mb(),
         "storing_alone_ms_per_face": gallery.storing(&mut random).await?,
         "erasure_planned_s": gallery.plan_erasure(&mut random).await?,
-    }))
+    });
+    if let Some(follower) = follower {
+        // The database is dropped next.
+        follower.abort();
+        let _aborted = follower.await;
+    }
+    Ok(report)
 }
 
 impl Gallery {
