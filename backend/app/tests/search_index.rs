@@ -1,7 +1,6 @@
-//! Tests `SEARCH_INDEX=edge` with the program: beside a running service, and while the service and
-//! its database are killed.
+//! Tests `SEARCH_INDEX=edge` and `qdrant` with the program: beside a running service, and while the
+//! service and its database are killed.
 #![cfg(target_os = "linux")]
-#![cfg_attr(not(feature = "edge"), allow(unused, reason = "the tests need the Cargo feature edge"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 
@@ -20,14 +19,59 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
 use store::{Store, StoreError};
-use testing::TestDatabase;
 use testing::embeddings::{DIMENSIONS, Random};
+use testing::{TestDatabase, needs};
 use uuid::Uuid;
 
 const FACES_PER_IMAGE: usize = 10;
 /// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
 const CHANGES: usize = 6_000;
 const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// An index under test.
+struct Index {
+    /// The value of `SEARCH_INDEX`.
+    name: &'static str,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Index {
+    fn edge() -> Self {
+        Self { name: "edge", environment: Vec::new() }
+    }
+
+    /// Collections of its own in the server.
+    fn qdrant() -> Self {
+        let url = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
+        let prefix = format!("test{}", Uuid::now_v7().simple());
+        Self { name: "qdrant", environment: vec![("QDRANT_URL", url), ("QDRANT_PREFIX", prefix)] }
+    }
+}
+
+/// Runs the program with a database and an index.
+struct Program<'a> {
+    place: &'a TestFolder,
+    url: String,
+    index: Index,
+}
+
+impl Program<'_> {
+    fn command(&self, index: &str, args: &[&str]) -> Command {
+        let mut command = self.place.facecrawl(args);
+        command.env("DATABASE_URL", &self.url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
+        command.envs(self.index.environment.iter().cloned());
+        command
+    }
+
+    /// Starts the service with this value of `SEARCH_INDEX`.
+    fn start(&self, index: &str) -> Service {
+        Service::start(&mut self.command(index, &["up", "--port", "0"]))
+    }
+
+    fn run(&self, index: &str, args: &[&str]) -> Finished {
+        Finished::of(&mut self.command(index, args))
+    }
+}
 
 /// Writes and deletes faces with random embeddings.
 struct Writer {
@@ -103,16 +147,6 @@ impl Writer {
     }
 }
 
-fn start(place: &TestFolder, url: &str, index: &str) -> Service {
-    Service::start(&mut command(place, url, index, &["up", "--port", "0"]))
-}
-
-fn command(place: &TestFolder, url: &str, index: &str, args: &[&str]) -> Command {
-    let mut command = place.facecrawl(args);
-    command.env("DATABASE_URL", url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
-    command
-}
-
 fn caller(service: &Service) -> Caller {
     Caller { base: service.base.clone(), key: "none".into() }
 }
@@ -129,13 +163,25 @@ fn found(answer: &Value) -> Vec<Uuid> {
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
 async fn an_index_in_files_is_built_verified_and_removed_beside_the_service() {
+    is_built_verified_and_removed_beside_the_service(Index::edge()).await;
+}
+
+#[needs(qdrant)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service() {
+    is_built_verified_and_removed_beside_the_service(Index::qdrant()).await;
+}
+
+async fn is_built_verified_and_removed_beside_the_service(index: Index) {
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     place.run(&["models", "fetch"]).expect(0);
-    let url = &database.url();
-    let run = |index: &str, args: &[&str]| Finished::of(&mut command(&place, url, index, args));
+    let name = index.name;
+    let program = Program { place: &place, url: database.url(), index };
+    let run = |index: &str, args: &[&str]| program.run(index, args);
 
-    // Stores faces before edge is selected. The index of pgvector answers until edge is complete.
-    let mut service = start(&place, url, "pgvector");
+    // Stores faces before the index is selected. The index of pgvector answers until the other one
+    // is complete.
+    let mut service = program.start("pgvector");
     let mut writer = Writer::new(database.store(), 1).await;
     for _ in 0..30 {
         writer.add().await.unwrap();
@@ -143,19 +189,19 @@ async fn an_index_in_files_is_built_verified_and_removed_beside_the_service() {
     service.signal(Signal::TERM);
     assert_eq!(service.ended().0, Some(0));
 
-    let mut service = start(&place, url, "edge");
+    let mut service = program.start(name);
     let api = caller(&service);
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
     let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
     assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(false)));
-    let status = || run("edge", &["index", "status", "--json"]).expect(0).json();
+    let status = || run(name, &["index", "status", "--json"]).expect(0).json();
     let deadline = Instant::now() + TIMEOUT;
     while status()["sets"][0]["state"] != "serving" {
         assert!(Instant::now() < deadline, "{:#}", status());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let dropped = run("edge", &["index", "drop", "--index", "pgvector", "--json"]).expect(0).json();
+    let dropped = run(name, &["index", "drop", "--index", "pgvector", "--json"]).expect(0).json();
     assert_eq!(dropped["pgvector"][0]["bytes"], Value::Null);
 
     // A face is found as soon as it is stored, and no longer when it is deleted.
@@ -176,32 +222,41 @@ async fn an_index_in_files_is_built_verified_and_removed_beside_the_service() {
     assert!(metrics.contains("facecrawl_search_index_lag_seconds"), "{metrics}");
 
     // Both commands are carried out by the running service.
-    let verified = run("edge", &["index", "verify"]).expect(0);
+    let verified = run(name, &["index", "verify"]).expect(0);
     assert!(verified.stdout.contains("309 faces, equal"), "{}", verified.stdout);
     let before = status()["sets"][0]["id"].clone();
-    let rebuilt = run("edge", &["index", "rebuild", "--json"]).expect(0).json();
+    let rebuilt = run(name, &["index", "rebuild", "--json"]).expect(0).json();
     assert_ne!(rebuilt["sets"][0]["id"], before);
     assert_eq!(rebuilt["sets"].as_array().unwrap().len(), 1, "{rebuilt:#}");
-    let refused = run("edge", &["serve", "--port", "0"]).expect(1);
-    assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
-    let refused = run("edge", &["index", "drop", "--index", "edge"]).expect(2);
-    assert!(refused.stderr.contains("SEARCH_INDEX=edge uses the index edge"), "{}", refused.stderr);
+    if name == "edge" {
+        let refused = run(name, &["serve", "--port", "0"]).expect(1);
+        assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
+    }
+    let refused = run(name, &["index", "drop", "--index", name]).expect(2);
+    let reason = format!("SEARCH_INDEX={name} uses the index {name}");
+    assert!(refused.stderr.contains(&reason), "{}", refused.stderr);
     let refused = run("pgvector", &["index", "verify"]).expect(2);
     assert!(refused.stderr.contains("allowed: SEARCH_INDEX=edge"), "{}", refused.stderr);
 
     // Back to pgvector: its index is built first, so that no search has to wait.
-    let built = run("edge", &["index", "rebuild", "--index", "pgvector", "--json"]).expect(0).json();
+    let built = run(name, &["index", "rebuild", "--index", "pgvector", "--json"]).expect(0).json();
     assert_eq!(built["pgvector"][0]["complete"], true);
     service.signal(Signal::TERM);
     assert_eq!(service.ended().0, Some(0));
-    assert!(run("edge", &["index", "verify"]).expect(0).stdout.contains("309 faces, equal"));
-    assert!(place.path().join("data/index").exists());
-    let service = start(&place, url, "pgvector");
+    assert!(run(name, &["index", "verify"]).expect(0).stdout.contains("309 faces, equal"));
+    assert_eq!(place.path().join("data/index").exists(), name == "edge");
+    if name == "qdrant" {
+        let mut without_address = program.command("pgvector", &["up", "--port", "0"]);
+        let refused = Finished::of(without_address.env_remove("QDRANT_URL")).expect(1);
+        assert!(refused.stderr.contains("still contains embeddings of faces"), "{}", refused.stderr);
+    }
+    let service = program.start("pgvector");
     let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
     assert_eq!(found(&answer)[0], face);
     assert!(!place.path().join("data/index").exists(), "the copies of faces are deleted");
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
+    assert!(!database.store().has_index(name).await.unwrap());
 }
 
 /// What the tasks of the test with failures share.
@@ -287,7 +342,18 @@ async fn read(shared: Arc<Shared>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
-async fn the_index_equals_the_rows_after_kills_of_service_and_database() {
+async fn the_index_in_files_equals_the_rows_after_kills_of_service_and_database() {
+    equals_the_rows_after_kills_of_service_and_database(Index::edge()).await;
+}
+
+#[needs(qdrant)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_index_in_a_server_equals_the_rows_after_kills_of_service_and_database() {
+    equals_the_rows_after_kills_of_service_and_database(Index::qdrant()).await;
+}
+
+async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
+    let name = index.name;
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
     let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
@@ -296,7 +362,8 @@ async fn the_index_equals_the_rows_after_kills_of_service_and_database() {
     let server = embedded_postgres::Config::new(bin, place.path().join("postgres")).with_setting("fsync=off");
     let mut cluster = Cluster::start(&server).await.unwrap();
     let url = cluster.default_url();
-    let mut service = start(&place, &url, "edge");
+    let program = Program { place: &place, url: url.clone(), index };
+    let mut service = program.start(name);
     let shared = Arc::new(Shared::default());
     *shared.base.lock().unwrap() = service.base.clone();
     let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
@@ -325,14 +392,14 @@ async fn the_index_equals_the_rows_after_kills_of_service_and_database() {
         }
         service.signal(Signal::KILL);
         let _ = service.ended();
-        service = start(&place, &url, "edge");
+        service = program.start(name);
         *shared.base.lock().unwrap() = service.base.clone();
     }
     while let Some(ended) = writers.join_next().await {
         ended.unwrap();
     }
-    let verified = Finished::of(&mut command(&place, &url, "edge", &["index", "verify", "--json"]));
-    let sets = verified.expect(0).json();
+    let verify = || program.run(name, &["index", "verify", "--json"]);
+    let sets = verify().expect(0).json();
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);
     let deadline = Instant::now() + TIMEOUT;
@@ -340,13 +407,14 @@ async fn the_index_equals_the_rows_after_kills_of_service_and_database() {
         assert!(Instant::now() < deadline, "the index does not follow the changes");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let verified = Finished::of(&mut command(&place, &url, "edge", &["index", "verify", "--json"]));
-    let checked = verified.expect(0).json()[0]["check_result"].clone();
+    let checked = verify().expect(0).json()[0]["check_result"].clone();
     assert_eq!((&checked["rows"], &checked["faces"]), (&json!(rows), &json!(rows)), "{checked:#}");
     shared.done.store(true, Ordering::SeqCst);
     reader.await.unwrap();
     assert!(shared.answers.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
     assert!(!shared.deleted.lock().unwrap().is_empty());
+    // Deletes the index.
     drop(service);
+    drop(program.start("pgvector"));
     cluster.stop().await;
 }

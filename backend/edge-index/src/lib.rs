@@ -15,7 +15,9 @@ use std::io;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, VectorEngine};
+use store::vector_engine::{
+    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
+};
 use uuid::Uuid;
 
 /// Errors of the system that do not show that the files are damaged: no memory, no permission, no
@@ -135,8 +137,8 @@ impl VectorEngine for Edge {
         "edge"
     }
 
-    fn folder_id(&self) -> Uuid {
-        self.folder_id
+    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+        Ok(self.folder_id)
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -170,19 +172,15 @@ impl VectorEngine for Edge {
         blocking(move || queries.iter().map(|query| set.search(query)).collect()).await
     }
 
-    async fn update(
-        &self,
-        set: &FaceSet,
-        stored: Vec<EngineFace>,
-        deleted: Vec<Uuid>,
-    ) -> Result<(), EngineError> {
+    /// Ignores [`Update::fence`]: only the process that has locked the folder can change the files.
+    async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
         let set = self.set(set.id)?;
         // The guard moves into the work. If the caller is cancelled, a later call still waits for
         // this one, so changes are applied in the order of the calls.
         let order = set.order().await;
         blocking(move || {
             let _order = order;
-            set.update(stored, deleted)?;
+            set.update(update.stored, update.deleted)?;
             Set::optimise_in_background(&set);
             Ok(())
         })

@@ -215,7 +215,7 @@ impl Set {
         Ok(SetInfo {
             faces: info.points_count as u64,
             in_graph: info.indexed_vectors_count as u64,
-            bytes: size(&self.path),
+            bytes: Some(size(&self.path)),
             settled: self.is_settled(),
         })
     }

@@ -6,7 +6,9 @@
 //!         --url postgres://… --faces 1000000
 //!
 //! With `--engine edge --folder FOLDER`, the index is in files in a new folder, as with
-//! `SEARCH_INDEX=edge`.
+//! `SEARCH_INDEX=edge`. With `--engine qdrant --qdrant URL[,URL]`, it is in a Qdrant server, in
+//! collections that are deleted at the end. `--tenants N` divides the faces among N collections,
+//! and each search is in one of them.
 //!
 //! The faces are points around cluster centres on the sphere, like those of one person. The probes
 //! are further points around these centres. The program works in its own database, which it drops
@@ -15,6 +17,7 @@
 
 use anyhow::{Context, Result, bail};
 use edge_index::Edge;
+use qdrant_index::{Quantization, Server};
 use serde_json::{Value, json};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -30,8 +33,9 @@ use store::faces::NewFace;
 use store::index_sets::IndexSetState;
 use store::schema::OlderPrograms;
 use store::search::SearchQuery;
+use store::vector_engine::VectorEngine;
 use store::{Config, Store};
-use testing::embeddings::{DIMENSIONS, Random};
+use testing::embeddings::Random;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -54,7 +58,7 @@ const ALIKE: f32 = 0.5;
 
 struct Gallery {
     store: Store,
-    collection: Uuid,
+    collections: Vec<Uuid>,
     model: i32,
     centres: Vec<Vec<f32>>,
 }
@@ -70,10 +74,68 @@ struct Size {
     /// Storage parameters of the index that replace the product's, such as `m = 16, ef_construction
     /// = 64`.
     index: Option<String>,
-    /// Folder of the index edge; pgvector if unset.
-    folder: Option<PathBuf>,
+    engine: Engine,
     /// Number of searches per second while faces are stored; 0 for as many as possible.
     rate: usize,
+    /// Number of components of an embedding.
+    dimensions: usize,
+    /// Number of collections.
+    tenants: usize,
+    /// Number of faces in scope up to which a search compares with every face.
+    exact_limit: usize,
+    /// Maximum number of changes and copied faces of one step.
+    step: i64,
+}
+
+/// The index that is measured.
+enum Engine {
+    Pgvector,
+    /// In files in this folder.
+    Edge(PathBuf),
+    Qdrant(qdrant_index::Config),
+}
+
+impl Engine {
+    fn of(options: &HashMap<String, String>) -> Result<Self> {
+        match options.get("engine").map(String::as_str) {
+            None | Some("pgvector") => Ok(Self::Pgvector),
+            Some("edge") => {
+                Ok(Self::Edge(options.get("folder").context("--engine edge needs --folder")?.into()))
+            }
+            Some("qdrant") => Ok(Self::Qdrant(qdrant_index::Config {
+                urls: options
+                    .get("qdrant")
+                    .context("--engine qdrant needs --qdrant")?
+                    .split(',')
+                    .map(str::to_owned)
+                    .collect(),
+                api_key: None,
+                prefix: format!("gallery{}", Uuid::now_v7().simple()),
+                replicas: options.get("replicas").map_or(Ok(1), |text| text.parse())?,
+                quantization: match options.get("quantization").map(String::as_str) {
+                    None | Some("none") => Quantization::None,
+                    Some("int8") => Quantization::Int8,
+                    Some(other) => bail!("--quantization is {other:?}, it must be none or int8"),
+                },
+            })),
+            Some(other) => bail!("--engine is {other:?}, it must be pgvector, edge or qdrant"),
+        }
+    }
+
+    fn open(&self) -> Result<Option<Arc<dyn VectorEngine>>> {
+        Ok(match self {
+            Self::Pgvector => None,
+            Self::Edge(folder) => Some(Arc::new(Edge::open(folder)?)),
+            Self::Qdrant(config) => Some(Arc::new(Server::new(config.clone())?)),
+        })
+    }
+
+    async fn remove(&self) -> Result<()> {
+        if let Self::Qdrant(config) = self {
+            Server::new(config.clone())?.remove_all().await?;
+        }
+        Ok(())
+    }
 }
 
 #[tokio::main]
@@ -91,12 +153,12 @@ async fn main() -> Result<()> {
         searches: number("searches", 2000)?,
         writes: number("writes", 200)?,
         index: options.get("index").cloned(),
-        folder: match options.get("engine").map(String::as_str) {
-            None | Some("pgvector") => None,
-            Some("edge") => Some(options.get("folder").context("--engine edge needs --folder")?.into()),
-            Some(other) => bail!("--engine is {other:?}, it must be pgvector or edge"),
-        },
+        engine: Engine::of(&options)?,
         rate: number("rate", 0)?,
+        dimensions: number("dimensions", 128)?,
+        tenants: number("tenants", 1)?.max(1),
+        exact_limit: number("exact-limit", 50_000)?,
+        step: number("step", 1_000)?.try_into()?,
     };
     let url = options.get("url").cloned().or_else(|| std::env::var("DATABASE_URL").ok());
     let mut url = url::Url::parse(&url.context("--url (or DATABASE_URL) is missing")?)?;
@@ -107,26 +169,30 @@ async fn main() -> Result<()> {
     url.set_path(&name);
     let report = measure(&size, url.to_string()).await;
     sqlx::query(AssertSqlSafe(format!("drop database {name} with (force)"))).execute(&mut admin).await?;
+    let removed = size.engine.remove().await;
     println!("{}", serde_json::to_string_pretty(&report?)?);
+    removed?;
     Ok(())
 }
 
 async fn measure(size: &Size, url: String) -> Result<Value> {
-    let mut store = Store::connect(&Config { url, ..Config::default() }).await?;
-    let external = match &size.folder {
-        Some(folder) => Some(ExternalIndex::new(store.clone(), Arc::new(Edge::open(folder)?))),
-        None => None,
-    };
+    let exact_limit = size.exact_limit.try_into()?;
+    let mut store = Store::connect(&Config { url, exact_limit, ..Config::default() }).await?;
+    let external = size.engine.open()?.map(|engine| ExternalIndex::new(store.clone(), engine));
     if let Some(index) = &external {
         store = store.with_index(Arc::new(index.clone()));
     }
     let _schema = store.migrate(OlderPrograms::Stop).await?;
-    let collection = store.ensure_collection("gallery").await?.id;
-    let model = store.register_model("gallery", "gallery", DIMENSIONS as i32).await?.id;
+    let mut collections = Vec::new();
+    for tenant in 0..size.tenants {
+        collections.push(store.ensure_collection(&format!("gallery{tenant}")).await?.id);
+    }
+    let dimensions = size.dimensions;
+    let model = store.register_model("gallery", "gallery", dimensions.try_into()?).await?.id;
     let mut random = Random(1);
     let clusters = size.faces.div_ceil(PER_CLUSTER).max(1);
-    let centres = (0..clusters).map(|_| random.direction(DIMENSIONS)).collect();
-    let gallery = Arc::new(Gallery { store, collection, model, centres });
+    let centres = (0..clusters).map(|_| random.direction(dimensions)).collect();
+    let gallery = Arc::new(Gallery { store, collections, model, centres });
 
     let mut conn = gallery.store.pool().acquire().await?;
     sqlx::raw_sql("set statement_timeout = 0; set maintenance_work_mem = '2GB'").execute(&mut *conn).await?;
@@ -175,16 +241,21 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     .fetch_one(&mut *conn)
     .await?;
     drop(conn);
-    let index_bytes = size.folder.as_deref().map_or(index_bytes, |folder| disk_usage(folder) as i64);
+    let index_bytes = match &size.engine {
+        Engine::Pgvector => Some(index_bytes),
+        Engine::Edge(folder) => Some(disk_usage(folder) as i64),
+        Engine::Qdrant(_) => None,
+    };
+    let step = size.step;
     let follower = external.map(|index| {
         tokio::spawn(async move {
             loop {
-                match index.step(1_000).await {
+                match index.step(step).await {
                     Ok(Followed::Applied(1..)) => {}
                     Ok(_) => tokio::time::sleep(Duration::from_millis(200)).await,
                     Err(error) => {
                         eprintln!("the index cannot follow: {error}");
-                        std::process::exit(1);
+                        tokio::time::sleep(Duration::from_millis(500)).await;
                     }
                 }
             }
@@ -202,11 +273,11 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
     let storing_cpu = busy_seconds() - busy;
     let lag = gallery.store.index_lag().await?.as_secs_f64();
     let report = json!({
-        "faces": size.faces, "clusters": clusters, "dimensions": DIMENSIONS,
+        "faces": size.faces, "clusters": clusters, "dimensions": dimensions, "tenants": size.tenants,
         "index": definition,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
         "build_s": build_seconds.round(), "build_cpu_s": build_cpu.round(),
-        "index_mb": index_bytes >> 20, "faces_with_indexes_mb": all_bytes >> 20,
+        "index_mb": index_bytes.map(|bytes| bytes >> 20), "faces_with_indexes_mb": all_bytes >> 20,
         "recall_at_10": recall, "recall_probes": size.probes,
         "alone": alone, "filtered_to_1_percent": filtered, "while_storing": while_storing,
         "stored_faces_per_s": stored_per_s, "cpu_ms_per_stored_face": storing_cpu * 1e3 / stored as f64,
@@ -231,6 +302,7 @@ impl Gallery {
 
     async fn store_image(&self, random: &mut Random, faces: usize) -> Result<usize> {
         let image = Uuid::now_v7();
+        let collection = self.collections[random.below(self.collections.len())];
         let face = |_| NewFace {
             id: Uuid::now_v7(),
             bbox: [0.0, 0.0, 64.0, 64.0],
@@ -251,17 +323,17 @@ impl Gallery {
              values ($1, $2, sha256($1::text::bytea), 0, 0, 0, 640, 480, 'jpeg', 1, 0)",
         )
         .bind(image)
-        .bind(self.collection)
+        .bind(collection)
         .execute(tx.conn())
         .await?;
-        self.store.insert_faces(tx.conn(), self.collection, image, &faces).await?;
+        self.store.insert_faces(tx.conn(), collection, image, &faces).await?;
         tx.commit().await?;
         Ok(faces.len())
     }
 
     fn query(&self, random: &mut Random, min_quality: Option<f32>) -> SearchQuery {
         SearchQuery {
-            collection_id: self.collection,
+            collection_id: self.collections[random.below(self.collections.len())],
             embedding: self.someone(random),
             model_id: self.model,
             threshold: -1.0,
@@ -280,10 +352,20 @@ impl Gallery {
         for _ in 0..probes {
             let query = self.query(random, None);
             let (hits, exact) = self.store.search(&query).await?;
-            if exact {
+            if exact && self.collections.len() == 1 {
                 bail!("the search was exact: the gallery is too small to need its index");
             }
-            let (truth, _) = self.store.search(&SearchQuery { exact: true, ..query }).await?;
+            let (truth, _) = self.store.search(&SearchQuery { exact: true, ..query.clone() }).await?;
+            let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
+            let foreign: i64 =
+                sqlx::query_scalar("select count(*) from faces where id = any($1) and collection_id <> $2")
+                    .bind(&ids)
+                    .bind(query.collection_id)
+                    .fetch_one(self.store.pool())
+                    .await?;
+            if foreign > 0 {
+                bail!("a search returned {foreign} faces of another collection");
+            }
             let truth: HashSet<Uuid> = truth.into_iter().map(|hit| hit.face.id).collect();
             all += truth.len();
             found += hits.iter().filter(|hit| truth.contains(&hit.face.id)).count();
@@ -313,14 +395,16 @@ impl Gallery {
                 times.push(started.elapsed());
                 exact_ones += usize::from(exact);
             }
+            if exact && self.collections.len() == 1 && min_quality.is_none() {
+                eprintln!("search {index} was answered without the index, in {:?}", started.elapsed());
+            }
         }
         times.sort_unstable();
         let ms = |share: f64| {
             let time = times[((times.len() - 1) as f64 * share) as usize];
             (time.as_secs_f64() * 1e5).round() / 100.0
         };
-        let report =
-            json!({"p50_ms": ms(0.5), "p99_ms": ms(0.99), "searches": searches, "exact": exact_ones});
+        let report = json!({"p50_ms": ms(0.5), "p99_ms": ms(0.99), "max_ms": ms(1.0), "searches": searches, "exact": exact_ones});
         eprintln!("{report}");
         Ok(report)
     }
@@ -343,7 +427,7 @@ impl Gallery {
             Target::Likeness { embedding: self.someone(random), model_id: self.model, threshold: ALIKE };
         let started = Instant::now();
         let mut tx = self.store.begin().await?;
-        let plan = self.store.plan_erasure(tx.conn(), self.collection, &target).await?;
+        let plan = self.store.plan_erasure(tx.conn(), self.collections[0], &target).await?;
         let seconds = started.elapsed().as_secs_f64();
         eprintln!("an erasure would take {} faces", plan.faces.len());
         Ok((seconds * 100.0).round() / 100.0)

@@ -43,7 +43,8 @@ pub struct IndexSet {
     pub faces: Option<i64>,
     /// The number of its faces in a graph at that time.
     pub in_graph: Option<i64>,
-    /// The space that it occupied on disk at that time, in bytes.
+    /// The space that it occupied on disk at that time, in bytes. `None` if the index does not
+    /// report it.
     pub bytes: Option<i64>,
     /// When a comparison with the rows was requested. `None` after the comparison.
     #[serde(with = "time::serde::rfc3339::option")]
@@ -108,6 +109,34 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(requested.rows_affected())
+    }
+
+    /// Deletes the records of an index that is no longer in use. Returns whether there were any. A
+    /// process that still uses the index fails from now on, because its folder or server is not
+    /// recorded.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn forget_index(&self, index: &str) -> Result<bool, StoreError> {
+        let deleted = sqlx::query(
+            "with sets as (delete from index_sets where index_name = $1)
+             delete from index_folders where index_name = $1",
+        )
+        .bind(index)
+        .execute(&self.pool)
+        .await?;
+        Ok(deleted.rows_affected() > 0)
+    }
+
+    /// Returns whether a process has used this index, and it was not forgotten.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn has_index(&self, index: &str) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar("select exists (select from index_folders where index_name = $1)")
+            .bind(index)
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Deletes the records of all sets. The next process that follows the changes builds them
@@ -191,7 +220,7 @@ pub(crate) async fn record_size(
     .bind(set)
     .bind(whole(info.faces))
     .bind(whole(info.in_graph))
-    .bind(whole(info.bytes))
+    .bind(info.bytes.map(whole))
     .execute(conn)
     .await?;
     Ok(())

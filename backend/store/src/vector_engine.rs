@@ -64,6 +64,21 @@ pub struct Candidate {
     pub similarity: f32,
 }
 
+/// Changes of a set. No face is both stored and deleted.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The number of the transaction that read the rows. A later transaction has a greater number.
+    ///
+    /// An engine that several processes can reach ignores the change of a face after an update of
+    /// this face with the same or a greater number. Otherwise a delayed request could bring a
+    /// deleted face back.
+    pub fence: i64,
+    /// Faces to store or replace.
+    pub stored: Vec<EngineFace>,
+    /// Faces to delete.
+    pub deleted: Vec<Uuid>,
+}
+
 /// The size and state of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SetInfo {
@@ -71,8 +86,8 @@ pub struct SetInfo {
     pub faces: u64,
     /// Number of faces in a graph. Searches compare with the other faces one by one.
     pub in_graph: u64,
-    /// Space that the set occupies on disk, in bytes.
-    pub bytes: u64,
+    /// Space that the set occupies on disk, in bytes. `None` if the engine does not report it.
+    pub bytes: Option<u64>,
     /// Whether the graphs are as complete as the engine wants them to be. If not, the engine is
     /// building them.
     pub settled: bool,
@@ -91,12 +106,12 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Returns the random id of the folder, or of the server, that stores the sets.
-    fn folder_id(&self) -> Uuid;
+    async fn folder_id(&self) -> Result<Uuid, EngineError>;
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
 
-    /// Creates a set. Does nothing if it exists.
+    /// Creates a set. Completes it if an earlier call was interrupted. Does nothing if it exists.
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError>;
 
     /// Deletes a set. Does nothing if it does not exist.
@@ -111,12 +126,7 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
 
     /// Stores or replaces faces, and deletes others. The changes are durable when it returns.
     /// Repeating them changes nothing. After an error, a part of the changes may have been made.
-    async fn update(
-        &self,
-        set: &FaceSet,
-        stored: Vec<EngineFace>,
-        deleted: Vec<Uuid>,
-    ) -> Result<(), EngineError>;
+    async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError>;
 
     /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError>;

@@ -7,13 +7,14 @@ use proc_macro::TokenStream;
 const VARIABLE: &str = "TEST_CAPABILITIES";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 5] = [
+const REASONS: [(&str, &str); 6] = [
     ("shared", "needs the reference photographs and models of ../shared"),
     (
         "browser",
         "needs Chromium, chromedriver and axe-core (Debian: apt-get install chromium chromium-driver)",
     ),
     ("s3", "needs an S3 server (./scripts/s3-tools)"),
+    ("qdrant", "needs a Qdrant server (set QDRANT_URL)"),
     ("openvino", "needs ONNX Runtime with OpenVINO (./scripts/openvino)"),
     ("video", "needs ffmpeg (./scripts/video)"),
 ];

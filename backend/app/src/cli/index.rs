@@ -2,7 +2,8 @@
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output::{self, at};
-use crate::service::search_index::{self, open_unused_engine};
+use crate::service::search_index;
+use crate::service::search_index::engines::{self, Opened};
 use crate::service::{Database, Sharing, listen_for_signals};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
@@ -39,15 +40,18 @@ enum IndexCommand {
         #[arg(long)]
         index: Option<Index>,
     },
-    /// Compare every face of the index of SEARCH_INDEX=edge with its row; exit status 3 if they
-    /// differ
+    /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
+    /// exit status 3 if they differ
     Verify,
-    /// Drop the indexes of pgvector, when SEARCH_INDEX=edge is complete; storing faces then costs
-    /// less
+    /// Drop the indexes of pgvector, when the index outside Postgres is complete; storing faces
+    /// then costs less
     Drop {
         /// The index
         #[arg(long)]
         index: Index,
+        /// Forget the index qdrant without deleting it, because its server no longer exists
+        #[arg(long)]
+        forget: bool,
     },
 }
 
@@ -58,20 +62,16 @@ enum Index {
     Pgvector,
     /// The index in files under DATA_DIR
     Edge,
+    /// The index in the server of QDRANT_URL
+    Qdrant,
 }
 
 impl Index {
-    fn of(settings: &Settings) -> Self {
-        match settings.storage.search_index {
-            SearchIndex::Pgvector => Self::Pgvector,
-            SearchIndex::Edge => Self::Edge,
-        }
-    }
-
-    fn name(self) -> &'static str {
+    fn setting(self) -> SearchIndex {
         match self {
-            Self::Pgvector => "pgvector",
-            Self::Edge => "edge",
+            Self::Pgvector => SearchIndex::Pgvector,
+            Self::Edge => SearchIndex::Edge,
+            Self::Qdrant => SearchIndex::Qdrant,
         }
     }
 }
@@ -81,11 +81,11 @@ impl Index {
 struct Status {
     /// The value of `SEARCH_INDEX`.
     search_index: &'static str,
-    /// Age of the oldest change that the index edge lacks, in seconds.
+    /// Age of the oldest change that the index outside Postgres lacks, in seconds.
     lag_seconds: f64,
     /// Number of changes that it lacks.
     changes: i64,
-    /// The sets of the index edge.
+    /// The sets of the index outside Postgres.
     sets: Vec<IndexSet>,
     /// The indexes of pgvector.
     pgvector: Vec<HnswIndex>,
@@ -108,15 +108,15 @@ async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow
     match args.command {
         IndexCommand::Status => status(settings, store, args.json).await,
         IndexCommand::Rebuild { index } => {
-            match index.unwrap_or_else(|| Index::of(settings)) {
-                Index::Pgvector => rebuild_pgvector(store).await?,
-                Index::Edge => rebuild_edge(settings, store).await?,
+            match index.map_or(settings.storage.search_index, Index::setting) {
+                SearchIndex::Pgvector => rebuild_pgvector(store).await?,
+                index => rebuild_external(settings, store, index).await?,
             }
             status(settings, store, args.json).await
         }
         IndexCommand::Verify => verify(settings, store, args.json).await,
-        IndexCommand::Drop { index } => {
-            drop_index(settings, store, index).await?;
+        IndexCommand::Drop { index, forget } => {
+            drop_index(settings, store, index.setting(), forget).await?;
             status(settings, store, args.json).await
         }
     }
@@ -127,7 +127,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
     let now = store.clock().await?;
     let lag = lag.map_or(0.0, |oldest| (now - oldest).as_seconds_f64());
     let status = Status {
-        search_index: Index::of(settings).name(),
+        search_index: settings.storage.search_index.name(),
         lag_seconds: lag.max(0.0),
         changes: store.count_index_changes().await?,
         sets: sets(store).await?,
@@ -161,7 +161,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
             (Some(_), false) => "incomplete",
         };
         let (size, none) = (index.bytes.map(megabytes).unwrap_or_default(), String::new);
-        let name = Index::Pgvector.name().to_owned();
+        let name = SearchIndex::Pgvector.name().to_owned();
         table.add_row([name, index.model.clone(), state.into(), none(), size, none(), none()]);
     }
     output::line(table)?;
@@ -188,7 +188,7 @@ fn checked(set: &IndexSet) -> Option<Checked> {
     serde_json::from_value(set.check_result.clone()?).ok()
 }
 
-/// Returns the sets of the index edge.
+/// Returns the sets of the index outside Postgres.
 async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
     let mut conn = store.pool().acquire().await?;
     Ok(store.index_sets(&mut conn).await?)
@@ -203,9 +203,16 @@ async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn rebuild_edge(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    require_edge(settings)?;
-    let requested = store.request_index_rebuild(Index::Edge.name()).await?;
+async fn rebuild_external(settings: &Settings, store: &Store, index: SearchIndex) -> anyhow::Result<()> {
+    let used = external(settings)?;
+    if index != used {
+        let (index, used) = (index.name(), used.name());
+        return Err(UsageError(format!(
+            "SEARCH_INDEX={used} does not use the index {index}; change it first"
+        ))
+        .into());
+    }
+    let requested = store.request_index_rebuild(index.name()).await?;
     eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
     carry_out(settings, store, is_complete).await
 }
@@ -215,11 +222,11 @@ fn is_complete(sets: &[IndexSet]) -> bool {
 }
 
 async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
-    require_edge(settings)?;
+    let index = external(settings)?;
     // Only complete sets can be compared. A set that is replaced meanwhile has no result.
     loop {
         carry_out(settings, store, is_complete).await?;
-        store.request_index_check(Index::Edge.name()).await?;
+        store.request_index_check(index.name()).await?;
         carry_out(settings, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
         let sets = sets(store).await?;
         if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
@@ -252,7 +259,8 @@ async fn carry_out(
         let sets = sets(store).await?;
         anyhow::ensure!(
             !sets.is_empty() || own.is_none(),
-            "there is no set to build; start the service with SEARCH_INDEX=edge first"
+            "there is no set to build; start the service with SEARCH_INDEX={} first",
+            settings.storage.search_index.name()
         );
         if !sets.is_empty() && done(&sets) {
             return Ok(());
@@ -264,9 +272,12 @@ async fn carry_out(
         }
         // A service that ended meanwhile has released the engine.
         if own.is_none() {
-            let engine = open_unused_engine(settings)?;
-            own = engine
-                .map(|engine| ExternalIndex::new(store.clone(), engine).with_config(settings.search_index()));
+            let index =
+                |engine| ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
+            own = match engines::open(settings)? {
+                Opened::Engine(engine) => Some(index(engine)),
+                Opened::InUse(_) => None,
+            };
         }
         let wait = match &own {
             None => POLL,
@@ -289,35 +300,53 @@ fn progress(sets: &[IndexSet]) -> String {
     sets.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-fn require_edge(settings: &Settings) -> anyhow::Result<()> {
+/// Returns the index outside Postgres that the settings select.
+fn external(settings: &Settings) -> anyhow::Result<SearchIndex> {
     match settings.storage.search_index {
-        SearchIndex::Edge => Ok(()),
         SearchIndex::Pgvector => Err(UsageError(
-            "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=edge, or `index rebuild --index pgvector`"
+            "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=edge or qdrant, or `index rebuild --index pgvector`"
                 .into(),
         )
         .into()),
+        index => Ok(index),
     }
 }
 
-async fn drop_index(settings: &Settings, store: &Store, index: Index) -> anyhow::Result<()> {
-    if index == Index::of(settings) {
-        let name = index.name();
+async fn drop_index(
+    settings: &Settings,
+    store: &Store,
+    index: SearchIndex,
+    forget: bool,
+) -> anyhow::Result<()> {
+    let name = index.name();
+    let used = settings.storage.search_index;
+    if index == used {
         return Err(UsageError(format!("SEARCH_INDEX={name} uses the index {name}; change it first")).into());
     }
-    if index == Index::Edge {
-        return Err(UsageError(
-            "the service deletes the index edge when it starts with SEARCH_INDEX=pgvector".into(),
-        )
+    if forget {
+        if index != SearchIndex::Qdrant {
+            return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
+        }
+        anyhow::ensure!(store.forget_index(name).await?, "no process has used the index qdrant");
+        return Ok(());
+    }
+    if index != SearchIndex::Pgvector {
+        return Err(UsageError(format!(
+            "the service deletes the index {name} when it starts with another SEARCH_INDEX"
+        ))
         .into());
     }
     let pgvector = Pgvector::new(store.pool().clone());
     let sets = sets(store).await?;
     for index in pgvector.indexes().await?.into_iter().filter(|index| index.bytes.is_some()) {
-        let serving = |set: &IndexSet| set.model_id == index.model_id && set.state == IndexSetState::Serving;
+        let serving = |set: &IndexSet| {
+            (set.index_name.as_str(), set.model_id, set.state)
+                == (used.name(), index.model_id, IndexSetState::Serving)
+        };
         anyhow::ensure!(
             sets.iter().any(serving),
-            "the index edge of {} is not complete; run `facecrawl index status` to see its progress",
+            "the index {} of {} is not complete; run `facecrawl index status` to see its progress",
+            used.name(),
             index.model
         );
         pgvector

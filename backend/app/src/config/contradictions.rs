@@ -43,6 +43,12 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("SEARCH_INDEX"),
         ));
     }
+    if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
+        say(format!(
+            "SEARCH_INDEX=qdrant ({}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334",
+            loaded.source("SEARCH_INDEX"),
+        ));
+    }
     found.extend(memory(loaded));
     found.extend(devices(loaded));
     found.extend(tensorrt(loaded));

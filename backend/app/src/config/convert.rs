@@ -247,6 +247,18 @@ impl Settings {
         store::external_index::Config { rebuild_age }
     }
 
+    /// Returns the settings of the Qdrant server; `None` if `QDRANT_URL` is not set.
+    pub fn qdrant(&self) -> Option<qdrant_index::Config> {
+        let storage = &self.storage;
+        (!storage.qdrant_url.is_empty()).then(|| qdrant_index::Config {
+            urls: storage.qdrant_url.clone(),
+            api_key: storage.qdrant_api_key.clone(),
+            prefix: storage.qdrant_prefix.clone(),
+            replicas: storage.qdrant_replicas,
+            quantization: storage.qdrant_quantization,
+        })
+    }
+
     /// Returns the folder of the search index, for `SEARCH_INDEX=edge`.
     pub fn index_dir(&self) -> PathBuf {
         self.storage.data_dir.join("index")

@@ -4,10 +4,11 @@ use url::Url;
 const MASK: &str = "***";
 
 /// Variables whose whole value is secret.
-const SECRETS: [&str; 5] = [
+const SECRETS: [&str; 6] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
+    "QDRANT_API_KEY",
     "SUPPRESSION_SECRET",
     "WEBHOOK_SECRET",
 ];

@@ -9,6 +9,7 @@ use crawler::urls::TrailingSlash;
 use inference::{CpuBackend, DetectionCanvas, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
 use pipeline::{Passes, StoredFaces, Thumbnails};
+use qdrant_index::Quantization;
 use server::{Auth, PublicHost};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,9 +31,27 @@ pub enum SearchIndex {
     Pgvector,
     /// The storage engine of Qdrant, in files of the process that serves the API.
     Edge,
+    /// A Qdrant server or cluster.
+    Qdrant,
 }
 
-const INDEXES: &[(&str, SearchIndex)] = &[("pgvector", SearchIndex::Pgvector), ("edge", SearchIndex::Edge)];
+impl SearchIndex {
+    /// Every value.
+    pub const ALL: [Self; 3] = [Self::Pgvector, Self::Edge, Self::Qdrant];
+
+    /// Returns the value as it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pgvector => "pgvector",
+            Self::Edge => "edge",
+            Self::Qdrant => "qdrant",
+        }
+    }
+}
+
+const INDEXES: &[(&str, SearchIndex)] =
+    &[("pgvector", SearchIndex::Pgvector), ("edge", SearchIndex::Edge), ("qdrant", SearchIndex::Qdrant)];
+const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
 const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
@@ -63,6 +82,12 @@ fn origin() -> Parser<String> {
         let origin = url::Url::parse(text).map(|url| url.origin());
         origin.is_ok_and(|origin| origin.is_tuple() && origin.ascii_serialization() == text)
     })
+}
+
+/// Accepts what the name of a collection of a Qdrant server can begin with. A hyphen separates it
+/// from the rest.
+fn prefix(text: &str) -> bool {
+    (1..=40).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 fn filter(text: &str) -> bool {
@@ -166,16 +191,33 @@ settings! {
             /// `SEARCH_INDEX`: The index that searches in large collections use. pgvector: in
             /// Postgres. edge: in files under `DATA_DIR` of the process that serves the API; only
             /// one such process may run, and the program must be built with the Cargo feature
-            /// `edge`. All processes of an installation need the same value. The how-to guide about
-            /// the search index describes the move.
+            /// `edge`. qdrant: in the Qdrant server of `QDRANT_URL`. All processes of an
+            /// installation need the same value. The how-to guide about the search index describes
+            /// the move.
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
-            /// begins to build the index of `SEARCH_INDEX=edge` again. Until the new index is
-            /// complete, the files hold the embeddings of deleted faces.
+            /// begins to build an index outside Postgres again (`SEARCH_INDEX=edge` or `qdrant`).
+            /// Until the new index is complete, its files hold the embeddings of deleted faces.
             search_index_rebuild_hours: u64 = SEARCH_INDEX_REBUILD_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);
+            /// `QDRANT_URL`: Addresses of the gRPC interface of a Qdrant server, or of the nodes of
+            /// a cluster, for `SEARCH_INDEX=qdrant`. A node that does not answer is replaced by the
+            /// next one. With https, the certificate must be one that this machine trusts.
+            qdrant_url: Vec<String> = QDRANT_URL, "", list(url(&["http", "https"], "an http or https URL"), "URLs like http://localhost:6334, comma-separated");
+            /// `QDRANT_API_KEY`: Key that the server requires.
+            qdrant_api_key: Option<String> = QDRANT_API_KEY, "", optional(text("a key"));
+            /// `QDRANT_PREFIX`: Beginning of the names of the collections in the server. Each
+            /// installation that uses the server needs a different one.
+            qdrant_prefix: String = QDRANT_PREFIX, "facecrawl", checked("1 to 40 letters, digits and underscores", prefix);
+            /// `QDRANT_REPLICAS`: Number of nodes of the cluster that store each face. Applies to
+            /// an index that is built later.
+            qdrant_replicas: u32 = QDRANT_REPLICAS, "1", number(1..=10);
+            /// `QDRANT_QUANTIZATION`: none: the server keeps embeddings in memory, in half
+            /// precision. int8: it keeps copies with 8 bits per component in memory, and the
+            /// embeddings on disk. Applies to an index that is built later.
+            qdrant_quantization: Quantization = QDRANT_QUANTIZATION, "none", choice(QUANTIZATIONS);
             /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
             data_dir: PathBuf = DATA_DIR, "data", path();
             /// `SUPPRESSION_SECRET`: Secret key of the sketches that identify suppressed people. It

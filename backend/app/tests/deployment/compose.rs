@@ -113,8 +113,8 @@ fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by
     assert_eq!(plain, ["backend", "postgres", "worker"]);
     let profile = |name: &str| compose.services[name].profiles.join(",");
     assert_eq!(
-        ["backend-gpu", "backend-rocm", "prometheus", "grafana"].map(profile),
-        ["gpu", "rocm", "monitoring", "monitoring"]
+        ["backend-gpu", "backend-rocm", "qdrant", "prometheus", "grafana"].map(profile),
+        ["gpu", "rocm", "qdrant", "monitoring", "monitoring"]
     );
     assert!(compose.services["backend-rocm"].devices.iter().any(|device| device.starts_with("/dev/kfd")));
 }
@@ -177,8 +177,10 @@ fn every_variable_is_one_of_the_example_file_with_the_same_default() {
         example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
     };
     let text = read("docker-compose.yml");
-    // Containers have different defaults for authentication, drain time and GPUs.
-    let differs = ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU"];
+    // Containers have different defaults for authentication, drain time, GPUs and the address of
+    // Qdrant.
+    let differs =
+        ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU", "QDRANT_URL"];
     for (name, value) in substitutions(&text) {
         let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
         assert!(

@@ -18,21 +18,24 @@ const WITHOUT_GRAPH: u64 = 50_000;
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ExternalIndex {
-    /// Makes this process the one that brings the index up to the rows, and starts to record
-    /// changes if the database does not yet record them. Every later step of a process with another
-    /// folder fails with `IndexUnavailable`.
+    /// Makes the engine of this process the one that is brought up to the rows, and starts to
+    /// record changes if the database does not yet record them. Every later step of a process with
+    /// another folder or server fails with `IndexUnavailable`.
     ///
     /// Sets that were built while changes were not recorded are built again.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds.
+    /// Fails with `IndexUnavailable` if the engine is not available. Changes are recorded
+    /// nevertheless.
     pub async fn take_over(&self) -> Result<(), StoreError> {
         if !self.store.records_index_changes().await? {
             self.store.forget_index_sets().await?;
             self.store.start_index_changes().await?;
         }
+        let folder = self.call(self.engine.folder_id()).await?;
         let mut tx = self.store.begin().await?;
-        index_sets::take_over(tx.conn(), self.engine.name(), self.engine.folder_id()).await?;
+        index_sets::take_over(tx.conn(), self.engine.name(), folder).await?;
         tx.commit().await
     }
 
@@ -40,11 +43,13 @@ impl ExternalIndex {
     /// `None` if another process is changing the engine.
     pub(super) async fn arrange(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
+        // Before the records are read: a set that another process creates after this transaction
+        // has lost the lock must not count as unknown.
+        let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         self.check_ownership(tx.conn()).await?;
         index_sets::replace_sets_with_deletions(tx.conn(), self.engine.name(), self.config.rebuild_age)
             .await?;
         let before = self.sets(tx.conn()).await?;
-        let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         let recorded: BTreeSet<Uuid> = before.iter().map(|set| set.id).collect();
         for set in existing.difference(&recorded) {
             self.call(self.engine.remove(*set)).await?;
@@ -56,7 +61,8 @@ impl ExternalIndex {
             index_sets::insert(tx.conn(), self.engine.name(), model).await?;
         }
         let after = self.sets(tx.conn()).await?;
-        for set in after.iter().filter(|set| !existing.contains(&set.id)) {
+        let without_faces = |set: &&IndexSet| set.state == IndexSetState::Building && set.copied_to.is_nil();
+        for set in after.iter().filter(|set| !existing.contains(&set.id) || without_faces(set)) {
             self.call(self.engine.create(&set.face_set())).await?;
         }
         if progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL) {
@@ -74,8 +80,8 @@ impl ExternalIndex {
     /// another process has taken over.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
         let recorded = index_sets::folder_id(conn, self.engine.name()).await?;
-        if recorded != Some(self.engine.folder_id()) {
-            return Err(self.unavailable("another process has built this index in other files"));
+        if recorded != Some(self.call(self.engine.folder_id()).await?) {
+            return Err(self.unavailable("another process has built this index elsewhere"));
         }
         if !self.store.records_index_changes().await? {
             return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));

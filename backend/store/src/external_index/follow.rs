@@ -1,13 +1,12 @@
 //! Applies the recorded changes of faces to an engine, and copies older faces to new sets.
 //!
 //! Only the process that holds an advisory lock changes the engine. The lock ends with the
-//! transaction. It is not a fence: a process that was paused may update the engine after its
-//! transaction has ended, and could store a deleted face there again.
-//! Searches still return no deleted face, because candidates are checked against the rows. An
-//! engine that several processes can reach needs its own fence.
+//! transaction, so it does not exclude a process that was paused and updates the engine after its
+//! transaction has ended. Each update therefore has the number of its transaction. The engine
+//! ignores an update with a smaller number than an earlier one ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats};
 use crate::index_sets::{self, IndexSet};
-use crate::vector_engine::EngineFace;
+use crate::vector_engine::{EngineFace, Update};
 use crate::{StoreError, Tx};
 use domain::IndexSetState;
 use pgvector::HalfVector;
@@ -100,6 +99,7 @@ impl ExternalIndex {
         let changed: BTreeSet<(i32, Uuid)> =
             changes.iter().map(|change| (change.model_id, change.face_id)).collect();
         let ids: Vec<Uuid> = changed.iter().map(|(_, face)| *face).collect();
+        let fence = fence(tx.conn()).await?;
         let mut present: HashMap<(i32, Uuid), EngineFace> = rows(tx.conn(), &ids)
             .await?
             .into_iter()
@@ -117,8 +117,8 @@ impl ExternalIndex {
         for set in sets.iter().filter(|set| set.state != IndexSetState::Retired) {
             // A model without a set needs no update: its faces are copied when its set is built.
             let Some((stored, deleted)) = updates.get(&set.model_id) else { continue };
-            let updated = self.engine.update(&set.face_set(), stored.clone(), deleted.clone()).await;
-            updated.map_err(|error| self.unavailable(error))?;
+            let update = Update { fence, stored: stored.clone(), deleted: deleted.clone() };
+            self.call(self.engine.update(&set.face_set(), update)).await?;
             if !deleted.is_empty() {
                 index_sets::record_deletion(tx.conn(), set.id).await?;
             }
@@ -141,10 +141,10 @@ impl ExternalIndex {
                 .fetch_all(tx.conn())
                 .await?;
         if let Some(&last) = ids.last() {
+            let fence = fence(tx.conn()).await?;
             let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
-            let faces: Vec<EngineFace> = rows.map(Row::face).collect();
-            let updated = self.engine.update(&set.face_set(), faces, Vec::new()).await;
-            updated.map_err(|error| self.unavailable(error))?;
+            let update = Update { fence, stored: rows.map(Row::face).collect(), deleted: Vec::new() };
+            self.call(self.engine.update(&set.face_set(), update)).await?;
             index_sets::record_copy(tx.conn(), set.id, last, false).await?;
         } else {
             index_sets::record_copy(tx.conn(), set.id, set.copied_to, true).await?;
@@ -152,6 +152,12 @@ impl ExternalIndex {
         tx.commit().await?;
         Ok(Followed::Applied(ids.len()))
     }
+}
+
+/// Returns the number of this transaction. The transaction must hold the lock, and must read the
+/// rows of its update afterwards.
+async fn fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar("select nextval('index_fence')").fetch_one(conn).await?)
 }
 
 /// A face with what an engine stores of it.

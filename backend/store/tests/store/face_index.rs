@@ -9,6 +9,7 @@ macro_rules! suite {
         crate::face_index::run!(memory: Memory, $($test),+);
         crate::face_index::run!(untrusted: Untrusted, $($test),+);
         crate::face_index::run!(edge: InFiles, $($test),+);
+        crate::face_index::run_in_server!($($test),+);
     };
 }
 
@@ -24,7 +25,22 @@ macro_rules! run {
         }
     };
 }
-use {run, suite};
+
+/// Runs the tests where a Qdrant server is available.
+macro_rules! run_in_server {
+    ($($test:ident),+) => {
+        mod qdrant {
+            $(
+                #[testing::needs(qdrant)]
+                #[tokio::test]
+                async fn $test() {
+                    super::$test::<crate::face_index::InServer>().await;
+                }
+            )+
+        }
+    };
+}
+use {run, run_in_server, suite};
 
 mod clustering;
 mod crashes;
@@ -36,6 +52,7 @@ mod likeness;
 mod memory;
 mod outage;
 mod pgvector;
+mod qdrant;
 mod reembedding;
 mod search;
 mod subjects;
@@ -43,6 +60,7 @@ mod untrusted;
 
 pub(crate) use edge::InFiles;
 pub(crate) use memory::Memory;
+pub(crate) use qdrant::InServer;
 use store::Store;
 use testing::TestDatabase;
 pub(crate) use untrusted::Untrusted;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 use store::external_index::{Checked, Config, ExternalIndex};
-use store::vector_engine::{EngineFace, VectorEngine};
+use store::vector_engine::{EngineFace, Update, VectorEngine};
 use tempfile::TempDir;
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -81,7 +81,8 @@ async fn a_comparison_counts_what_is_missing_surplus_and_different() {
     let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
     let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
     let lost: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
-    engine.update(&set, vec![moved, turned, surplus], lost).await.unwrap();
+    let update = Update { fence: i64::MAX, stored: vec![moved, turned, surplus], deleted: lost };
+    engine.update(&set, update).await.unwrap();
     let expected = Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 };
     assert_eq!(check(&index, &store, model.id).await, expected);
 

@@ -7,7 +7,7 @@ use store::Store;
 use store::external_index::{ExternalIndex, Followed};
 use store::index_sets::IndexSet;
 use store::vector_engine::{
-    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, VectorEngine,
+    Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -100,8 +100,8 @@ impl VectorEngine for Engine {
         "memory"
     }
 
-    fn folder_id(&self) -> Uuid {
-        self.folder_id
+    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+        Ok(self.folder_id)
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -137,16 +137,11 @@ impl VectorEngine for Engine {
         Ok(queries.into_iter().map(answer).collect())
     }
 
-    async fn update(
-        &self,
-        set: &FaceSet,
-        stored: Vec<EngineFace>,
-        deleted: Vec<Uuid>,
-    ) -> Result<(), EngineError> {
+    async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
         let mut all = self.faces.lock().unwrap();
         let faces = all.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
-        faces.retain(|id, _| !deleted.contains(id));
-        faces.extend(stored.into_iter().map(|face| (face.id, face)));
+        faces.retain(|id, _| !update.deleted.contains(id));
+        faces.extend(update.stored.into_iter().map(|face| (face.id, face)));
         Ok(())
     }
 
@@ -156,7 +151,7 @@ impl VectorEngine for Engine {
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let faces = self.in_set(set.id)?.len() as u64;
-        Ok(SetInfo { faces, in_graph: faces, bytes: 0, settled: true })
+        Ok(SetInfo { faces, in_graph: faces, bytes: Some(0), settled: true })
     }
 }
 
@@ -196,8 +191,8 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         "faulty"
     }
 
-    fn folder_id(&self) -> Uuid {
-        self.engine.folder_id()
+    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+        self.engine.folder_id().await
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -226,15 +221,10 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         Ok(answers)
     }
 
-    async fn update(
-        &self,
-        set: &FaceSet,
-        mut stored: Vec<EngineFace>,
-        mut deleted: Vec<Uuid>,
-    ) -> Result<(), EngineError> {
+    async fn update(&self, set: &FaceSet, mut update: Update) -> Result<(), EngineError> {
         self.faults.check()?;
-        let result = self.faults.update(&mut stored, &mut deleted);
-        self.engine.update(set, stored, deleted).await?;
+        let result = self.faults.update(&mut update.stored, &mut update.deleted);
+        self.engine.update(set, update).await?;
         result
     }
 

@@ -1,0 +1,57 @@
+//! Deletes the indexes that an earlier `SEARCH_INDEX` has left. No process applies changes to them
+//! any more, so they would keep erased faces.
+use super::engines;
+use crate::config::{SearchIndex, Settings};
+use anyhow::Context;
+use std::fs::File;
+use store::Store;
+
+/// Stops recording changes if no index needs them. Deletes the files of `edge` and the collections
+/// of `qdrant`, unless they are in use.
+pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    let used = settings.storage.search_index;
+    if used == SearchIndex::Pgvector && store.records_index_changes().await? {
+        store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
+    }
+    for index in SearchIndex::ALL.into_iter().filter(|index| *index != used) {
+        match index {
+            SearchIndex::Pgvector => {}
+            SearchIndex::Edge => remove_files(settings, store).await?,
+            SearchIndex::Qdrant => remove_collections(settings, store).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    store.forget_index(SearchIndex::Edge.name()).await?;
+    let folder = settings.index_dir();
+    if !folder.exists() {
+        return Ok(());
+    }
+    let removed = tokio::task::block_in_place(|| {
+        let lock = File::create(folder.join("lock"))?;
+        lock.try_lock()?;
+        std::fs::remove_dir_all(&folder)
+    });
+    removed.with_context(|| format!("cannot delete the unused search index {}", folder.display()))?;
+    tracing::info!(folder = %folder.display(), "deleted the unused search index");
+    Ok(())
+}
+
+/// Deletes the collections, and then the records. The records name the index until its collections
+/// are deleted.
+async fn remove_collections(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    let name = SearchIndex::Qdrant.name();
+    if !store.has_index(name).await? {
+        return Ok(());
+    }
+    const WAY_OUT: &str = "the Qdrant server of the earlier SEARCH_INDEX=qdrant still contains embeddings of faces, \
+        which the service must delete; allowed: QDRANT_URL with the address of this server, or, if the server no longer exists, \
+        `facecrawl index drop --index qdrant --forget`";
+    let server = engines::server(settings)?.context(WAY_OUT)?;
+    server.remove_all().await.context(WAY_OUT)?;
+    store.forget_index(name).await?;
+    tracing::info!("deleted the unused search index in the Qdrant server");
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Faces as points of a collection, and the conditions of a query on them.
+use qdrant_client::qdrant::payload_index_params::IndexParams;
+use qdrant_client::qdrant::{
+    Condition, FieldType, Filter, NamedVectors, PayloadIndexParams, PointId, PointStruct, Range,
+    RetrievedPoint, UuidIndexParams, Value, Vectors, VectorsOutput, point_id, vector_output, vectors,
+    vectors_output,
+};
+use std::collections::HashMap;
+use store::vector_engine::{EngineError, EngineFace, EngineFilter};
+use uuid::Uuid;
+
+/// The name of the embedding of a point. Only a vector with a name can be absent.
+pub(crate) const VECTOR: &str = "face";
+const COLLECTION: &str = "collection_id";
+const SUBJECT: &str = "has_subject";
+const FAILED: &str = "failed";
+const QUALITY: &str = "quality";
+/// Whether the face was deleted. Such a point has no other field than this one and `fence`.
+const DELETED: &str = "deleted";
+/// Number of the update that wrote the point.
+const FENCE: &str = "fence";
+
+/// The index of a field.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Field {
+    /// The collection of a face. The server keeps the faces of a collection together.
+    Tenant,
+    Bool,
+    Float,
+}
+
+impl Field {
+    pub(crate) fn field_type(self) -> FieldType {
+        match self {
+            Self::Tenant => FieldType::Uuid,
+            Self::Bool => FieldType::Bool,
+            Self::Float => FieldType::Float,
+        }
+    }
+
+    pub(crate) fn params(self) -> Option<PayloadIndexParams> {
+        let tenant = UuidIndexParams { is_tenant: Some(true), ..UuidIndexParams::default() };
+        matches!(self, Self::Tenant)
+            .then_some(PayloadIndexParams { index_params: Some(IndexParams::UuidIndexParams(tenant)) })
+    }
+}
+
+/// The fields that have an index.
+pub(crate) const FIELDS: [(&str, Field); 5] = [
+    (COLLECTION, Field::Tenant),
+    (SUBJECT, Field::Bool),
+    (FAILED, Field::Bool),
+    (DELETED, Field::Bool),
+    (QUALITY, Field::Float),
+];
+
+/// Returns the point of a face.
+pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
+    let mut payload: HashMap<String, Value> = HashMap::from([
+        (COLLECTION.to_owned(), face.collection_id.to_string().into()),
+        (SUBJECT.to_owned(), face.has_subject.into()),
+        (FAILED.to_owned(), face.failed.into()),
+        (FENCE.to_owned(), fence.into()),
+    ]);
+    if let Some(quality) = face.quality {
+        payload.insert(QUALITY.to_owned(), quality.into());
+    }
+    point(face.id, HashMap::from([(VECTOR.to_owned(), face.embedding.into())]), payload)
+}
+
+/// Returns the point of a deleted face.
+pub(crate) fn deleted(face: Uuid, fence: i64) -> PointStruct {
+    let payload = [(DELETED.to_owned(), true.into()), (FENCE.to_owned(), fence.into())];
+    point(face, HashMap::new(), HashMap::from(payload))
+}
+
+fn point(
+    id: Uuid,
+    vectors: HashMap<String, qdrant_client::qdrant::Vector>,
+    payload: HashMap<String, Value>,
+) -> PointStruct {
+    let vectors = vectors::VectorsOptions::Vectors(NamedVectors { vectors });
+    PointStruct {
+        id: Some(id.to_string().into()),
+        payload,
+        vectors: Some(Vectors { vectors_options: Some(vectors) }),
+    }
+}
+
+/// Returns the face of a point.
+pub(crate) fn face(point: RetrievedPoint) -> Result<EngineFace, EngineError> {
+    let id = uuid(point.id).ok_or_else(|| EngineError("a point has no UUID".into()))?;
+    let field = |name: &str| point.payload.get(name);
+    let collection = field(COLLECTION).and_then(|value| value.as_str()).and_then(|id| id.parse().ok());
+    Ok(EngineFace {
+        id,
+        collection_id: collection.ok_or_else(|| EngineError(format!("the face {id} has no collection")))?,
+        has_subject: field(SUBJECT).and_then(Value::as_bool).unwrap_or_default(),
+        failed: field(FAILED).and_then(Value::as_bool).unwrap_or_default(),
+        quality: field(QUALITY).and_then(Value::as_double).map(|quality| quality as f32),
+        embedding: embedding(point.vectors).unwrap_or_default(),
+    })
+}
+
+fn embedding(vectors: Option<VectorsOutput>) -> Option<Vec<f32>> {
+    let vectors_output::VectorsOptions::Vectors(mut named) = vectors?.vectors_options? else { return None };
+    match named.vectors.remove(VECTOR)?.into_vector() {
+        vector_output::Vector::Dense(vector) => Some(vector.data),
+        _ => None,
+    }
+}
+
+/// Returns the UUID of a point.
+pub(crate) fn uuid(id: Option<PointId>) -> Option<Uuid> {
+    match id?.point_id_options? {
+        point_id::PointIdOptions::Uuid(id) => id.parse().ok(),
+        point_id::PointIdOptions::Num(_) => None,
+    }
+}
+
+/// Returns the conditions of a query. Deleted faces have no collection, so no query finds them.
+pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
+    let mut must = vec![Condition::matches(COLLECTION, filter.collection_id.to_string())];
+    if filter.omit_failed {
+        must.push(Condition::matches(FAILED, false));
+    }
+    if filter.with_subject {
+        must.push(Condition::matches(SUBJECT, true));
+    }
+    if let Some(least) = filter.min_quality {
+        let range = Range { gte: Some(f64::from(least)), ..Range::default() };
+        must.push(Condition::range(QUALITY, range));
+    }
+    Filter::must(must)
+}
+
+/// Matches points that an update with a smaller number wrote.
+pub(crate) fn older_than(fence: i64) -> Filter {
+    // Exact below 2^53 updates.
+    let range = Range { lt: Some(fence as f64), ..Range::default() };
+    Filter::must([Condition::range(FENCE, range)])
+}
+
+/// Matches points of deleted faces.
+pub(crate) fn only_deleted() -> Filter {
+    Filter::must([Condition::matches(DELETED, true)])
+}
+
+/// Matches points of faces.
+pub(crate) fn not_deleted() -> Filter {
+    Filter::must_not([Condition::matches(DELETED, true)])
+}

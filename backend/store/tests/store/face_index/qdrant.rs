@@ -1,0 +1,219 @@
+//! Tests the engine in a Qdrant server.
+use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
+use super::memory::{catch_up, set_of, start};
+use super::{Implementation, World};
+use crate::fixture;
+use qdrant_index::{Config, Quantization, Server};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use store::Store;
+use store::external_index::{Checked, ExternalIndex};
+use store::vector_engine::{EngineFace, FaceSet, Update, VectorEngine};
+use testing::{TestDatabase, needs};
+use uuid::Uuid;
+
+/// A server with collections of its own, which are deleted with it.
+#[derive(Debug)]
+struct Own {
+    config: Config,
+    server: Arc<Server>,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let urls = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
+        let mut config = Config {
+            urls: urls.split(',').map(str::to_owned).collect(),
+            api_key: None,
+            prefix: format!("test{}", Uuid::now_v7().simple()),
+            replicas: 1,
+            quantization: Quantization::None,
+        };
+        change(&mut config);
+        let server = Arc::new(Server::new(config.clone()).unwrap());
+        Self { config, server }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let config = self.config.clone();
+        // The runtime of the test may be ending.
+        let removed = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(Server::new(config).unwrap().remove_all()).unwrap();
+        });
+        removed.join().unwrap();
+    }
+}
+
+/// The index that [`super::suite`] tests.
+pub(crate) struct InServer {
+    index: ExternalIndex,
+    /// Exists as long as the test.
+    _own: Own,
+}
+
+impl Implementation for InServer {
+    async fn start(db: &TestDatabase) -> (Self, Store) {
+        let own = Own::new();
+        let (index, store) = start(db, own.server.clone()).await;
+        (Self { index, _own: own }, store)
+    }
+
+    async fn catch_up(&self) {
+        catch_up(&self.index).await;
+    }
+}
+
+const SET: FaceSet = FaceSet { id: Uuid::from_u128(1), dimensions: 4 };
+
+fn face(number: u128, embedding: [f32; 4]) -> EngineFace {
+    EngineFace {
+        id: Uuid::from_u128(number),
+        collection_id: Uuid::from_u128(9),
+        has_subject: true,
+        quality: Some(0.25),
+        failed: false,
+        embedding: embedding.to_vec(),
+    }
+}
+
+fn store_face(fence: i64, face: &EngineFace) -> Update {
+    Update { fence, stored: vec![face.clone()], deleted: Vec::new() }
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn an_older_update_changes_nothing() {
+    let own = Own::new();
+    let server = &own.server;
+    server.create(&SET).await.unwrap();
+    server.create(&SET).await.unwrap();
+    let (new, old) = (face(1, [1.0, 0.0, 0.0, 0.0]), face(1, [0.0, 1.0, 0.0, 0.0]));
+    server.update(&SET, store_face(5, &new)).await.unwrap();
+    for fence in [4, 5] {
+        server.update(&SET, store_face(fence, &old)).await.unwrap();
+        let late = Update { fence, stored: Vec::new(), deleted: vec![new.id] };
+        server.update(&SET, late).await.unwrap();
+        assert_eq!(server.page(&SET, Uuid::nil(), 10).await.unwrap(), std::slice::from_ref(&new));
+    }
+    // A face that was deleted does not come back.
+    let deletion = Update { fence: 7, stored: vec![face(2, [0.0, 0.0, 1.0, 0.0])], deleted: vec![new.id] };
+    server.update(&SET, deletion).await.unwrap();
+    server.update(&SET, store_face(6, &new)).await.unwrap();
+    let left = server.page(&SET, Uuid::nil(), 10).await.unwrap();
+    assert_eq!(left.iter().map(|face| face.id).collect::<Vec<_>>(), [Uuid::from_u128(2)]);
+    assert_eq!(server.info(&SET).await.unwrap().faces, 1);
+    // It can be stored again later.
+    server.update(&SET, store_face(8, &new)).await.unwrap();
+    assert_eq!(server.page(&SET, Uuid::nil(), 10).await.unwrap().len(), 2);
+    assert_eq!(server.page(&SET, new.id, 10).await.unwrap().len(), 1);
+    server.remove(SET.id).await.unwrap();
+    server.remove(SET.id).await.unwrap();
+    assert!(server.update(&SET, store_face(9, &new)).await.is_err(), "the set is deleted");
+    assert!(server.sets().await.unwrap().is_empty());
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn another_node_answers_if_one_does_not() {
+    // Nothing listens on port 1.
+    let own = Own::with(|config| config.urls.insert(0, "http://127.0.0.1:1".into()));
+    own.server.create(&SET).await.unwrap();
+    let stored = face(1, [1.0, 0.0, 0.0, 0.0]);
+    own.server.update(&SET, store_face(1, &stored)).await.unwrap();
+    assert_eq!(own.server.page(&SET, Uuid::nil(), 10).await.unwrap(), [stored]);
+    assert_eq!(own.server.sets().await.unwrap(), [SET.id]);
+
+    let dead = Config { urls: vec!["http://127.0.0.1:1".into()], ..own.config.clone() };
+    let refused = Server::new(dead).unwrap().sets().await.unwrap_err();
+    assert!(refused.0.contains("127.0.0.1:1"), "{refused}");
+    let invalid = Config { urls: vec!["http://[".into()], ..own.config.clone() };
+    assert!(Server::new(invalid).unwrap_err().to_string().contains("http://["));
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn installations_with_different_prefixes_share_a_server() {
+    let (ours, theirs) = (Own::new(), Own::new());
+    ours.server.create(&SET).await.unwrap();
+    assert!(theirs.server.sets().await.unwrap().is_empty());
+    let id = ours.server.folder_id().await.unwrap();
+    assert_eq!(Server::new(ours.config.clone()).unwrap().folder_id().await.unwrap(), id);
+    assert_ne!(theirs.server.folder_id().await.unwrap(), id);
+    assert_eq!(ours.server.sets().await.unwrap(), [SET.id], "the id of the server is not a set");
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn a_comparison_counts_what_is_missing_surplus_and_different() {
+    let (db, own) = (TestDatabase::create().await, Own::new());
+    let engine = own.server.clone();
+    let (index, store) = start(&db, engine.clone()).await;
+    let check = async || {
+        store.request_index_check("qdrant").await.unwrap();
+        catch_up(&index).await;
+        let set = set_of(&store, 1).await.unwrap();
+        serde_json::from_value::<Checked>(set.check_result.unwrap()).unwrap()
+    };
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert_eq!(model.id, 1);
+    gallery(&store, collection, &model, 100, 1).await;
+    catch_up(&index).await;
+    let set = set_of(&store, model.id).await.unwrap().face_set();
+    let mut faces = engine.page(&set, Uuid::nil(), 100).await.unwrap();
+    let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
+    let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
+    let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
+    let lost: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
+    let update = Update { fence: i64::from(i32::MAX), stored: vec![moved, turned, surplus], deleted: lost };
+    engine.update(&set, update).await.unwrap();
+    let expected = Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 };
+    assert_eq!(check().await, expected);
+
+    // A new set has the rows again, and the old one is deleted.
+    assert_eq!(store.request_index_rebuild("qdrant").await.unwrap(), 1);
+    catch_up(&index).await;
+    let rebuilt = set_of(&store, model.id).await.unwrap();
+    assert_ne!(rebuilt.id, set.id);
+    assert!(check().await.is_equal());
+    let sets: BTreeSet<Uuid> = engine.sets().await.unwrap().into_iter().collect();
+    assert_eq!(sets, BTreeSet::from([rebuilt.id]));
+}
+
+/// The index with compressed embeddings.
+struct Compressed(InServer);
+
+impl Implementation for Compressed {
+    async fn start(db: &TestDatabase) -> (Self, Store) {
+        let own = Own::with(|config| config.quantization = Quantization::Int8);
+        let (index, store) = start(db, own.server.clone()).await;
+        (Self(InServer { index, _own: own }), store)
+    }
+
+    async fn catch_up(&self) {
+        self.0.catch_up().await;
+    }
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn compressed_embeddings_give_the_same_top_hits() {
+    let world = World::<Compressed>::create().await.with_exact_limit(10);
+    let store = &world.store;
+    let collection = fixture::collection(store, "default").await;
+    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let faces = gallery(store, collection, &model, 300, 1).await;
+    world.catch_up().await;
+    for (_, probe) in faces.iter().step_by(50) {
+        let (hits, exact) = store.search(&query(collection, model.id, probe.clone())).await.unwrap();
+        assert!(!exact);
+        assert_same(&hits, &brute_force(&faces, probe, -1.0, 10));
+    }
+}
