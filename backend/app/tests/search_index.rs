@@ -43,8 +43,10 @@ impl Index {
     /// Collections of its own in the server.
     fn qdrant() -> Self {
         let url = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
+        let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
         let prefix = format!("test{}", Uuid::now_v7().simple());
-        Self { name: "qdrant", environment: vec![("QDRANT_URL", url), ("QDRANT_PREFIX", prefix)] }
+        let environment = vec![("QDRANT_URL", url), ("QDRANT_API_KEY", key), ("QDRANT_PREFIX", prefix)];
+        Self { name: "qdrant", environment }
     }
 }
 
@@ -257,6 +259,43 @@ async fn is_built_verified_and_removed_beside_the_service(index: Index) {
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
     assert!(!database.store().has_index(name).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_works_without_its_qdrant_server_and_can_leave_it() {
+    let (place, database) = (TestFolder::new(), TestDatabase::create().await);
+    place.run(&["models", "fetch"]).expect(0);
+    // Nothing listens on port 1.
+    let environment = vec![("QDRANT_URL", "http://127.0.0.1:1".to_owned())];
+    let program =
+        Program { place: &place, url: database.url(), index: Index { name: "qdrant", environment } };
+    let mut service = program.start("qdrant");
+    let mut writer = Writer::new(database.store(), 1).await;
+    writer.add().await.unwrap();
+    let (_, faces) = writer.images.first_key_value().unwrap();
+    let answer =
+        caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&faces[2].embedding))).await;
+    assert_eq!((found(&answer)[0], &answer["exact"]), (faces[2].id, &json!(true)));
+    let status = program.run("qdrant", &["index", "status", "--json"]).expect(0).json();
+    assert_eq!(status["changes"], FACES_PER_IMAGE, "the changes wait for the server");
+    let refused = program.run("qdrant", &["index", "rebuild", "--index", "edge"]).expect(2);
+    assert!(refused.stderr.contains("SEARCH_INDEX=qdrant does not use the index edge"), "{}", refused.stderr);
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+
+    // The server had an index once, and no longer exists.
+    sqlx::query("insert into index_folders (index_name, folder_id) values ('qdrant', gen_random_uuid())")
+        .execute(database.pool())
+        .await
+        .unwrap();
+    let refused = program.run("pgvector", &["up", "--port", "0"]).expect(1);
+    assert!(refused.stderr.contains("still contains embeddings of faces"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("127.0.0.1:1"), "{}", refused.stderr);
+    let refused = program.run("pgvector", &["index", "drop", "--index", "edge", "--forget"]).expect(2);
+    assert!(refused.stderr.contains("--forget is for --index qdrant"), "{}", refused.stderr);
+    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(0);
+    drop(program.start("pgvector"));
+    program.run("pgvector", &["index", "drop", "--index", "qdrant", "--forget"]).expect(1);
 }
 
 /// What the tasks of the test with failures share.

@@ -137,7 +137,11 @@ impl VectorEngine for Edge {
         "edge"
     }
 
-    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        Ok(vec![self.folder_id])
+    }
+
+    async fn claim(&self, _: Option<Uuid>) -> Result<Uuid, EngineError> {
         Ok(self.folder_id)
     }
 

@@ -1,26 +1,28 @@
 //! A vector index in a Qdrant server, or in a cluster of them. Reading rows and following their
 //! changes is part of the crate `store`.
 //!
-//! Each set of faces is one collection of the server, named after the prefix and the id of the set.
-//! One more collection, which is empty, contains the random id of the server in its name.
+//! Each set of faces is one Qdrant collection with the name `PREFIX-UUID`. One empty Qdrant
+//! collection records a random id in its name, `PREFIX-id-UUID`. Each prefix has its own id.
 //!
-//! Several machines can reach a server, so a lock does not order their updates. Each point contains
-//! the number of the update that wrote it, and the server ignores updates with a smaller number. A
-//! deleted face leaves a point without an embedding, so that a delayed update cannot bring the face
-//! back. These points are removed when the set is built again.
+//! An update can reach the server after its process has lost the lock in Postgres, so the lock
+//! alone does not order updates. Each point therefore contains the number of the update that wrote
+//! it. The server leaves a face unchanged if an update with the same or a greater number has
+//! already changed it. A deleted face leaves a point without an embedding, so that a delayed update
+//! cannot bring the face back. These points are removed when the set is built again.
 mod nodes;
 mod points;
 
 use nodes::Nodes;
 use points::{FIELDS, VECTOR};
 use qdrant_client::qdrant::{
-    CollectionStatus, CountPoints, CreateCollection, CreateFieldIndexCollection, DeleteCollection, Distance,
-    HnswConfigDiff, Memory, PointStruct, QuantizationConfig, QuantizationSearchParams, QuantizationType,
-    Query, QueryBatchPoints, QueryPoints, ScalarQuantization, ScrollPoints, SearchParams, UpsertPoints,
-    VectorParams, VectorParamsMap, VectorsConfig, quantization_config, vectors_config,
+    BatchResult, CollectionStatus, CountPoints, CreateCollection, CreateFieldIndexCollection,
+    DeleteCollection, Distance, HnswConfigDiff, Memory, OptimizersConfigDiff, PointStruct,
+    QuantizationConfig, QuantizationSearchParams, QuantizationType, Query, QueryBatchPoints, QueryPoints,
+    ScalarQuantization, ScrollPoints, SearchParams, UpdateCollection, UpsertPoints, VectorParams,
+    VectorParamsMap, VectorsConfig, quantization_config, vectors_config,
 };
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
@@ -34,15 +36,23 @@ const CANDIDATES: u64 = 128;
 const EF_PER_FACE: usize = 2;
 /// Minimum number of candidates that a search keeps.
 const MIN_EF: usize = 128;
-/// With compressed embeddings, number of faces that are compared again with their full embeddings,
-/// for each requested face.
+/// Number of candidates per requested face that the server compares again with full embeddings.
+/// Only with compressed embeddings.
 const OVERSAMPLING: f64 = 2.0;
-/// Share of the values of a component that the compressed range covers.
+/// Share of the values of components that the range of the 8-bit numbers covers. Qdrant clamps the
+/// other values.
 const QUANTILE: f32 = 0.99;
 /// Maximum time of a search on one node.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time to list the collections of a node.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time of another operation on one node.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum time until every node has deleted a collection, and time between two checks.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
+/// Number of queries of one request.
+const QUERIES: usize = 50;
 
 /// How the server stores embeddings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,26 +60,36 @@ pub enum Quantization {
     /// In half precision, in memory.
     #[default]
     None,
-    /// A copy with 8 bits per component in memory, and the embeddings in half precision on disk.
-    /// Searches compare the best candidates again with the embeddings on disk.
+    /// A compressed copy in memory, with 8 bits per component, and the full embedding on disk, in
+    /// half precision. Searches compare the best candidates again with the full embeddings.
     Int8,
 }
 
 /// The settings of a [`Server`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
-    /// Addresses of the gRPC interface of the nodes, with the scheme `http` or `https`. Each call
-    /// goes to one of them, and to the next one if it does not answer.
+    /// Addresses of the gRPC interface of the nodes, with the scheme `http` or `https`. If a node
+    /// does not answer, the request goes to the next node.
     pub urls: Vec<String>,
     /// The API key, which is sent with each request.
     pub api_key: Option<String>,
     /// Beginning of the names of the collections: installations that share a server need different
     /// ones.
     pub prefix: String,
-    /// Number of nodes that store each face. Applies to sets that are created later.
+    /// Number of nodes that store each face, for new sets.
     pub replicas: u32,
-    /// How the server stores embeddings. Applies to sets that are created later.
+    /// How the server stores embeddings, for new sets.
     pub quantization: Quantization,
+}
+
+impl std::fmt::Debug for Config {
+    /// Omits the API key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("urls", &self.urls)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The sets of faces in a Qdrant server or cluster.
@@ -88,7 +108,7 @@ pub struct InvalidAddress {
 }
 
 impl Server {
-    /// Returns the index in the server. Connects when it is first used.
+    /// Returns a client of the server. It connects when a method is first called.
     ///
     /// # Errors
     /// Fails with [`InvalidAddress`] if a URL of the settings is not valid.
@@ -105,6 +125,17 @@ impl Server {
         for name in self.names().await?.into_iter().filter(|name| is_ours(name)) {
             self.delete_collection(format!("{}-{name}", self.config.prefix)).await?;
         }
+        // The nodes of a cluster learn of a deletion one after the other.
+        let started = Instant::now();
+        while let Some(left) = self.names().await?.into_iter().find(|name| is_ours(name)) {
+            if started.elapsed() > REMOVAL_TIMEOUT {
+                return Err(EngineError(format!(
+                    "the collection {}-{left} is still there",
+                    self.config.prefix
+                )));
+            }
+            tokio::time::sleep(REMOVAL_POLL).await;
+        }
         Ok(())
     }
 
@@ -112,10 +143,12 @@ impl Server {
         format!("{}-{set}", self.config.prefix)
     }
 
-    /// Returns what follows the prefix in the names of the collections on all nodes that answer. A
-    /// node that was restarted may lack a collection for a while, so one node is not enough.
+    /// Returns the names of the Qdrant collections with the prefix, without `PREFIX-`, from all
+    /// nodes that answer. A node that was restarted may lack a collection for a while, so one node
+    /// is not enough.
     async fn names(&self) -> Result<BTreeSet<String>, EngineError> {
-        let lists = self.nodes.each(TIMEOUT, |node| async move { node.list_collections().await }).await?;
+        let lists =
+            self.nodes.each(LIST_TIMEOUT, |node| async move { node.list_collections().await }).await?;
         let collections = lists.into_iter().flat_map(|list| list.collections);
         let names = collections.filter_map(|found| {
             Some(found.name.strip_prefix(&self.config.prefix)?.strip_prefix('-')?.to_owned())
@@ -124,10 +157,13 @@ impl Server {
     }
 
     async fn exists(&self, name: &str) -> Result<bool, EngineError> {
-        self.nodes.call(TIMEOUT, |node| async move { node.collection_exists(name).await }).await
+        let answers =
+            self.nodes.each(LIST_TIMEOUT, |node| async move { node.collection_exists(name).await }).await?;
+        Ok(answers.contains(&true))
     }
 
-    /// Creates a collection, which another process may create at the same time.
+    /// Creates a Qdrant collection. Succeeds if it exists, also if another process creates it at
+    /// the same time.
     async fn create_collection(&self, request: CreateCollection) -> Result<(), EngineError> {
         let name = request.collection_name.clone();
         if self.exists(&name).await? {
@@ -222,8 +258,15 @@ impl Server {
     }
 }
 
-/// The beginning of the name of the collection that contains the id of the server, after the
-/// prefix.
+/// Returns the candidates of an answer.
+fn candidates(answer: BatchResult) -> Vec<Candidate> {
+    let found = answer.result.into_iter();
+    found
+        .filter_map(|point| Some(Candidate { id: points::uuid(point.id)?, similarity: point.score }))
+        .collect()
+}
+
+/// Part of the name of the empty Qdrant collection, between `PREFIX-` and the UUID.
 const ID: &str = "id-";
 
 /// Returns whether a name, without the prefix, is that of a set or of the id of the server.
@@ -237,26 +280,35 @@ impl VectorEngine for Server {
         "qdrant"
     }
 
-    /// Returns the id of the server, and creates it if there is none. If two processes create one
-    /// each, both use the smaller one.
-    async fn folder_id(&self) -> Result<Uuid, EngineError> {
-        let id = |names: BTreeSet<String>| {
-            names.iter().find_map(|name| name.strip_prefix(ID)?.parse::<Uuid>().ok())
-        };
-        if let Some(id) = id(self.names().await?) {
+    /// Returns the ids of the server. It has more than one if two processes created one at the same
+    /// time.
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        Ok(self.names().await?.iter().filter_map(|name| name.strip_prefix(ID)?.parse().ok()).collect())
+    }
+
+    async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
+        let ids = self.ids().await?;
+        if let Some(id) = recorded.filter(|id| ids.contains(id)) {
             return Ok(id);
         }
-        let collection_name = format!("{}-{ID}{}", self.config.prefix, Uuid::new_v4());
+        if !ids.is_empty() {
+            return Err(EngineError(format!(
+                "another installation uses this server with QDRANT_PREFIX={}; allowed: another QDRANT_PREFIX, \
+                 or delete the collections of this prefix if the other installation no longer exists",
+                self.config.prefix
+            )));
+        }
+        let id = Uuid::new_v4();
         let empty =
             VectorsConfig { config: Some(vectors_config::Config::ParamsMap(VectorParamsMap::default())) };
         self.create_collection(CreateCollection {
-            collection_name,
+            collection_name: format!("{}-{ID}{id}", self.config.prefix),
             vectors_config: Some(empty),
             replication_factor: Some(self.config.replicas),
             ..CreateCollection::default()
         })
         .await?;
-        id(self.names().await?).ok_or_else(|| EngineError("the server did not store its id".into()))
+        Ok(id)
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -290,22 +342,21 @@ impl VectorEngine for Server {
         set: &FaceSet,
         queries: Vec<EngineQuery>,
     ) -> Result<Vec<Vec<Candidate>>, EngineError> {
-        let request = &QueryBatchPoints {
-            collection_name: self.collection(set.id),
-            query_points: queries.into_iter().map(|query| self.query(set, query)).collect(),
-            ..QueryBatchPoints::default()
-        };
-        let answered = self
-            .nodes
-            .call(SEARCH_TIMEOUT, |node| async move { node.query_batch(request.clone()).await })
-            .await?;
-        let candidates = |batch: qdrant_client::qdrant::BatchResult| {
-            let found = batch.result.into_iter();
-            found
-                .filter_map(|point| Some(Candidate { id: points::uuid(point.id)?, similarity: point.score }))
-                .collect()
-        };
-        Ok(answered.result.into_iter().map(candidates).collect())
+        let mut answers = Vec::with_capacity(queries.len());
+        let mut left = queries.into_iter().peekable();
+        while left.peek().is_some() {
+            let request = &QueryBatchPoints {
+                collection_name: self.collection(set.id),
+                query_points: left.by_ref().take(QUERIES).map(|query| self.query(set, query)).collect(),
+                ..QueryBatchPoints::default()
+            };
+            let answered = self
+                .nodes
+                .call(SEARCH_TIMEOUT, |node| async move { node.query_batch(request.clone()).await })
+                .await?;
+            answers.extend(answered.result.into_iter().map(candidates));
+        }
+        Ok(answers)
     }
 
     async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
@@ -338,6 +389,17 @@ impl VectorEngine for Server {
         let answered =
             self.nodes.call(TIMEOUT, |node| async move { node.collection_info(name.clone()).await }).await?;
         let info = answered.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
+        if info.status() == CollectionStatus::Grey {
+            // After a restart, the server builds graphs only when the collection is changed.
+            let request = &UpdateCollection {
+                collection_name: name.clone(),
+                optimizers_config: Some(OptimizersConfigDiff::default()),
+                ..UpdateCollection::default()
+            };
+            self.nodes
+                .call(TIMEOUT, |node| async move { node.update_collection(request.clone()).await })
+                .await?;
+        }
         let request = &CountPoints {
             collection_name: name.clone(),
             filter: Some(points::only_deleted()),

@@ -1,69 +1,83 @@
-//! The nodes of a cluster. A call goes to one node, and to the next one if it does not answer.
+//! The nodes of a cluster. If a node does not answer, a request goes to the next node.
 use crate::InvalidAddress;
+use futures::future::join_all;
 use qdrant_client::{Qdrant, QdrantError};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use store::vector_engine::EngineError;
 
 /// Maximum time to connect to a node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time of a request, for the client. The callers have shorter limits.
+/// Time limit of the gRPC client. It is longer than every limit of a caller, which therefore
+/// applies.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time of a request on all nodes together. Some requests run inside a transaction, which
+/// Postgres ends after 60 s without a statement.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(40);
+/// Time after a failure in which a node is asked only if no other node answers.
+const AVOIDED: Duration = Duration::from_secs(10);
 /// Number of connections to each node.
 const CONNECTIONS: usize = 2;
-/// Codes of gRPC with which another node may answer: cancelled, unknown, deadline exceeded,
-/// internal, unavailable. The client reports a failed connection as internal.
-const OF_NODE: [i32; 5] = [1, 2, 4, 13, 14];
+/// Codes of gRPC after which a request goes to the next node: cancelled, unknown, deadline
+/// exceeded, not found, resource exhausted, failed precondition, internal, unavailable. The client
+/// reports a failed connection as internal. A node that was restarted may lack a collection that
+/// the others have.
+const OF_NODE: [i32; 8] = [1, 2, 4, 5, 8, 9, 13, 14];
 
-/// The nodes, and the one that answered last.
+/// The nodes.
 pub(crate) struct Nodes {
-    nodes: Vec<(String, Qdrant)>,
-    preferred: AtomicUsize,
+    nodes: Vec<Node>,
+    api_key: Option<String>,
+}
+
+/// A node of a cluster.
+struct Node {
+    url: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    client: Qdrant,
+    /// When a request last failed. `None` after a request that succeeded.
+    failed: Option<Instant>,
 }
 
 impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.nodes.iter().map(|(url, _)| url)).finish()
+        f.debug_list().entries(self.nodes.iter().map(|node| &node.url)).finish()
     }
 }
 
 impl Nodes {
     pub(crate) fn new(urls: &[String], api_key: Option<&str>) -> Result<Self, InvalidAddress> {
         let node = |url: &String| {
-            let invalid = |reason: String| InvalidAddress { url: url.clone(), reason };
-            let builder = Qdrant::from_url(url)
-                .connect_timeout(CONNECT_TIMEOUT)
-                .timeout(REQUEST_TIMEOUT)
-                .keep_alive_while_idle()
-                .skip_compatibility_check()
-                .api_key(api_key);
-            let mut config = builder;
-            config.pool_size = CONNECTIONS;
-            let client = config.build().map_err(|error| invalid(error.to_string()))?;
-            Ok((url.clone(), client))
+            let state = Mutex::new(State { client: client(url, api_key)?, failed: None });
+            Ok(Node { url: url.clone(), state })
         };
-        let nodes: Vec<_> = urls.iter().map(node).collect::<Result<_, _>>()?;
-        Ok(Self { nodes, preferred: AtomicUsize::new(0) })
+        let nodes = urls.iter().map(node).collect::<Result<_, _>>()?;
+        Ok(Self { nodes, api_key: api_key.map(str::to_owned) })
     }
 
-    /// Runs `work` on the node that answered last; if it does not answer within `timeout`, on the
-    /// others. Work that changes something must be repeatable, because a node may have done it
-    /// although its answer was lost.
+    /// Sends a request to a node. Sends it to the next node if this one does not answer within
+    /// `timeout`, or answers with a code of [`OF_NODE`]. Repeating the request must change nothing,
+    /// because a node may have carried it out although its answer was lost.
+    ///
+    /// # Errors
+    /// Fails if no node answers, or if a node rejects the request.
     pub(crate) async fn call<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
     ) -> Result<T, EngineError> {
-        let first = self.preferred.load(Ordering::Relaxed);
+        let started = Instant::now();
         let mut failed = EngineError("no node is configured".into());
-        for at in 0..self.nodes.len() {
-            let at = (first + at) % self.nodes.len();
-            match self.ask(at, timeout, &work).await {
-                Ok(answer) => {
-                    self.preferred.store(at, Ordering::Relaxed);
-                    return Ok(answer);
-                }
+        let (healthy, avoided): (Vec<&Node>, Vec<&Node>) =
+            self.nodes.iter().partition(|node| !node.is_avoided());
+        for node in healthy.into_iter().chain(avoided) {
+            let left = TOTAL_TIMEOUT.saturating_sub(started.elapsed()).min(timeout);
+            match self.ask(node, left, &work).await {
+                Ok(answer) => return Ok(answer),
                 Err(Failure::Request(error)) => return Err(error),
                 Err(Failure::Node(error)) => failed = error,
             }
@@ -71,17 +85,24 @@ impl Nodes {
         Err(failed)
     }
 
-    /// Runs `work` on every node, one after the other. Returns the answers of the nodes that answer.
-    /// Fails if no node does.
+    /// Sends a request to every node at once. Returns the answers of the available nodes. Omits
+    /// nodes that failed recently, unless all have failed.
+    ///
+    /// # Errors
+    /// Fails if no node is available, or if a node rejects the request.
     pub(crate) async fn each<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
     ) -> Result<Vec<T>, EngineError> {
+        let mut asked: Vec<&Node> = self.nodes.iter().filter(|node| !node.is_avoided()).collect();
+        if asked.is_empty() {
+            asked = self.nodes.iter().collect();
+        }
         let mut answers = Vec::new();
         let mut failed = EngineError("no node is configured".into());
-        for at in 0..self.nodes.len() {
-            match self.ask(at, timeout, &work).await {
+        for answer in join_all(asked.into_iter().map(|node| self.ask(node, timeout, &work))).await {
+            match answer {
                 Ok(answer) => answers.push(answer),
                 Err(Failure::Request(error)) => return Err(error),
                 Err(Failure::Node(error)) => failed = error,
@@ -92,17 +113,52 @@ impl Nodes {
 
     async fn ask<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
-        at: usize,
+        node: &Node,
         timeout: Duration,
         work: &impl Fn(Qdrant) -> F,
     ) -> Result<T, Failure> {
-        let (url, client) = &self.nodes[at];
-        match tokio::time::timeout(timeout, work(client.clone())).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(failure(url, &error)),
-            Err(_) => Err(Failure::Node(EngineError(format!("{url} did not answer within {timeout:?}")))),
+        let url = &node.url;
+        let request = work(node.state().client.clone());
+        let failure = match tokio::time::timeout(timeout, request).await {
+            Ok(Ok(answer)) => {
+                node.state().failed = None;
+                return Ok(answer);
+            }
+            Ok(Err(error)) => failure(url, &error),
+            Err(_) => {
+                // The connection may be dead without a sign of it. A new client opens another one.
+                if let Ok(new) = client(url, self.api_key.as_deref()) {
+                    node.state().client = new;
+                }
+                Failure::Node(EngineError(format!("{url} did not answer within {timeout:?}")))
+            }
+        };
+        if matches!(failure, Failure::Node(_)) {
+            node.state().failed = Some(Instant::now());
         }
+        Err(failure)
     }
+}
+
+impl Node {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_avoided(&self) -> bool {
+        self.state().failed.is_some_and(|failed| failed.elapsed() < AVOIDED)
+    }
+}
+
+/// Returns a client. It connects when it is first used.
+fn client(url: &str, api_key: Option<&str>) -> Result<Qdrant, InvalidAddress> {
+    let mut config = Qdrant::from_url(url)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT)
+        .skip_compatibility_check()
+        .api_key(api_key);
+    config.pool_size = CONNECTIONS;
+    config.build().map_err(|error| InvalidAddress { url: url.to_owned(), reason: error.to_string() })
 }
 
 /// Why a node did not do its work.

@@ -9,13 +9,14 @@ use std::collections::HashMap;
 use store::vector_engine::{EngineError, EngineFace, EngineFilter};
 use uuid::Uuid;
 
-/// The name of the embedding of a point. Only a vector with a name can be absent.
+/// The name of the embedding of a point. It has a name because Qdrant allows a point without a
+/// vector only then.
 pub(crate) const VECTOR: &str = "face";
 const COLLECTION: &str = "collection_id";
 const SUBJECT: &str = "has_subject";
 const FAILED: &str = "failed";
 const QUALITY: &str = "quality";
-/// Whether the face was deleted. Such a point has no other field than this one and `fence`.
+/// Whether the face was deleted. The point of a deleted face has only this field and `fence`.
 const DELETED: &str = "deleted";
 /// Number of the update that wrote the point.
 const FENCE: &str = "fence";
@@ -23,7 +24,8 @@ const FENCE: &str = "fence";
 /// The index of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Field {
-    /// The collection of a face. The server keeps the faces of a collection together.
+    /// The facecrawl collection of a face. Qdrant stores the points of one such collection
+    /// together.
     Tenant,
     Bool,
     Float,
@@ -118,7 +120,8 @@ pub(crate) fn uuid(id: Option<PointId>) -> Option<Uuid> {
     }
 }
 
-/// Returns the conditions of a query. Deleted faces have no collection, so no query finds them.
+/// Returns the conditions of a query. The point of a deleted face has no `collection_id`, so no
+/// query finds it.
 pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
     let mut must = vec![Condition::matches(COLLECTION, filter.collection_id.to_string())];
     if filter.omit_failed {
@@ -134,19 +137,19 @@ pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
     Filter::must(must)
 }
 
-/// Matches points that an update with a smaller number wrote.
+/// Returns the filter for points whose last update has a number below `fence`.
 pub(crate) fn older_than(fence: i64) -> Filter {
-    // Exact below 2^53 updates.
+    // `f64` represents every number below 2^53 exactly.
     let range = Range { lt: Some(fence as f64), ..Range::default() };
     Filter::must([Condition::range(FENCE, range)])
 }
 
-/// Matches points of deleted faces.
+/// Returns the filter for points of deleted faces.
 pub(crate) fn only_deleted() -> Filter {
     Filter::must([Condition::matches(DELETED, true)])
 }
 
-/// Matches points of faces.
+/// Returns the filter for points of faces that are not deleted.
 pub(crate) fn not_deleted() -> Filter {
     Filter::must_not([Condition::matches(DELETED, true)])
 }

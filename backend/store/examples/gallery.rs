@@ -83,8 +83,6 @@ struct Size {
     tenants: usize,
     /// Number of faces in scope up to which a search compares with every face.
     exact_limit: usize,
-    /// Maximum number of changes and copied faces of one step.
-    step: i64,
 }
 
 /// The index that is measured.
@@ -158,7 +156,6 @@ async fn main() -> Result<()> {
         dimensions: number("dimensions", 128)?,
         tenants: number("tenants", 1)?.max(1),
         exact_limit: number("exact-limit", 50_000)?,
-        step: number("step", 1_000)?.try_into()?,
     };
     let url = options.get("url").cloned().or_else(|| std::env::var("DATABASE_URL").ok());
     let mut url = url::Url::parse(&url.context("--url (or DATABASE_URL) is missing")?)?;
@@ -246,11 +243,10 @@ async fn measure(size: &Size, url: String) -> Result<Value> {
         Engine::Edge(folder) => Some(disk_usage(folder) as i64),
         Engine::Qdrant(_) => None,
     };
-    let step = size.step;
     let follower = external.map(|index| {
         tokio::spawn(async move {
             loop {
-                match index.step(step).await {
+                match index.step(1_000).await {
                     Ok(Followed::Applied(1..)) => {}
                     Ok(_) => tokio::time::sleep(Duration::from_millis(200)).await,
                     Err(error) => {
@@ -517,8 +513,23 @@ fn disk_usage(folder: &Path) -> u64 {
 }
 
 fn options() -> Result<HashMap<String, String>> {
-    const NAMES: [&str; 9] =
-        ["url", "faces", "probes", "searches", "writes", "index", "engine", "folder", "rate"];
+    const NAMES: [&str; 15] = [
+        "url",
+        "faces",
+        "probes",
+        "searches",
+        "writes",
+        "index",
+        "engine",
+        "folder",
+        "rate",
+        "dimensions",
+        "tenants",
+        "exact-limit",
+        "qdrant",
+        "quantization",
+        "replicas",
+    ];
     let mut options = HashMap::new();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {

@@ -111,9 +111,8 @@ impl Store {
         Ok(requested.rows_affected())
     }
 
-    /// Deletes the records of an index that is no longer in use. Returns whether there were any. A
-    /// process that still uses the index fails from now on, because its folder or server is not
-    /// recorded.
+    /// Deletes the records of an index. Returns whether there were any. Afterwards, every step of a
+    /// process that still uses the index fails with `IndexUnavailable`.
     ///
     /// # Errors
     /// Fails with the database's error.
@@ -128,7 +127,7 @@ impl Store {
         Ok(deleted.rows_affected() > 0)
     }
 
-    /// Returns whether a process has used this index, and it was not forgotten.
+    /// Returns whether the database has records of this index.
     ///
     /// # Errors
     /// Fails with the database's error.
@@ -226,9 +225,29 @@ pub(crate) async fn record_size(
     Ok(())
 }
 
-/// Returns the id of the folder whose sets are recorded.
-pub(crate) async fn folder_id(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
-    Ok(sqlx::query_scalar("select folder_id from index_folders where index_name = $1")
+/// Returns up to which face the faces were copied; `None` if the set is not being built, or all
+/// faces were copied.
+pub(crate) async fn copied_to(conn: &mut PgConnection, set: Uuid) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select copied_to from index_sets where id = $1 and state = 'building' and not copied",
+    )
+    .bind(set)
+    .fetch_optional(conn)
+    .await?)
+}
+
+/// A folder or server whose sets are recorded.
+#[derive(Clone, Copy, Debug, sqlx::FromRow)]
+pub(crate) struct Folder {
+    /// Its id.
+    pub(crate) folder_id: Uuid,
+    /// Whether a process has begun to delete it.
+    pub(crate) released: bool,
+}
+
+/// Returns the folder or server whose sets are recorded.
+pub(crate) async fn folder(conn: &mut PgConnection, index: &str) -> Result<Option<Folder>, StoreError> {
+    Ok(sqlx::query_as("select folder_id, released from index_folders where index_name = $1")
         .bind(index)
         .fetch_optional(conn)
         .await?)
@@ -236,19 +255,32 @@ pub(crate) async fn folder_id(conn: &mut PgConnection, index: &str) -> Result<Op
 
 /// Records the folder of the sets. Deletes the records of the sets of another folder.
 pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uuid) -> Result<(), StoreError> {
-    if folder_id(&mut *conn, index).await? == Some(claimed) {
+    let recorded = folder(&mut *conn, index).await?;
+    if recorded.is_some_and(|recorded| recorded.folder_id == claimed && !recorded.released) {
         return Ok(());
+    }
+    if let Some(other) = recorded.filter(|recorded| recorded.folder_id != claimed) {
+        tracing::warn!(index, earlier = %other.folder_id, "the search index is in another folder or server now; delete the earlier one, which contains embeddings of faces");
     }
     sqlx::query("delete from index_sets where index_name = $1").bind(index).execute(&mut *conn).await?;
     sqlx::query(
         "insert into index_folders (index_name, folder_id) values ($1, $2)
-         on conflict (index_name) do update set folder_id = excluded.folder_id",
+         on conflict (index_name) do update set folder_id = excluded.folder_id, released = false",
     )
     .bind(index)
     .bind(claimed)
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// Records that the folder or server will be deleted. Returns whether it is recorded.
+pub(crate) async fn release(conn: &mut PgConnection, index: &str) -> Result<bool, StoreError> {
+    let released = sqlx::query("update index_folders set released = true where index_name = $1")
+        .bind(index)
+        .execute(conn)
+        .await?;
+    Ok(released.rows_affected() > 0)
 }
 
 /// Requests a new set for each set in use whose first deletion is at least `age` old.

@@ -69,8 +69,8 @@ pub struct Candidate {
 pub struct Update {
     /// The number of the transaction that read the rows. A later transaction has a greater number.
     ///
-    /// An engine that several processes can reach ignores the change of a face after an update of
-    /// this face with the same or a greater number. Otherwise a delayed request could bring a
+    /// An engine that several processes can reach leaves a face unchanged if an update with the
+    /// same or a greater number has already changed it. Otherwise a delayed request could bring a
     /// deleted face back.
     pub fence: i64,
     /// Faces to store or replace.
@@ -105,13 +105,18 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the name of the implementation: the value of `SEARCH_INDEX`.
     fn name(&self) -> &'static str;
 
-    /// Returns the random id of the folder, or of the server, that stores the sets.
-    async fn folder_id(&self) -> Result<Uuid, EngineError>;
+    /// Returns the random ids of the folder, or of the server, that stores the sets.
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError>;
+
+    /// Returns one of these ids, and creates it if there is none. `recorded` is the id in the
+    /// database. Fails if another installation uses the server.
+    async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError>;
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
 
-    /// Creates a set. Completes it if an earlier call was interrupted. Does nothing if it exists.
+    /// Creates a set, or completes one whose creation was interrupted. Does nothing if the set is
+    /// complete.
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError>;
 
     /// Deletes a set. Does nothing if it does not exist.

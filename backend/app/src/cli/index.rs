@@ -9,15 +9,19 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
-use store::Store;
 use store::external_index::{Checked, ExternalIndex, Followed};
 use store::face_index::Pgvector;
 use store::face_index::pgvector::HnswIndex;
 use store::index_sets::{IndexSet, IndexSetState};
 use store::schema::OlderPrograms;
+use store::{Store, StoreError};
 
 /// Time between two reads of a request that another process carries out.
 const POLL: Duration = Duration::from_millis(500);
+/// Number of times in succession that a command tries again while the index is not available.
+const MAX_FAILURES: usize = 10;
+/// Time before it tries again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The arguments of `index`.
 #[derive(Args, Debug)]
@@ -43,13 +47,14 @@ enum IndexCommand {
     /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
     /// exit status 3 if they differ
     Verify,
-    /// Drop the indexes of pgvector, when the index outside Postgres is complete; storing faces
-    /// then costs less
+    /// Drop the indexes of pgvector when the index outside Postgres is complete, so that storing
+    /// faces costs less; or, with --forget, delete the records of the index qdrant
     Drop {
         /// The index
         #[arg(long)]
         index: Index,
-        /// Forget the index qdrant without deleting it, because its server no longer exists
+        /// Delete only the records of the index qdrant in Postgres, because its server no longer
+        /// exists
         #[arg(long)]
         forget: bool,
     },
@@ -246,8 +251,8 @@ async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
     Ok(if different == 0 { Exit::Success } else { Exit::Partial })
 }
 
-/// Waits until the running service has carried out a request. If no service runs, this process does
-/// it. Prints the progress when it changes.
+/// Waits until a request is carried out. With `edge`, this process does the work itself only if no
+/// service runs. With `qdrant`, it works beside the service. Prints the progress when it changes.
 async fn carry_out(
     settings: &Settings,
     store: &Store,
@@ -255,6 +260,7 @@ async fn carry_out(
 ) -> anyhow::Result<()> {
     let mut own: Option<ExternalIndex> = None;
     let mut shown = String::new();
+    let mut failures = 0;
     loop {
         let sets = sets(store).await?;
         anyhow::ensure!(
@@ -270,7 +276,7 @@ async fn carry_out(
             eprintln!("{progress}");
             shown = progress;
         }
-        // A service that ended meanwhile has released the engine.
+        // With `edge`, the files are available when the service has ended.
         if own.is_none() {
             let index =
                 |engine| ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
@@ -281,11 +287,20 @@ async fn carry_out(
         }
         let wait = match &own {
             None => POLL,
-            Some(index) => match index.step(search_index::STEP).await? {
-                Followed::Applied(1..) => Duration::ZERO,
-                Followed::Applied(0) | Followed::Busy => search_index::IDLE,
+            Some(index) => match index.step(search_index::STEP).await {
+                Ok(Followed::Applied(1..)) => Duration::ZERO,
+                Ok(Followed::Applied(0) | Followed::Busy) => search_index::IDLE,
+                Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
+                    eprintln!("{reason}; trying again");
+                    failures += 1;
+                    PAUSE
+                }
+                Err(error) => return Err(error.into()),
             },
         };
+        if wait <= search_index::IDLE {
+            failures = 0;
+        }
         tokio::time::sleep(wait).await;
     }
 }
@@ -327,7 +342,7 @@ async fn drop_index(
         if index != SearchIndex::Qdrant {
             return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
         }
-        anyhow::ensure!(store.forget_index(name).await?, "no process has used the index qdrant");
+        anyhow::ensure!(store.forget_index(name).await?, "the database has no record of the index qdrant");
         return Ok(());
     }
     if index != SearchIndex::Pgvector {

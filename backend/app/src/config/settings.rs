@@ -39,7 +39,7 @@ impl SearchIndex {
     /// Every value.
     pub const ALL: [Self; 3] = [Self::Pgvector, Self::Edge, Self::Qdrant];
 
-    /// Returns the value as it is written.
+    /// Returns the text of the value in `SEARCH_INDEX`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pgvector => "pgvector",
@@ -84,8 +84,8 @@ fn origin() -> Parser<String> {
     })
 }
 
-/// Accepts what the name of a collection of a Qdrant server can begin with. A hyphen separates it
-/// from the rest.
+/// Returns whether the text is a valid `QDRANT_PREFIX`. In the names of collections, a hyphen
+/// follows the prefix.
 fn prefix(text: &str) -> bool {
     (1..=40).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
@@ -197,26 +197,28 @@ settings! {
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
             /// begins to build an index outside Postgres again (`SEARCH_INDEX=edge` or `qdrant`).
-            /// Until the new index is complete, its files hold the embeddings of deleted faces.
+            /// Until the new index is complete, the files of the old one hold the embeddings of
+            /// deleted faces.
             search_index_rebuild_hours: u64 = SEARCH_INDEX_REBUILD_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);
             /// `QDRANT_URL`: Addresses of the gRPC interface of a Qdrant server, or of the nodes of
-            /// a cluster, for `SEARCH_INDEX=qdrant`. A node that does not answer is replaced by the
-            /// next one. With https, the certificate must be one that this machine trusts.
+            /// a cluster, for `SEARCH_INDEX=qdrant`. If a node does not answer, the request goes to
+            /// the next node. With https, the certificate must be one that this machine trusts.
             qdrant_url: Vec<String> = QDRANT_URL, "", list(url(&["http", "https"], "an http or https URL"), "URLs like http://localhost:6334, comma-separated");
             /// `QDRANT_API_KEY`: Key that the server requires.
-            qdrant_api_key: Option<String> = QDRANT_API_KEY, "", optional(text("a key"));
+            qdrant_api_key: Option<String> = QDRANT_API_KEY, "", optional(checked("printable ASCII characters", header));
             /// `QDRANT_PREFIX`: Beginning of the names of the collections in the server. Each
             /// installation that uses the server needs a different one.
             qdrant_prefix: String = QDRANT_PREFIX, "facecrawl", checked("1 to 40 letters, digits and underscores", prefix);
-            /// `QDRANT_REPLICAS`: Number of nodes of the cluster that store each face. Applies to
-            /// an index that is built later.
+            /// `QDRANT_REPLICAS`: Number of nodes of the cluster that store each face. A change
+            /// takes effect when the index is built again.
             qdrant_replicas: u32 = QDRANT_REPLICAS, "1", number(1..=10);
             /// `QDRANT_QUANTIZATION`: none: the server keeps embeddings in memory, in half
-            /// precision. int8: it keeps copies with 8 bits per component in memory, and the
-            /// embeddings on disk. Applies to an index that is built later.
+            /// precision. int8: it keeps compressed copies in memory (8 bits per component of a
+            /// vector), and the full embeddings on disk. A change takes effect when the index is
+            /// built again.
             qdrant_quantization: Quantization = QDRANT_QUANTIZATION, "none", choice(QUANTIZATIONS);
             /// `DATA_DIR`: Folder of the private Postgres and of the blobs.
             data_dir: PathBuf = DATA_DIR, "data", path();

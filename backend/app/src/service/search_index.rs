@@ -1,4 +1,4 @@
-//! Opens the search index that `SEARCH_INDEX` selects, and brings it up to the rows.
+//! Opens the search index that `SEARCH_INDEX` selects, and applies the changes of faces to it.
 pub mod engines;
 mod remote;
 mod unused;
@@ -22,18 +22,19 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// What a process does with the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It answers searches. It opens the index and brings it up to the rows.
+    /// It answers searches. It opens the index and applies changes to it.
     Searches,
     /// It stores faces while another process answers searches.
     StoresFaces,
 }
 
 /// Lets the store use the index that the settings select. Returns the index if this process must
-/// bring it up to the rows with [`follow`].
+/// apply changes to it with [`follow`].
 ///
 /// # Errors
 /// Fails if the index of an earlier setting cannot be deleted, or if the files of the index cannot
-/// be opened. A Qdrant server that does not answer is no error: [`follow`] tries again.
+/// be opened. Does not fail if the Qdrant server of the selected index does not answer: [`follow`]
+/// tries again.
 pub async fn open(
     settings: &Settings,
     store: &mut Store,
@@ -55,7 +56,7 @@ pub async fn open(
             Err(StoreError::IndexUnavailable(reason)) => {
                 tracing::warn!(
                     reason,
-                    "search index not available; faces are stored, and searches compare without it"
+                    "search index not available; searches use pgvector or compare with all faces"
                 );
             }
             taken => taken.context("cannot record the changes of faces")?,
@@ -70,7 +71,7 @@ pub async fn open(
     Ok((role == Role::Searches).then_some(index))
 }
 
-/// Brings the index up to the rows until `shutdown` fires. A step that is interrupted is repeated
+/// Applies changes to the index until `shutdown` fires. A step that is interrupted is repeated
 /// by the next start.
 pub fn follow(index: ExternalIndex, shutdown: CancellationToken) {
     tokio::spawn(shutdown.run_until_cancelled_owned(follow_changes(index)));

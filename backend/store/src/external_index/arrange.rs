@@ -18,8 +18,8 @@ const WITHOUT_GRAPH: u64 = 50_000;
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ExternalIndex {
-    /// Makes the engine of this process the one that is brought up to the rows, and starts to
-    /// record changes if the database does not yet record them. Every later step of a process with
+    /// Records the folder or server of this process as the one that contains the index. Starts to
+    /// record changes if the database does not record them yet. Every later step of a process with
     /// another folder or server fails with `IndexUnavailable`.
     ///
     /// Sets that were built while changes were not recorded are built again.
@@ -33,9 +33,12 @@ impl ExternalIndex {
             self.store.forget_index_sets().await?;
             self.store.start_index_changes().await?;
         }
-        let folder = self.call(self.engine.folder_id()).await?;
+        let mut conn = self.store.pool().acquire().await?;
+        let recorded = index_sets::folder(&mut conn, self.engine.name()).await?;
+        drop(conn);
+        let claimed = self.call(self.engine.claim(recorded.map(|folder| folder.folder_id))).await?;
         let mut tx = self.store.begin().await?;
-        index_sets::take_over(tx.conn(), self.engine.name(), folder).await?;
+        index_sets::take_over(tx.conn(), self.engine.name(), claimed).await?;
         tx.commit().await
     }
 
@@ -43,8 +46,8 @@ impl ExternalIndex {
     /// `None` if another process is changing the engine.
     pub(super) async fn arrange(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
         let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
-        // Before the records are read: a set that another process creates after this transaction
-        // has lost the lock must not count as unknown.
+        // The engine's sets are listed before the records are read. If this transaction loses the
+        // lock, another process may create a set, which must not count as unrecorded.
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         self.check_ownership(tx.conn()).await?;
         index_sets::replace_sets_with_deletions(tx.conn(), self.engine.name(), self.config.rebuild_age)
@@ -61,11 +64,23 @@ impl ExternalIndex {
             index_sets::insert(tx.conn(), self.engine.name(), model).await?;
         }
         let after = self.sets(tx.conn()).await?;
-        let without_faces = |set: &&IndexSet| set.state == IndexSetState::Building && set.copied_to.is_nil();
-        for set in after.iter().filter(|set| !existing.contains(&set.id) || without_faces(set)) {
-            self.call(self.engine.create(&set.face_set())).await?;
+        // The records are committed first, so that an interrupted creation is continued.
+        tx.commit().await?;
+        let without_faces = |set: &IndexSet| set.state == IndexSetState::Building && set.copied_to.is_nil();
+        let incomplete: Vec<&IndexSet> =
+            after.iter().filter(|set| !existing.contains(&set.id) || without_faces(set)).collect();
+        let measure = progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL);
+        if incomplete.is_empty() && !measure {
+            return Ok(Some(after));
         }
-        if progress.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_INTERVAL) {
+        let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
+        self.check_ownership(tx.conn()).await?;
+        for set in incomplete {
+            self.call(self.engine.create(&set.face_set())).await?;
+            // Postgres ends a transaction without statements after 60 s.
+            sqlx::query("select 1").execute(tx.conn()).await?;
+        }
+        if measure {
             for set in &after {
                 let info = self.call(self.engine.info(&set.face_set())).await?;
                 index_sets::record_size(tx.conn(), set.id, &info).await?;
@@ -76,12 +91,20 @@ impl ExternalIndex {
         Ok(Some(after))
     }
 
-    /// Fails if the recorded sets belong to another folder, or if recording is off. In both cases
-    /// another process has taken over.
+    /// Fails if the recorded sets belong to another folder or server, or if changes are not
+    /// recorded.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
-        let recorded = index_sets::folder_id(conn, self.engine.name()).await?;
-        if recorded != Some(self.call(self.engine.folder_id()).await?) {
-            return Err(self.unavailable("another process has built this index elsewhere"));
+        let Some(recorded) = index_sets::folder(conn, self.engine.name()).await? else {
+            return Err(self.unavailable("no process that serves the API has started with this SEARCH_INDEX"));
+        };
+        if recorded.released {
+            return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
+        }
+        if !self.call(self.engine.ids()).await?.contains(&recorded.folder_id) {
+            return Err(self.unavailable(
+                "the recorded sets are in another folder or server, or the server was emptied; \
+                 if this one is right, restart the service",
+            ));
         }
         if !self.store.records_index_changes().await? {
             return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));

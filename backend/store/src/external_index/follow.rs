@@ -1,13 +1,13 @@
 //! Applies the recorded changes of faces to an engine, and copies older faces to new sets.
 //!
-//! Only the process that holds an advisory lock changes the engine. The lock ends with the
-//! transaction, so it does not exclude a process that was paused and updates the engine after its
-//! transaction has ended. Each update therefore has the number of its transaction. The engine
-//! ignores an update with a smaller number than an earlier one ([`Update::fence`]).
+//! A process changes the engine only in a transaction that holds an advisory lock. The lock ends
+//! with the transaction. A paused process may still send its update afterwards. Each update
+//! therefore has a number, and an engine that several processes can reach ignores outdated changes
+//! ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats};
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::{EngineFace, Update};
-use crate::{StoreError, Tx};
+use crate::{Store, StoreError, Tx};
 use domain::IndexSetState;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
@@ -79,6 +79,20 @@ impl ExternalIndex {
         Ok(locked.then_some(tx))
     }
 
+    /// Records that an index will be deleted. Returns whether the database has records of it. Waits
+    /// until the process that changes the index has ended its transaction. Afterwards, every step
+    /// for this index fails with `IndexUnavailable`.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn release(store: &Store, index: &str) -> Result<bool, StoreError> {
+        let mut tx = store.begin().await?;
+        sqlx::query("select pg_advisory_xact_lock($1)").bind(FOLLOWING).execute(tx.conn()).await?;
+        let released = index_sets::release(tx.conn(), index).await?;
+        tx.commit().await?;
+        Ok(released)
+    }
+
     /// Returns the sets of this index.
     pub(super) async fn sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         let mut sets = self.store.index_sets(conn).await?;
@@ -133,9 +147,14 @@ impl ExternalIndex {
     async fn copy(&self, set: &IndexSet, limit: i64) -> Result<Followed, StoreError> {
         // A face that is deleted after it was read is deleted in the engine after this transaction.
         let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+        // Another process may have changed the set since it was read.
+        let Some(copied_to) = index_sets::copied_to(tx.conn(), set.id).await? else {
+            tx.commit().await?;
+            return Ok(Followed::Applied(0));
+        };
         let ids: Vec<Uuid> =
             sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
-                .bind(set.copied_to)
+                .bind(copied_to)
                 .bind(set.model_id)
                 .bind(limit)
                 .fetch_all(tx.conn())
@@ -147,17 +166,17 @@ impl ExternalIndex {
             self.call(self.engine.update(&set.face_set(), update)).await?;
             index_sets::record_copy(tx.conn(), set.id, last, false).await?;
         } else {
-            index_sets::record_copy(tx.conn(), set.id, set.copied_to, true).await?;
+            index_sets::record_copy(tx.conn(), set.id, copied_to, true).await?;
         }
         tx.commit().await?;
         Ok(Followed::Applied(ids.len()))
     }
 }
 
-/// Returns the number of this transaction. The transaction must hold the lock, and must read the
-/// rows of its update afterwards.
+/// Takes the next number of `index_fence` for this transaction. The transaction must hold the lock,
+/// and must read the rows of its update afterwards.
 async fn fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
-    Ok(sqlx::query_scalar("select nextval('index_fence')").fetch_one(conn).await?)
+    Ok(sqlx::query_scalar("select next_index_fence()").fetch_one(conn).await?)
 }
 
 /// A face with what an engine stores of it.

@@ -18,7 +18,7 @@ impl Opened {
     /// Returns the engine.
     ///
     /// # Errors
-    /// Fails if another process has opened it.
+    /// Fails if the engine is `edge`, and another process has opened its files.
     pub fn exclusively(self) -> anyhow::Result<Arc<dyn VectorEngine>> {
         match self {
             Self::Engine(engine) => Ok(engine),
@@ -30,7 +30,8 @@ impl Opened {
 /// Opens the engine of `SEARCH_INDEX`. A Qdrant server is not contacted yet.
 ///
 /// # Errors
-/// Fails if the files or the address cannot be used, or if there is no such engine.
+/// Fails if the files or the address cannot be used, if `SEARCH_INDEX` is `pgvector`, or if this
+/// program was built without `edge`.
 pub fn open(settings: &Settings) -> anyhow::Result<Opened> {
     match settings.storage.search_index {
         SearchIndex::Pgvector => anyhow::bail!("SEARCH_INDEX=pgvector has no engine outside Postgres"),
@@ -42,8 +43,11 @@ pub fn open(settings: &Settings) -> anyhow::Result<Opened> {
     }
 }
 
-/// Returns the engine for a process that does not serve the API. It cannot search files, which the
-/// process that serves the API has opened.
+/// Returns the engine for a process that does not serve the API. With `edge`, every operation of
+/// this engine fails, because the process that serves the API has opened the files.
+///
+/// # Errors
+/// Fails if the address of the server is not valid.
 pub(super) fn of_worker(settings: &Settings) -> anyhow::Result<Arc<dyn VectorEngine>> {
     match settings.storage.search_index {
         SearchIndex::Edge => Ok(Arc::new(RemoteEngine)),
@@ -52,6 +56,9 @@ pub(super) fn of_worker(settings: &Settings) -> anyhow::Result<Arc<dyn VectorEng
 }
 
 /// Returns the server of `QDRANT_URL`; `None` if it is not set.
+///
+/// # Errors
+/// Fails if an address is not valid.
 pub(super) fn server(settings: &Settings) -> anyhow::Result<Option<Server>> {
     let server = settings.qdrant().map(Server::new).transpose();
     server.context("QDRANT_URL is not valid")
@@ -71,7 +78,8 @@ fn open_files(settings: &Settings) -> anyhow::Result<Opened> {
     }
 }
 
-/// Fails, because this program was built without the engine. The configuration was checked before.
+/// Fails, because this program was built without the engine. The check of the configuration fails
+/// earlier.
 #[cfg(not(feature = "edge"))]
 fn open_files(_: &Settings) -> anyhow::Result<Opened> {
     anyhow::bail!("this program was built without the Cargo feature edge, which SEARCH_INDEX=edge needs")

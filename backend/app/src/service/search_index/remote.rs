@@ -1,10 +1,10 @@
-//! The engine of an index that another process has opened. Every call fails.
+//! The engine of `edge` in a process that cannot open its files. Every operation on sets fails.
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use uuid::Uuid;
 
-/// The engine `edge` of another process.
+/// The engine whose files another process has opened.
 #[derive(Debug)]
 pub(super) struct RemoteEngine;
 
@@ -20,7 +20,11 @@ impl VectorEngine for RemoteEngine {
         "edge"
     }
 
-    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        Self::error()
+    }
+
+    async fn claim(&self, _: Option<Uuid>) -> Result<Uuid, EngineError> {
         Self::error()
     }
 

@@ -5,9 +5,13 @@ use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use std::fs::File;
 use store::Store;
+use store::external_index::ExternalIndex;
 
 /// Stops recording changes if no index needs them. Deletes the files of `edge` and the collections
-/// of `qdrant`, unless they are in use.
+/// of `qdrant`, except those of the selected index.
+///
+/// # Errors
+/// Fails if another process has locked the files, or if the Qdrant server does not answer.
 pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
     if used == SearchIndex::Pgvector && store.records_index_changes().await? {
@@ -39,18 +43,17 @@ async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Deletes the collections, and then the records. The records name the index until its collections
-/// are deleted.
+/// Deletes the collections, and then the records, so that the next start repeats a failed deletion.
 async fn remove_collections(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let name = SearchIndex::Qdrant.name();
-    if !store.has_index(name).await? {
+    if !ExternalIndex::release(store, name).await? {
         return Ok(());
     }
-    const WAY_OUT: &str = "the Qdrant server of the earlier SEARCH_INDEX=qdrant still contains embeddings of faces, \
-        which the service must delete; allowed: QDRANT_URL with the address of this server, or, if the server no longer exists, \
+    const EXPLANATION: &str = "a Qdrant server still contains embeddings of faces from an earlier SEARCH_INDEX=qdrant, \
+        and the service must delete them; allowed: QDRANT_URL with the address of this server, or, if it no longer exists, \
         `facecrawl index drop --index qdrant --forget`";
-    let server = engines::server(settings)?.context(WAY_OUT)?;
-    server.remove_all().await.context(WAY_OUT)?;
+    let server = engines::server(settings)?.context(EXPLANATION)?;
+    server.remove_all().await.context(EXPLANATION)?;
     store.forget_index(name).await?;
     tracing::info!("deleted the unused search index in the Qdrant server");
     Ok(())

@@ -224,3 +224,21 @@ async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
     let (hits, exact) = store.search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (60, true), "the engine has only 40 of the 70 faces");
 }
+
+#[tokio::test]
+async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
+    let world = World::create().await;
+    let next = async || {
+        sqlx::query_scalar::<_, i64>("select next_index_fence()").fetch_one(world.db.pool()).await.unwrap()
+    };
+    let mut last = next().await;
+    for set_back in [false, true, false, true] {
+        if set_back {
+            sqlx::query("select setval('index_fence', 1)").execute(world.db.pool()).await.unwrap();
+        }
+        let new = next().await;
+        assert!(new > last, "{new} after {last}");
+        last = new;
+    }
+    assert!(last < 1 << 53, "an engine may compare them as floating-point numbers");
+}

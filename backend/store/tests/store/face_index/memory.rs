@@ -100,7 +100,11 @@ impl VectorEngine for Engine {
         "memory"
     }
 
-    async fn folder_id(&self) -> Result<Uuid, EngineError> {
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        Ok(vec![self.folder_id])
+    }
+
+    async fn claim(&self, _: Option<Uuid>) -> Result<Uuid, EngineError> {
         Ok(self.folder_id)
     }
 
@@ -191,8 +195,12 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         "faulty"
     }
 
-    async fn folder_id(&self) -> Result<Uuid, EngineError> {
-        self.engine.folder_id().await
+    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        self.engine.ids().await
+    }
+
+    async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
+        self.engine.claim(recorded).await
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {

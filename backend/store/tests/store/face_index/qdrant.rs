@@ -6,9 +6,10 @@ use crate::fixture;
 use qdrant_index::{Config, Quantization, Server};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::Store;
-use store::external_index::{Checked, ExternalIndex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::external_index::{Checked, ExternalIndex, Followed};
 use store::vector_engine::{EngineFace, FaceSet, Update, VectorEngine};
+use store::{Store, StoreError};
 use testing::{TestDatabase, needs};
 use uuid::Uuid;
 
@@ -28,7 +29,7 @@ impl Own {
         let urls = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
         let mut config = Config {
             urls: urls.split(',').map(str::to_owned).collect(),
-            api_key: None,
+            api_key: std::env::var("TEST_QDRANT_API_KEY").ok().filter(|key| !key.is_empty()),
             prefix: format!("test{}", Uuid::now_v7().simple()),
             replicas: 1,
             quantization: Quantization::None,
@@ -133,6 +134,13 @@ async fn another_node_answers_if_one_does_not() {
     let dead = Config { urls: vec!["http://127.0.0.1:1".into()], ..own.config.clone() };
     let refused = Server::new(dead).unwrap().sets().await.unwrap_err();
     assert!(refused.0.contains("127.0.0.1:1"), "{refused}");
+
+    // This server accepts connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = Own::with(|config| config.urls.insert(0, format!("http://{}", silent.local_addr().unwrap())));
+    own.server.create(&SET).await.unwrap();
+    assert_eq!(own.server.sets().await.unwrap(), [SET.id]);
+    assert_eq!(own.server.info(&SET).await.unwrap().faces, 0);
     let invalid = Config { urls: vec!["http://[".into()], ..own.config.clone() };
     assert!(Server::new(invalid).unwrap_err().to_string().contains("http://["));
 }
@@ -143,10 +151,74 @@ async fn installations_with_different_prefixes_share_a_server() {
     let (ours, theirs) = (Own::new(), Own::new());
     ours.server.create(&SET).await.unwrap();
     assert!(theirs.server.sets().await.unwrap().is_empty());
-    let id = ours.server.folder_id().await.unwrap();
-    assert_eq!(Server::new(ours.config.clone()).unwrap().folder_id().await.unwrap(), id);
-    assert_ne!(theirs.server.folder_id().await.unwrap(), id);
+    let id = ours.server.claim(None).await.unwrap();
+    let again = Server::new(ours.config.clone()).unwrap();
+    assert_eq!(again.claim(Some(id)).await.unwrap(), id);
+    assert_eq!(again.ids().await.unwrap(), [id]);
+    assert_ne!(theirs.server.claim(Some(id)).await.unwrap(), id);
+    // Another database with the same prefix.
+    for recorded in [None, Some(Uuid::now_v7())] {
+        let refused = again.claim(recorded).await.unwrap_err();
+        assert!(refused.0.contains("another QDRANT_PREFIX"), "{refused}");
+    }
     assert_eq!(ours.server.sets().await.unwrap(), [SET.id], "the id of the server is not a set");
+}
+
+#[needs(qdrant)]
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_apply_changes_in_turn() {
+    let (db, own) = (TestDatabase::create().await, Own::new());
+    let (first, store) = start(&db, own.server.clone()).await;
+    let (second, _) = start(&db, Arc::new(Server::new(own.config.clone()).unwrap())).await;
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let follow = |index: ExternalIndex| {
+        let done = done.clone();
+        tokio::spawn(async move {
+            let mut applied = 0;
+            while !done.load(Ordering::SeqCst) {
+                match index.step(20).await.unwrap() {
+                    Followed::Applied(changes) => applied += changes,
+                    // Lets the other process continue.
+                    Followed::Busy => tokio::task::yield_now().await,
+                }
+            }
+            applied
+        })
+    };
+    let followers = [follow(first.clone()), follow(second.clone())];
+    for round in 0..20 {
+        let faces = gallery(&store, collection, &model, 50, round).await;
+        let mut tx = store.begin().await.unwrap();
+        for (face, _) in faces.iter().step_by(3) {
+            store.delete_face(tx.conn(), *face).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+    while store.oldest_index_change().await.unwrap().is_some() {
+        tokio::task::yield_now().await;
+    }
+    done.store(true, Ordering::SeqCst);
+    for follower in followers {
+        assert!(follower.await.unwrap() > 0, "both processes have applied changes");
+    }
+    // Lets searches use the set.
+    catch_up(&second).await;
+    store.request_index_check("qdrant").await.unwrap();
+    catch_up(&second).await;
+    let checked = set_of(&store, model.id).await.unwrap().check_result.unwrap();
+    assert!(serde_json::from_value::<Checked>(checked.clone()).unwrap().is_equal(), "{checked}");
+    assert_eq!(checked["rows"], 20 * 33);
+
+    // A third process deletes the index. No step creates a set again.
+    assert!(ExternalIndex::release(&store, "qdrant").await.unwrap());
+    for index in [&first, &second] {
+        let refused = index.step(20).await;
+        assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
+    }
+    own.server.remove_all().await.unwrap();
+    assert!(own.server.ids().await.unwrap().is_empty());
 }
 
 #[needs(qdrant)]
@@ -172,7 +244,8 @@ async fn a_comparison_counts_what_is_missing_surplus_and_different() {
     let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
     let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
     let lost: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
-    let update = Update { fence: i64::from(i32::MAX), stored: vec![moved, turned, surplus], deleted: lost };
+    let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
+    let update = Update { fence, stored: vec![moved, turned, surplus], deleted: lost };
     engine.update(&set, update).await.unwrap();
     let expected = Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 };
     assert_eq!(check().await, expected);
