@@ -45,7 +45,13 @@ impl Index {
         let url = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
         let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
         let prefix = format!("test{}", Uuid::now_v7().simple());
-        let environment = vec![("QDRANT_URL", url), ("QDRANT_API_KEY", key), ("QDRANT_PREFIX", prefix)];
+        let replicas = url.split(',').count().min(2).to_string();
+        let environment = vec![
+            ("QDRANT_URL", url),
+            ("QDRANT_API_KEY", key),
+            ("QDRANT_PREFIX", prefix),
+            ("QDRANT_REPLICAS", replicas),
+        ];
         Self { name: "qdrant", environment }
     }
 }

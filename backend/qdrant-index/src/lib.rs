@@ -51,6 +51,10 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time until every node has deleted a collection, and time between two checks.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
+/// Size of the embeddings of a segment above which the server builds a graph, in kB: never, and
+/// Qdrant's default.
+const NEVER: u64 = 0;
+const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
 const QUERIES: usize = 50;
 
@@ -186,6 +190,17 @@ impl Server {
         Ok(())
     }
 
+    /// Changes when graphs are built. The server restarts graphs that it is building.
+    async fn configure_graphs(&self, set: &FaceSet, config: OptimizersConfigDiff) -> Result<(), EngineError> {
+        let request = &UpdateCollection {
+            collection_name: self.collection(set.id),
+            optimizers_config: Some(config),
+            ..UpdateCollection::default()
+        };
+        self.nodes.call(TIMEOUT, |node| async move { node.update_collection(request.clone()).await }).await?;
+        Ok(())
+    }
+
     async fn upsert(&self, set: &FaceSet, fence: i64, written: Vec<PointStruct>) -> Result<(), EngineError> {
         if written.is_empty() {
             return Ok(());
@@ -227,6 +242,12 @@ impl Server {
                 ..HnswConfigDiff::default()
             }),
             replication_factor: Some(self.config.replicas),
+            // Graphs are built when all older faces were copied. Otherwise the server builds them
+            // several times while it merges segments.
+            optimizers_config: Some(OptimizersConfigDiff {
+                indexing_threshold: Some(NEVER),
+                ..OptimizersConfigDiff::default()
+            }),
             quantization_config: compressed.then_some(QuantizationConfig {
                 quantization: Some(quantization_config::Quantization::Scalar(int8)),
             }),
@@ -317,13 +338,13 @@ impl VectorEngine for Server {
 
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
         self.create_collection(self.settings(set)).await?;
-        for (name, params) in FIELDS {
+        for (name, field) in FIELDS {
             let request = &CreateFieldIndexCollection {
                 collection_name: self.collection(set.id),
                 wait: Some(true),
                 field_name: name.to_owned(),
-                field_type: Some(params.field_type().into()),
-                field_index_params: params.params(),
+                field_type: Some(field.field_type().into()),
+                field_index_params: Some(field.params()),
                 ..CreateFieldIndexCollection::default()
             };
             self.nodes
@@ -384,6 +405,13 @@ impl VectorEngine for Server {
         faces.take(limit).collect()
     }
 
+    async fn start_graphs(&self, set: &FaceSet) -> Result<(), EngineError> {
+        let threshold = Some(GRAPH_THRESHOLD);
+        let config =
+            OptimizersConfigDiff { indexing_threshold: threshold, ..OptimizersConfigDiff::default() };
+        self.configure_graphs(set, config).await
+    }
+
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let name = &self.collection(set.id);
         let answered =
@@ -391,14 +419,7 @@ impl VectorEngine for Server {
         let info = answered.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
         if info.status() == CollectionStatus::Grey {
             // After a restart, the server builds graphs only when the collection is changed.
-            let request = &UpdateCollection {
-                collection_name: name.clone(),
-                optimizers_config: Some(OptimizersConfigDiff::default()),
-                ..UpdateCollection::default()
-            };
-            self.nodes
-                .call(TIMEOUT, |node| async move { node.update_collection(request.clone()).await })
-                .await?;
+            self.configure_graphs(set, OptimizersConfigDiff::default()).await?;
         }
         let request = &CountPoints {
             collection_name: name.clone(),

@@ -1,9 +1,9 @@
 //! Faces as points of a collection, and the conditions of a query on them.
 use qdrant_client::qdrant::payload_index_params::IndexParams;
 use qdrant_client::qdrant::{
-    Condition, FieldType, Filter, NamedVectors, PayloadIndexParams, PointId, PointStruct, Range,
-    RetrievedPoint, UuidIndexParams, Value, Vectors, VectorsOutput, point_id, vector_output, vectors,
-    vectors_output,
+    BoolIndexParams, Condition, FieldType, Filter, FloatIndexParams, NamedVectors, PayloadIndexParams,
+    PointId, PointStruct, Range, RetrievedPoint, UuidIndexParams, Value, Vectors, VectorsOutput, point_id,
+    vector_output, vectors, vectors_output,
 };
 use std::collections::HashMap;
 use store::vector_engine::{EngineError, EngineFace, EngineFilter};
@@ -40,10 +40,24 @@ impl Field {
         }
     }
 
-    pub(crate) fn params(self) -> Option<PayloadIndexParams> {
-        let tenant = UuidIndexParams { is_tenant: Some(true), ..UuidIndexParams::default() };
-        matches!(self, Self::Tenant)
-            .then_some(PayloadIndexParams { index_params: Some(IndexParams::UuidIndexParams(tenant)) })
+    /// Returns the parameters of the index. Only collections get graphs of their own: those of the
+    /// other fields would multiply the time to build a set.
+    pub(crate) fn params(self) -> PayloadIndexParams {
+        let index_params = match self {
+            Self::Tenant => IndexParams::UuidIndexParams(UuidIndexParams {
+                is_tenant: Some(true),
+                ..UuidIndexParams::default()
+            }),
+            Self::Bool => IndexParams::BoolIndexParams(BoolIndexParams {
+                enable_hnsw: Some(false),
+                ..BoolIndexParams::default()
+            }),
+            Self::Float => IndexParams::FloatIndexParams(FloatIndexParams {
+                enable_hnsw: Some(false),
+                ..FloatIndexParams::default()
+            }),
+        };
+        PayloadIndexParams { index_params: Some(index_params) }
     }
 }
 

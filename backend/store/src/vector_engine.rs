@@ -136,6 +136,12 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError>;
 
+    /// Starts to build the graphs of a set that has received all older faces. An engine that builds
+    /// graphs earlier does nothing. Repeating the call changes nothing.
+    async fn start_graphs(&self, _: &FaceSet) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Returns the size and state of a set. Starts to build graphs if they are not complete.
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError>;
 }

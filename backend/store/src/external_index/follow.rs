@@ -166,6 +166,7 @@ impl ExternalIndex {
             self.call(self.engine.update(&set.face_set(), update)).await?;
             index_sets::record_copy(tx.conn(), set.id, last, false).await?;
         } else {
+            self.call(self.engine.start_graphs(&set.face_set())).await?;
             index_sets::record_copy(tx.conn(), set.id, copied_to, true).await?;
         }
         tx.commit().await?;
