@@ -30,6 +30,8 @@ fn pack(files: Vec<ModelFile>) -> Pack {
 }
 
 fn store(folder: &Path) -> ModelStore {
+    // The program does this at its start.
+    let _already = rustls::crypto::ring::default_provider().install_default();
     ModelStore { directory: folder.join("models"), mirror: None, accept_license: false }
 }
 

@@ -257,6 +257,9 @@ async fn is_built_verified_and_removed_beside_the_service(index: Index) {
         let mut without_address = program.command("pgvector", &["up", "--port", "0"]);
         let refused = Finished::of(without_address.env_remove("QDRANT_URL")).expect(1);
         assert!(refused.stderr.contains("still contains embeddings of faces"), "{}", refused.stderr);
+        let mut other_prefix = program.command("pgvector", &["up", "--port", "0"]);
+        let refused = Finished::of(other_prefix.env("QDRANT_PREFIX", "other")).expect(1);
+        assert!(refused.stderr.contains("the one to delete is"), "{}", refused.stderr);
     }
     let service = program.start("pgvector");
     let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;

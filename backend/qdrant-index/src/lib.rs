@@ -22,6 +22,7 @@ use qdrant_client::qdrant::{
     VectorParamsMap, VectorsConfig, quantization_config, vectors_config,
 };
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
@@ -51,9 +52,12 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time until every node has deleted a collection, and time between two checks.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
-/// Size of the embeddings of a segment above which the server builds a graph, in kB: never, and
-/// Qdrant's default.
+/// Minimum time between two requests to continue with graphs, which begin again.
+const WAKE_INTERVAL: Duration = Duration::from_secs(60);
+/// The value of `indexing_threshold` with which the server builds no graphs.
 const NEVER: u64 = 0;
+/// Size of the embeddings of a segment, in kB, above which the server builds a graph: the default
+/// of Qdrant.
 const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
 const QUERIES: usize = 50;
@@ -101,6 +105,8 @@ impl std::fmt::Debug for Config {
 pub struct Server {
     nodes: Nodes,
     config: Config,
+    /// When the server was last asked to continue with its graphs.
+    woken: Mutex<Option<Instant>>,
 }
 
 /// The settings contain an address that cannot be used.
@@ -118,13 +124,13 @@ impl Server {
     /// Fails with [`InvalidAddress`] if a URL of the settings is not valid.
     pub fn new(config: Config) -> Result<Self, InvalidAddress> {
         let nodes = Nodes::new(&config.urls, config.api_key.as_deref())?;
-        Ok(Self { nodes, config })
+        Ok(Self { nodes, config, woken: Mutex::default() })
     }
 
-    /// Deletes all sets, and the id of the server.
+    /// Deletes all sets and ids of the prefix.
     ///
     /// # Errors
-    /// Fails if the server is not available.
+    /// Fails if no node answers, or if a node still lists a collection after 20 seconds.
     pub async fn remove_all(&self) -> Result<(), EngineError> {
         for name in self.names().await?.into_iter().filter(|name| is_ours(name)) {
             self.delete_collection(format!("{}-{name}", self.config.prefix)).await?;
@@ -190,7 +196,18 @@ impl Server {
         Ok(())
     }
 
-    /// Changes when graphs are built. The server restarts graphs that it is building.
+    /// Returns whether the server may be asked to continue with its graphs: once a minute.
+    fn may_wake(&self) -> bool {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = woken.is_none_or(|at| at.elapsed() >= WAKE_INTERVAL);
+        if may {
+            *woken = Some(Instant::now());
+        }
+        may
+    }
+
+    /// Sends optimizer settings of a set to the server. The server then starts to build missing
+    /// graphs, and begins again those that it is building.
     async fn configure_graphs(&self, set: &FaceSet, config: OptimizersConfigDiff) -> Result<(), EngineError> {
         let request = &UpdateCollection {
             collection_name: self.collection(set.id),
@@ -309,17 +326,18 @@ impl VectorEngine for Server {
 
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
         let ids = self.ids().await?;
-        if let Some(id) = recorded.filter(|id| ids.contains(id)) {
-            return Ok(id);
-        }
-        if !ids.is_empty() {
-            return Err(EngineError(format!(
+        match recorded {
+            Some(id) if ids.is_empty() || ids.contains(&id) => Ok(id),
+            None if ids.is_empty() => Ok(Uuid::new_v4()),
+            _ => Err(EngineError(format!(
                 "another installation uses this server with QDRANT_PREFIX={}; allowed: another QDRANT_PREFIX, \
                  or delete the collections of this prefix if the other installation no longer exists",
                 self.config.prefix
-            )));
+            ))),
         }
-        let id = Uuid::new_v4();
+    }
+
+    async fn mark(&self, id: Uuid) -> Result<(), EngineError> {
         let empty =
             VectorsConfig { config: Some(vectors_config::Config::ParamsMap(VectorParamsMap::default())) };
         self.create_collection(CreateCollection {
@@ -328,8 +346,7 @@ impl VectorEngine for Server {
             replication_factor: Some(self.config.replicas),
             ..CreateCollection::default()
         })
-        .await?;
-        Ok(id)
+        .await
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -417,8 +434,12 @@ impl VectorEngine for Server {
         let answered =
             self.nodes.call(TIMEOUT, |node| async move { node.collection_info(name.clone()).await }).await?;
         let info = answered.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
-        if info.status() == CollectionStatus::Grey {
-            // After a restart, the server builds graphs only when the collection is changed.
+        // After a restart, or after an error such as a full disk, the server builds graphs only
+        // when the collection is changed.
+        if matches!(info.status(), CollectionStatus::Grey | CollectionStatus::Red) && self.may_wake() {
+            if let Some(error) = info.optimizer_status.as_ref().filter(|status| !status.ok) {
+                tracing::error!(set = %set.id, error = error.error, "the server failed to build a graph");
+            }
             self.configure_graphs(set, OptimizersConfigDiff::default()).await?;
         }
         let request = &CountPoints {

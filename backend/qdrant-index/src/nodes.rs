@@ -17,6 +17,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time after a failure in which a node is asked only if no other node answers.
 const AVOIDED: Duration = Duration::from_secs(10);
+/// Maximum time of a request to such a node, if the others are asked too.
+const AVOIDED_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of connections to each node.
 const CONNECTIONS: usize = 2;
 /// Codes of gRPC after which a request goes to the next node: cancelled, unknown, deadline
@@ -24,6 +26,9 @@ const CONNECTIONS: usize = 2;
 /// reports a failed connection as internal. A node that was restarted may lack a collection that
 /// the others have.
 const OF_NODE: [i32; 8] = [1, 2, 4, 5, 8, 9, 13, 14];
+
+/// The code of gRPC for a collection that does not exist.
+const NOT_FOUND: i32 = 5;
 
 /// The nodes.
 pub(crate) struct Nodes {
@@ -85,23 +90,23 @@ impl Nodes {
         Err(failed)
     }
 
-    /// Sends a request to every node at once. Returns the answers of the available nodes. Omits
-    /// nodes that failed recently, unless all have failed.
+    /// Sends a request concurrently to every node. Returns the answers. A node that failed in the
+    /// last 10 seconds has half a second.
     ///
     /// # Errors
-    /// Fails if no node is available, or if a node rejects the request.
+    /// Fails if no node answers, or if one rejects the request.
     pub(crate) async fn each<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
     ) -> Result<Vec<T>, EngineError> {
-        let mut asked: Vec<&Node> = self.nodes.iter().filter(|node| !node.is_avoided()).collect();
-        if asked.is_empty() {
-            asked = self.nodes.iter().collect();
-        }
+        let asked = self.nodes.iter().map(|node| {
+            let limit = if node.is_avoided() { timeout.min(AVOIDED_TIMEOUT) } else { timeout };
+            self.ask(node, limit, &work)
+        });
         let mut answers = Vec::new();
         let mut failed = EngineError("no node is configured".into());
-        for answer in join_all(asked.into_iter().map(|node| self.ask(node, timeout, &work))).await {
+        for answer in join_all(asked).await {
             match answer {
                 Ok(answer) => answers.push(answer),
                 Err(Failure::Request(error)) => return Err(error),
@@ -119,12 +124,16 @@ impl Nodes {
     ) -> Result<T, Failure> {
         let url = &node.url;
         let request = work(node.state().client.clone());
+        let mut absent = false;
         let failure = match tokio::time::timeout(timeout, request).await {
             Ok(Ok(answer)) => {
                 node.state().failed = None;
                 return Ok(answer);
             }
-            Ok(Err(error)) => failure(url, &error),
+            Ok(Err(error)) => {
+                absent = is_absent(&error);
+                failure(url, &error)
+            }
             Err(_) => {
                 // The connection may be dead without a sign of it. A new client opens another one.
                 if let Ok(new) = client(url, self.api_key.as_deref()) {
@@ -133,7 +142,8 @@ impl Nodes {
                 Failure::Node(EngineError(format!("{url} did not answer within {timeout:?}")))
             }
         };
-        if matches!(failure, Failure::Node(_)) {
+        // A node that lacks a collection is not down.
+        if matches!(failure, Failure::Node(_)) && !absent {
             node.state().failed = Some(Instant::now());
         }
         Err(failure)
@@ -167,6 +177,10 @@ enum Failure {
     Node(EngineError),
     /// The request failed. It would fail on the other nodes too.
     Request(EngineError),
+}
+
+fn is_absent(error: &QdrantError) -> bool {
+    matches!(error, QdrantError::ResponseError { status } if i32::from(status.code()) == NOT_FOUND)
 }
 
 fn failure(url: &str, error: &QdrantError) -> Failure {

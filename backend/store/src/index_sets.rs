@@ -274,13 +274,23 @@ pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uui
     Ok(())
 }
 
-/// Records that the folder or server will be deleted. Returns whether it is recorded.
-pub(crate) async fn release(conn: &mut PgConnection, index: &str) -> Result<bool, StoreError> {
-    let released = sqlx::query("update index_folders set released = true where index_name = $1")
+/// Records that the folder or server will not be deleted.
+pub(crate) async fn keep(conn: &mut PgConnection, index: &str) -> Result<(), StoreError> {
+    sqlx::query("update index_folders set released = false where index_name = $1")
         .bind(index)
         .execute(conn)
         .await?;
-    Ok(released.rows_affected() > 0)
+    Ok(())
+}
+
+/// Records that the folder or server will be deleted. Returns its recorded id.
+pub(crate) async fn release(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar(
+        "update index_folders set released = true where index_name = $1 returning folder_id",
+    )
+    .bind(index)
+    .fetch_optional(conn)
+    .await?)
 }
 
 /// Requests a new set for each set in use whose first deletion is at least `age` old.

@@ -108,9 +108,14 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the random ids of the folder, or of the server, that stores the sets.
     async fn ids(&self) -> Result<Vec<Uuid>, EngineError>;
 
-    /// Returns one of these ids, and creates it if there is none. `recorded` is the id in the
-    /// database. Fails if another installation uses the server.
+    /// Returns the id that the database must record. `recorded` is the id that it contains. Fails
+    /// if another installation uses the server.
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError>;
+
+    /// Stores an id that the database has recorded. Files have their id already.
+    async fn mark(&self, _: Uuid) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;

@@ -288,8 +288,11 @@ async fn carry_out(
         let wait = match &own {
             None => POLL,
             Some(index) => match index.step(search_index::STEP).await {
-                Ok(Followed::Applied(1..)) => Duration::ZERO,
-                Ok(Followed::Applied(0) | Followed::Busy) => search_index::IDLE,
+                Ok(Followed::Applied(changes)) => {
+                    failures = 0;
+                    if changes > 0 { Duration::ZERO } else { search_index::IDLE }
+                }
+                Ok(Followed::Busy) => search_index::IDLE,
                 Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
                     eprintln!("{reason}; trying again");
                     failures += 1;
@@ -298,9 +301,6 @@ async fn carry_out(
                 Err(error) => return Err(error.into()),
             },
         };
-        if wait <= search_index::IDLE {
-            failures = 0;
-        }
         tokio::time::sleep(wait).await;
     }
 }

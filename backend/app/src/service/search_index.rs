@@ -83,7 +83,7 @@ async fn follow_changes(index: ExternalIndex) {
     loop {
         let step = async {
             if !taken {
-                index.take_over().await?;
+                index.claim().await?;
                 taken = true;
             }
             index.step(STEP).await

@@ -34,12 +34,39 @@ impl ExternalIndex {
             self.store.start_index_changes().await?;
         }
         let mut conn = self.store.pool().acquire().await?;
+        index_sets::keep(&mut conn, self.engine.name()).await?;
+        drop(conn);
+        self.claim().await
+    }
+
+    /// Records the folder or server of this process like [`Self::take_over`], but does not start to
+    /// record changes. A process whose first attempt failed calls it again.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable` if the engine is not available, or if another process has
+    /// ended the use of this index. Fails with the database's error.
+    pub async fn claim(&self) -> Result<(), StoreError> {
+        let mut conn = self.store.pool().acquire().await?;
         let recorded = index_sets::folder(&mut conn, self.engine.name()).await?;
         drop(conn);
+        self.check_use(recorded).await?;
         let claimed = self.call(self.engine.claim(recorded.map(|folder| folder.folder_id))).await?;
         let mut tx = self.store.begin().await?;
         index_sets::take_over(tx.conn(), self.engine.name(), claimed).await?;
-        tx.commit().await
+        tx.commit().await?;
+        // The id is recorded first: a server with an id that no database knows is refused.
+        self.call(self.engine.mark(claimed)).await
+    }
+
+    /// Fails if another process has ended the use of this index.
+    async fn check_use(&self, recorded: Option<index_sets::Folder>) -> Result<(), StoreError> {
+        if recorded.is_some_and(|recorded| recorded.released) {
+            return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
+        }
+        if !self.store.records_index_changes().await? {
+            return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));
+        }
+        Ok(())
     }
 
     /// Creates and deletes sets, and lets searches use sets that are complete. Returns the sets;
@@ -94,20 +121,16 @@ impl ExternalIndex {
     /// Fails if the recorded sets belong to another folder or server, or if changes are not
     /// recorded.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
-        let Some(recorded) = index_sets::folder(conn, self.engine.name()).await? else {
+        let recorded = index_sets::folder(conn, self.engine.name()).await?;
+        self.check_use(recorded).await?;
+        let Some(recorded) = recorded else {
             return Err(self.unavailable("no process that serves the API has started with this SEARCH_INDEX"));
         };
-        if recorded.released {
-            return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
-        }
         if !self.call(self.engine.ids()).await?.contains(&recorded.folder_id) {
             return Err(self.unavailable(
                 "the recorded sets are in another folder or server, or the server was emptied; \
                  if this one is right, restart the service",
             ));
-        }
-        if !self.store.records_index_changes().await? {
-            return Err(self.unavailable("a process with another SEARCH_INDEX stopped recording changes"));
         }
         Ok(())
     }
@@ -124,7 +147,9 @@ impl ExternalIndex {
                 index_sets::delete(conn, set.id).await
             }
             // A set that was just recorded: it is created below.
-            IndexSetState::Building if !exists && set.copied_to.is_nil() => Ok(()),
+            IndexSetState::Building if !exists && set.copied_to.is_nil() && !set.copied => Ok(()),
+            // A node of a cluster may lack the set for a while.
+            _ if !exists && self.engine.info(&set.face_set()).await.is_ok() => Ok(()),
             _ if !exists => {
                 tracing::warn!(set = %set.id, model = set.model, "a set of the search index is missing; building it again");
                 index_sets::delete(conn, set.id).await

@@ -79,14 +79,17 @@ impl ExternalIndex {
         Ok(locked.then_some(tx))
     }
 
-    /// Records that an index will be deleted. Returns whether the database has records of it. Waits
-    /// until the process that changes the index has ended its transaction. Afterwards, every step
-    /// for this index fails with `IndexUnavailable`.
+    /// Records that an index will be deleted. Returns the recorded id of its folder or server;
+    /// `None` if the database has no record of the index. Waits until the process that changes the
+    /// index has ended its transaction. Afterwards, every step for this index fails with
+    /// `IndexUnavailable`.
     ///
     /// # Errors
     /// Fails with the database's error.
-    pub async fn release(store: &Store, index: &str) -> Result<bool, StoreError> {
+    pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
         let mut tx = store.begin().await?;
+        // Longer than a transaction without statements can hold the lock.
+        sqlx::query("set local statement_timeout = '90s'").execute(tx.conn()).await?;
         sqlx::query("select pg_advisory_xact_lock($1)").bind(FOLLOWING).execute(tx.conn()).await?;
         let released = index_sets::release(tx.conn(), index).await?;
         tx.commit().await?;
@@ -159,16 +162,20 @@ impl ExternalIndex {
                 .bind(limit)
                 .fetch_all(tx.conn())
                 .await?;
-        if let Some(&last) = ids.last() {
+        let last = ids.last().copied().unwrap_or(copied_to);
+        if !ids.is_empty() {
             let fence = fence(tx.conn()).await?;
             let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
             let update = Update { fence, stored: rows.map(Row::face).collect(), deleted: Vec::new() };
             self.call(self.engine.update(&set.face_set(), update)).await?;
-            index_sets::record_copy(tx.conn(), set.id, last, false).await?;
-        } else {
-            self.call(self.engine.start_graphs(&set.face_set())).await?;
-            index_sets::record_copy(tx.conn(), set.id, copied_to, true).await?;
         }
+        // The changes of later faces are recorded, so only the faces up to here had to be copied.
+        // The copy ends although new faces arrive all the time.
+        let complete = i64::try_from(ids.len()).is_ok_and(|copied| copied < limit);
+        if complete {
+            self.call(self.engine.start_graphs(&set.face_set())).await?;
+        }
+        index_sets::record_copy(tx.conn(), set.id, last, complete).await?;
         tx.commit().await?;
         Ok(Followed::Applied(ids.len()))
     }

@@ -30,8 +30,8 @@ impl Opened {
 /// Opens the engine of `SEARCH_INDEX`. A Qdrant server is not contacted yet.
 ///
 /// # Errors
-/// Fails if the files or the address cannot be used, if `SEARCH_INDEX` is `pgvector`, or if this
-/// program was built without `edge`.
+/// Fails with `pgvector`. With `edge`, fails if this program lacks the engine or cannot open the
+/// files. With `qdrant`, fails if `QDRANT_URL` is missing or not valid.
 pub fn open(settings: &Settings) -> anyhow::Result<Opened> {
     match settings.storage.search_index {
         SearchIndex::Pgvector => anyhow::bail!("SEARCH_INDEX=pgvector has no engine outside Postgres"),

@@ -6,18 +6,24 @@ use anyhow::Context;
 use std::fs::File;
 use store::Store;
 use store::external_index::ExternalIndex;
+use store::vector_engine::VectorEngine;
 
 /// Stops recording changes if no index needs them. Deletes the files of `edge` and the collections
 /// of `qdrant`, except those of the selected index.
 ///
 /// # Errors
-/// Fails if another process has locked the files, or if the Qdrant server does not answer.
+/// Fails if the files or the collections cannot be deleted, or with the database's error.
 pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
+    let unused = || SearchIndex::ALL.into_iter().filter(|index| *index != used);
+    // First, so that no process applies changes while recording stops.
+    for index in unused() {
+        ExternalIndex::release(store, index.name()).await?;
+    }
     if used == SearchIndex::Pgvector && store.records_index_changes().await? {
         store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
     }
-    for index in SearchIndex::ALL.into_iter().filter(|index| *index != used) {
+    for index in unused() {
         match index {
             SearchIndex::Pgvector => {}
             SearchIndex::Edge => remove_files(settings, store).await?,
@@ -46,13 +52,20 @@ async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> 
 /// Deletes the collections, and then the records, so that the next start repeats a failed deletion.
 async fn remove_collections(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let name = SearchIndex::Qdrant.name();
-    if !ExternalIndex::release(store, name).await? {
-        return Ok(());
-    }
+    let Some(id) = ExternalIndex::release(store, name).await? else { return Ok(()) };
     const EXPLANATION: &str = "a Qdrant server still contains embeddings of faces from an earlier SEARCH_INDEX=qdrant, \
-        and the service must delete them; allowed: QDRANT_URL with the address of this server, or, if it no longer exists, \
+        and the service must delete them; allowed: QDRANT_URL and QDRANT_PREFIX of this server, or, if it no longer exists, \
         `facecrawl index drop --index qdrant --forget`";
     let server = engines::server(settings)?.context(EXPLANATION)?;
+    // Another server or prefix belongs to another installation.
+    let ids = server.ids().await.context(EXPLANATION)?;
+    if !ids.contains(&id) {
+        let found = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        return Err(anyhow::anyhow!(
+            "QDRANT_URL and QDRANT_PREFIX lead to the index [{found}], and the one to delete is {id}"
+        ))
+        .context(EXPLANATION);
+    }
     server.remove_all().await.context(EXPLANATION)?;
     store.forget_index(name).await?;
     tracing::info!("deleted the unused search index in the Qdrant server");

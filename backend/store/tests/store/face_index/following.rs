@@ -242,3 +242,18 @@ async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
     }
     assert!(last < 1 << 53, "an engine may compare them as floating-point numbers");
 }
+
+#[tokio::test]
+async fn a_copy_ends_although_new_faces_arrive_all_the_time() {
+    let world = World::create().await;
+    world.faces(1, 10).await;
+    world.index.take_over().await.unwrap();
+    for seed in 2..8 {
+        world.faces(seed, 1).await;
+        world.index.step(4).await.unwrap();
+    }
+    let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+    assert_eq!(set.state, IndexSetState::Serving);
+    memory::catch_up(&world.index).await;
+    world.assert_equal().await;
+}
