@@ -15,6 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use store::external_index::ExternalIndex;
 use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
@@ -267,7 +268,7 @@ async fn is_built_verified_and_removed_beside_the_service(index: Index) {
     assert!(!place.path().join("data/index").exists(), "the copies of faces are deleted");
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
-    assert!(!database.store().has_index(name).await.unwrap());
+    assert_eq!(ExternalIndex::release(&database.store(), name).await.unwrap(), None, "no record is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,18 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
-use store::vector_engine::{Candidate, EngineError, EngineFace, EngineQuery, SetInfo};
+use store::vector_engine::{
+    Candidate, EngineError, EngineFace, EngineQuery, GRAPH_CANDIDATES, GRAPH_LINKS, SetInfo,
+    search_candidates,
+};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use uuid::Uuid;
 
-/// Number of links of a graph per face and layer.
-const LINKS: usize = 16;
-/// Number of candidates considered when a face is added to a graph.
-const CANDIDATES: usize = 128;
-/// Number of candidates that a search keeps for each requested face.
-const EF_PER_FACE: usize = 2;
-/// Minimum number of candidates that a search keeps.
-const MIN_EF: usize = 128;
 /// Number of changes after which the engine checks whether it must extend its graphs. Faces without
 /// a graph are compared one by one.
 const CHANGES_PER_CHECK: u64 = 5_000;
@@ -101,7 +96,7 @@ impl Set {
         let nearest = QueryEnum::Nearest(NamedQuery::new(probe, DEFAULT_VECTOR_NAME.to_owned()));
         let mut request = SearchRequest::new(nearest, query.limit);
         request.filter = Some(filter::conditions(&query.filter)?);
-        let ef = query.limit.saturating_mul(EF_PER_FACE).max(MIN_EF);
+        let ef = search_candidates(query.limit);
         request.params = Some(SearchParams { hnsw_ef: Some(ef), ..SearchParams::default() });
         let found = self.shard()?.search(request).map_err(engine)?;
         let face = |id: PointId, similarity| Some(Candidate { id: uuid(id)?, similarity });
@@ -297,8 +292,8 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
 fn graph() -> HnswIndexConfig {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     HnswIndexConfig {
-        m: LINKS,
-        ef_construct: CANDIDATES,
+        m: GRAPH_LINKS,
+        ef_construct: GRAPH_CANDIDATES,
         max_indexing_threads: (cores / 2).max(1),
         ..HnswIndexConfig::default()
     }

@@ -25,18 +25,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::vector_engine::{
-    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
+    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, GRAPH_CANDIDATES, GRAPH_LINKS, SetInfo, Update,
+    VectorEngine, search_candidates,
 };
 use uuid::Uuid;
 
-/// Number of links of a graph per face and layer.
-const LINKS: u64 = 16;
-/// Number of candidates considered when a face is added to a graph.
-const CANDIDATES: u64 = 128;
-/// Number of candidates that a search keeps for each requested face.
-const EF_PER_FACE: usize = 2;
-/// Minimum number of candidates that a search keeps.
-const MIN_EF: usize = 128;
 /// Number of candidates per requested face that the server compares again with full embeddings.
 /// Only with compressed embeddings.
 const OVERSAMPLING: f64 = 2.0;
@@ -254,8 +247,8 @@ impl Server {
             collection_name: self.collection(set.id),
             vectors_config: Some(VectorsConfig { config: Some(vectors_config::Config::ParamsMap(vectors)) }),
             hnsw_config: Some(HnswConfigDiff {
-                m: Some(LINKS),
-                ef_construct: Some(CANDIDATES),
+                m: Some(GRAPH_LINKS as u64),
+                ef_construct: Some(GRAPH_CANDIDATES as u64),
                 ..HnswConfigDiff::default()
             }),
             replication_factor: Some(self.config.replicas),
@@ -273,7 +266,6 @@ impl Server {
     }
 
     fn query(&self, set: &FaceSet, query: EngineQuery) -> QueryPoints {
-        let ef = query.limit.saturating_mul(EF_PER_FACE).max(MIN_EF);
         let rescored = QuantizationSearchParams {
             rescore: Some(true),
             oversampling: Some(OVERSAMPLING),
@@ -285,7 +277,7 @@ impl Server {
             using: Some(VECTOR.to_owned()),
             filter: Some(points::conditions(&query.filter)),
             params: Some(SearchParams {
-                hnsw_ef: Some(ef as u64),
+                hnsw_ef: Some(search_candidates(query.limit) as u64),
                 // Has no effect on a set without compressed embeddings.
                 quantization: Some(rescored),
                 ..SearchParams::default()

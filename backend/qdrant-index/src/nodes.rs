@@ -21,13 +21,12 @@ const AVOIDED: Duration = Duration::from_secs(10);
 const AVOIDED_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of connections to each node.
 const CONNECTIONS: usize = 2;
-/// Codes of gRPC after which a request goes to the next node: cancelled, unknown, deadline
-/// exceeded, not found, resource exhausted, failed precondition, internal, unavailable. The client
-/// reports a failed connection as internal. A node that was restarted may lack a collection that
-/// the others have.
-const OF_NODE: [i32; 8] = [1, 2, 4, 5, 8, 9, 13, 14];
-
-/// The code of gRPC for a collection that does not exist.
+/// Codes of gRPC that show that a node is not available: cancelled, unknown, deadline exceeded,
+/// resource exhausted, failed precondition, internal, unavailable. The client reports a failed
+/// connection as internal.
+const OF_NODE: [i32; 7] = [1, 2, 4, 8, 9, 13, 14];
+/// The code of gRPC for a collection that does not exist. A node that was restarted may lack a
+/// collection that the others have.
 const NOT_FOUND: i32 = 5;
 
 /// The nodes.
@@ -65,7 +64,7 @@ impl Nodes {
     }
 
     /// Sends a request to a node. Sends it to the next node if this one does not answer within
-    /// `timeout`, or answers with a code of [`OF_NODE`]. Repeating the request must change nothing,
+    /// `timeout`, or answers with one of these codes. Repeating the request must change nothing,
     /// because a node may have carried it out although its answer was lost.
     ///
     /// # Errors
@@ -84,7 +83,7 @@ impl Nodes {
             match self.ask(node, left, &work).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error)) => failed = error,
+                Err(Failure::Node(error) | Failure::Absent(error)) => failed = error,
             }
         }
         Err(failed)
@@ -110,7 +109,7 @@ impl Nodes {
             match answer {
                 Ok(answer) => answers.push(answer),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error)) => failed = error,
+                Err(Failure::Node(error) | Failure::Absent(error)) => failed = error,
             }
         }
         if answers.is_empty() { Err(failed) } else { Ok(answers) }
@@ -124,16 +123,12 @@ impl Nodes {
     ) -> Result<T, Failure> {
         let url = &node.url;
         let request = work(node.state().client.clone());
-        let mut absent = false;
         let failure = match tokio::time::timeout(timeout, request).await {
             Ok(Ok(answer)) => {
                 node.state().failed = None;
                 return Ok(answer);
             }
-            Ok(Err(error)) => {
-                absent = is_absent(&error);
-                failure(url, &error)
-            }
+            Ok(Err(error)) => failure(url, &error),
             Err(_) => {
                 // The connection may be dead without a sign of it. A new client opens another one.
                 if let Ok(new) = client(url, self.api_key.as_deref()) {
@@ -142,8 +137,7 @@ impl Nodes {
                 Failure::Node(EngineError(format!("{url} did not answer within {timeout:?}")))
             }
         };
-        // A node that lacks a collection is not down.
-        if matches!(failure, Failure::Node(_)) && !absent {
+        if matches!(failure, Failure::Node(_)) {
             node.state().failed = Some(Instant::now());
         }
         Err(failure)
@@ -175,21 +169,20 @@ fn client(url: &str, api_key: Option<&str>) -> Result<Qdrant, InvalidAddress> {
 enum Failure {
     /// The node is not available. Another one may be.
     Node(EngineError),
+    /// The node lacks the collection. Another one may have it.
+    Absent(EngineError),
     /// The request failed. It would fail on the other nodes too.
     Request(EngineError),
-}
-
-fn is_absent(error: &QdrantError) -> bool {
-    matches!(error, QdrantError::ResponseError { status } if i32::from(status.code()) == NOT_FOUND)
 }
 
 fn failure(url: &str, error: &QdrantError) -> Failure {
     match error {
         QdrantError::ResponseError { status } => {
             let text = EngineError(format!("{url}: {}", status.message()));
-            match OF_NODE.contains(&i32::from(status.code())) {
-                true => Failure::Node(text),
-                false => Failure::Request(text),
+            match i32::from(status.code()) {
+                NOT_FOUND => Failure::Absent(text),
+                code if OF_NODE.contains(&code) => Failure::Node(text),
+                _ => Failure::Request(text),
             }
         }
         error => Failure::Request(EngineError(format!("{url}: {error}"))),

@@ -127,17 +127,6 @@ impl Store {
         Ok(deleted.rows_affected() > 0)
     }
 
-    /// Returns whether the database has records of this index.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
-    pub async fn has_index(&self, index: &str) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar("select exists (select from index_folders where index_name = $1)")
-            .bind(index)
-            .fetch_one(&self.pool)
-            .await?)
-    }
-
     /// Deletes the records of all sets. The next process that follows the changes builds them
     /// again. A restored database needs this: its index may lack faces that the backup brought
     /// back.
@@ -256,7 +245,7 @@ pub(crate) async fn folder(conn: &mut PgConnection, index: &str) -> Result<Optio
 /// Records the folder of the sets. Deletes the records of the sets of another folder.
 pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uuid) -> Result<(), StoreError> {
     let recorded = folder(&mut *conn, index).await?;
-    if recorded.is_some_and(|recorded| recorded.folder_id == claimed && !recorded.released) {
+    if recorded.is_some_and(|recorded| recorded.folder_id == claimed) {
         return Ok(());
     }
     if let Some(other) = recorded.filter(|recorded| recorded.folder_id != claimed) {

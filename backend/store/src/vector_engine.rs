@@ -5,6 +5,17 @@
 //! outdated, and its answers may be wrong: [`crate::external_index`] compares them with the rows.
 use uuid::Uuid;
 
+/// Number of links of a graph per face and layer.
+pub const GRAPH_LINKS: usize = 16;
+/// Number of candidates considered when a face is added to a graph.
+pub const GRAPH_CANDIDATES: usize = 128;
+
+/// Returns the number of candidates that a search in a graph keeps, for this number of requested
+/// faces.
+pub fn search_candidates(limit: usize) -> usize {
+    limit.saturating_mul(2).max(128)
+}
+
 /// A set of faces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaceSet {

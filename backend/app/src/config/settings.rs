@@ -36,9 +36,6 @@ pub enum SearchIndex {
 }
 
 impl SearchIndex {
-    /// Every value.
-    pub const ALL: [Self; 3] = [Self::Pgvector, Self::Edge, Self::Qdrant];
-
     /// Returns the text of the value in `SEARCH_INDEX`.
     pub fn name(self) -> &'static str {
         match self {

@@ -88,6 +88,10 @@ impl ExternalIndex {
     /// Fails with the database's error.
     pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
         let mut tx = store.begin().await?;
+        // A start need not wait for the process that changes another index.
+        if index_sets::folder(tx.conn(), index).await?.is_none() {
+            return Ok(None);
+        }
         // Longer than a transaction without statements can hold the lock.
         sqlx::query("set local statement_timeout = '90s'").execute(tx.conn()).await?;
         sqlx::query("select pg_advisory_xact_lock($1)").bind(FOLLOWING).execute(tx.conn()).await?;

@@ -7,6 +7,7 @@ use std::fs::File;
 use store::Store;
 use store::external_index::ExternalIndex;
 use store::vector_engine::VectorEngine;
+use uuid::Uuid;
 
 /// Stops recording changes if no index needs them. Deletes the files of `edge` and the collections
 /// of `qdrant`, except those of the selected index.
@@ -15,20 +16,22 @@ use store::vector_engine::VectorEngine;
 /// Fails if the files or the collections cannot be deleted, or with the database's error.
 pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
-    let unused = || SearchIndex::ALL.into_iter().filter(|index| *index != used);
     // First, so that no process applies changes while recording stops.
-    for index in unused() {
-        ExternalIndex::release(store, index.name()).await?;
+    let mut server_id = None;
+    if used != SearchIndex::Edge {
+        ExternalIndex::release(store, SearchIndex::Edge.name()).await?;
+    }
+    if used != SearchIndex::Qdrant {
+        server_id = ExternalIndex::release(store, SearchIndex::Qdrant.name()).await?;
     }
     if used == SearchIndex::Pgvector && store.records_index_changes().await? {
         store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
     }
-    for index in unused() {
-        match index {
-            SearchIndex::Pgvector => {}
-            SearchIndex::Edge => remove_files(settings, store).await?,
-            SearchIndex::Qdrant => remove_collections(settings, store).await?,
-        }
+    if used != SearchIndex::Edge {
+        remove_files(settings, store).await?;
+    }
+    if let Some(id) = server_id {
+        remove_collections(settings, store, id).await?;
     }
     Ok(())
 }
@@ -50,9 +53,7 @@ async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> 
 }
 
 /// Deletes the collections, and then the records, so that the next start repeats a failed deletion.
-async fn remove_collections(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    let name = SearchIndex::Qdrant.name();
-    let Some(id) = ExternalIndex::release(store, name).await? else { return Ok(()) };
+async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> anyhow::Result<()> {
     const EXPLANATION: &str = "a Qdrant server still contains embeddings of faces from an earlier SEARCH_INDEX=qdrant, \
         and the service must delete them; allowed: QDRANT_URL and QDRANT_PREFIX of this server, or, if it no longer exists, \
         `facecrawl index drop --index qdrant --forget`";
@@ -67,7 +68,7 @@ async fn remove_collections(settings: &Settings, store: &Store) -> anyhow::Resul
         .context(EXPLANATION);
     }
     server.remove_all().await.context(EXPLANATION)?;
-    store.forget_index(name).await?;
+    store.forget_index(SearchIndex::Qdrant.name()).await?;
     tracing::info!("deleted the unused search index in the Qdrant server");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Tests the engine in a Qdrant server.
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
-use super::memory::{catch_up, set_of, start};
+use super::memory::{catch_up, damage, set_of, start};
 use super::{Implementation, World};
 use crate::fixture;
 use qdrant_index::{Config, Quantization, Server};
@@ -244,15 +244,8 @@ async fn a_comparison_counts_what_is_missing_surplus_and_different() {
     gallery(&store, collection, &model, 100, 1).await;
     catch_up(&index).await;
     let set = set_of(&store, model.id).await.unwrap().face_set();
-    let mut faces = engine.page(&set, Uuid::nil(), 100).await.unwrap();
-    let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
-    let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
-    let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
-    let lost: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
     let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
-    let update = Update { fence, stored: vec![moved, turned, surplus], deleted: lost };
-    engine.update(&set, update).await.unwrap();
-    let expected = Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 };
+    let expected = damage(engine.as_ref(), &set, fence).await;
     assert_eq!(check().await, expected);
 
     // A new set has the rows again, and the old one is deleted.
