@@ -1,11 +1,12 @@
 """Measures search in --faces synthetic faces of 128 dimensions in clusters, in the schema of the
 product. Reports recall@10 against the exact result, and p50 and p99 in three cases: alone, with a
-filter that keeps one in a hundred, and while --writes faces per second are stored. Also reports the
+filter that keeps a tenth, and while --writes faces per second are stored. Also reports the
 build time and the size of the index.
 
-With --engine edge, the index is in files, as with SEARCH_INDEX=edge. With --engine qdrant, it is in
-the Qdrant server of --qdrant. `--rate N` runs N searches per
-second while faces are stored. Without it, each search starts when the previous one ends.
+--engine measures one index, or several with the same faces, one after the other: pgvector, edge,
+qdrant, and exact for none, comma-separated. qdrant is the Qdrant server of --qdrant. `--rate N` runs
+N searches per second while faces are stored. Without it, each search starts when the previous one
+ends.
 
 Creates its own database on the private Postgres of `facecrawl up`, with its usual settings. Storing
 and indexing a million faces takes about twenty minutes and 3 GB of disk.
@@ -26,24 +27,25 @@ def main():
     sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200, "rate": 0, "dimensions": 128, "tenants": 1, "exact-limit": 50_000}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--index", help="storage parameters of the index instead of the default ones, such as 'm = 16, ef_construction = 64'")
-    parser.add_argument("--engine", choices=["pgvector", "edge", "qdrant"], default="pgvector")
-    parser.add_argument("--qdrant", help="addresses of the gRPC interface of the Qdrant server, comma-separated")
-    parser.add_argument("--quantization", choices=["none", "int8"], default="none", help="how the server stores embeddings")
-    parser.add_argument("--replicas", type=int, default=1, help="number of nodes that store each face")
+    parser.add_argument("--engine", default="pgvector", help="exact, pgvector, edge or qdrant, or a comma-separated list of them")
+    texts = {
+        "qdrant": "addresses of the gRPC interface of the Qdrant server, comma-separated",
+        "quantization": "how the server stores embeddings: none (the default) or int8",
+        "replicas": "number of nodes that store each face",
+        "graph-threshold": "size of the embeddings of a part of a Qdrant collection above which it has a graph, in kB",
+        "server-pid": "process id of the Qdrant server, to report its memory",
+        "server-folder": "folder of the Qdrant server, to report its size",
+        "index": "storage parameters of pgvector's index instead of the default ones, such as 'm = 16, ef_construction = 64'",
+    }
+    for name, text in texts.items():
+        parser.add_argument(f"--{name}", help=text)
     arguments = parser.parse_args()
     release = build_release()
     with private_postgres(release, arguments.models) as url, tempfile.TemporaryDirectory() as folder:
-        command = [release / "examples/gallery", "--url", url]
-        for name in sizes:
-            command += [f"--{name}", getattr(arguments, name.replace("-", "_"))]
-        if arguments.engine == "edge":
-            command += ["--engine", "edge", "--folder", folder]
-        if arguments.engine == "qdrant":
-            command += ["--engine", "qdrant", "--qdrant", arguments.qdrant]
-            command += ["--quantization", arguments.quantization, "--replicas", arguments.replicas]
-        if arguments.index:
-            command += ["--index", arguments.index]
+        command = [release / "examples/gallery", "--url", url, "--engine", arguments.engine, "--folder", pathlib.Path(folder, "index")]
+        for name in [*sizes, *texts]:
+            if (value := getattr(arguments, name.replace("-", "_"))) is not None:
+                command += [f"--{name}", value]
         print(json.dumps(last_json(command), indent=2))
 
 

@@ -268,6 +268,20 @@ async fn is_built_verified_and_removed_beside_the_service(index: Index) {
     assert!(!place.path().join("data/index").exists(), "the copies of faces are deleted");
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
+
+    // Its index can be dropped before many faces are stored.
+    let refused = run("pgvector", &["index", "drop", "--index", "pgvector"]).expect(2);
+    assert!(refused.stderr.contains("or add --bulk-load"), "{}", refused.stderr);
+    let refused = run("pgvector", &["index", "drop", "--index", "edge", "--bulk-load"]).expect(2);
+    assert!(refused.stderr.contains("--bulk-load is for --index pgvector"), "{}", refused.stderr);
+    let dropped = run("pgvector", &["index", "drop", "--index", "pgvector", "--bulk-load", "--json"]);
+    assert_eq!(dropped.expect(0).json()["pgvector"][0]["bytes"], Value::Null);
+    let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    assert_eq!((found(&answer)[0], &answer["exact"]), (face, &json!(true)));
+    let built = run("pgvector", &["index", "rebuild", "--json"]).expect(0).json();
+    assert_eq!(built["pgvector"][0]["complete"], true);
+    let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    assert_eq!(answer["exact"], false);
     assert_eq!(ExternalIndex::release(&database.store(), name).await.unwrap(), None, "no record is left");
 }
 

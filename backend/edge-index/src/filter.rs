@@ -2,7 +2,8 @@
 use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::external::serde_json::{Map, Value, json};
 use qdrant_edge::{
-    Condition, FieldCondition, Filter, JsonPath, Match, Payload, PayloadSchemaType, Range, ValueVariants,
+    BoolIndexParamsBuilder, Condition, FieldCondition, Filter, FloatIndexParamsBuilder, JsonPath, Match,
+    Payload, PayloadFieldSchema, PayloadSchemaParams, Range, UuidIndexParamsBuilder, ValueVariants,
 };
 use store::vector_engine::{EngineError, EngineFace, EngineFilter};
 use uuid::Uuid;
@@ -12,13 +13,19 @@ const SUBJECT: &str = "has_subject";
 const FAILED: &str = "failed";
 const QUALITY: &str = "quality";
 
-/// The fields of a payload, with their types. The engine keeps an index of each.
-pub(crate) const FIELDS: [(&str, PayloadSchemaType); 4] = [
-    (COLLECTION, PayloadSchemaType::Uuid),
-    (SUBJECT, PayloadSchemaType::Bool),
-    (FAILED, PayloadSchemaType::Bool),
-    (QUALITY, PayloadSchemaType::Float),
-];
+/// Returns the fields of a payload, with their indexes. The engine stores the faces of a collection
+/// together, and builds one graph for each large collection. Graphs for the values of the other
+/// fields would multiply the time to build a set.
+pub(crate) fn fields() -> [(&'static str, PayloadFieldSchema); 4] {
+    let flag = || PayloadSchemaParams::Bool(BoolIndexParamsBuilder::new().enable_hnsw(false).build());
+    let fields = [
+        (COLLECTION, PayloadSchemaParams::Uuid(UuidIndexParamsBuilder::new().is_tenant(true).build())),
+        (SUBJECT, flag()),
+        (FAILED, flag()),
+        (QUALITY, PayloadSchemaParams::Float(FloatIndexParamsBuilder::new().enable_hnsw(false).build())),
+    ];
+    fields.map(|(name, params)| (name, PayloadFieldSchema::FieldParams(params)))
+}
 
 /// Returns the payload of a face. The field `quality` is absent if the quality is unknown.
 pub(crate) fn payload(face: &EngineFace) -> Payload {

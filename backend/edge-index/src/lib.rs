@@ -196,6 +196,14 @@ impl VectorEngine for Edge {
         blocking(move || set.page(after, limit)).await
     }
 
+    async fn start_graphs(&self, set: &FaceSet) -> Result<(), EngineError> {
+        let set = self.set(set.id)?;
+        let started = set.clone();
+        blocking(move || started.start_graphs()).await?;
+        Set::optimise_in_background(&set);
+        Ok(())
+    }
+
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let set = self.set(set.id)?;
         Set::optimise_in_background(&set);

@@ -1,8 +1,8 @@
 //! One set of faces: a shard of the storage engine in its own folder.
 use crate::filter;
 use qdrant_edge::{
-    CreateIndex, DEFAULT_VECTOR_NAME, Distance, EdgeConfig, EdgeShard, EdgeVectorParams,
-    FieldIndexOperations, HnswIndexConfig, NamedQuery, OperationError, PayloadFieldSchema, PointId,
+    AcornSearchParams, CreateIndex, DEFAULT_VECTOR_NAME, Distance, EdgeConfig, EdgeOptimizersConfig,
+    EdgeShard, EdgeVectorParams, FieldIndexOperations, HnswIndexConfig, NamedQuery, OperationError, PointId,
     PointInsertOperations, PointOperations, PointStructPersisted, QueryEnum, ScrollRequest, SearchParams,
     SearchRequest, UpdateOperation, VectorInternal, VectorStorageDatatype, VectorStructInternal,
     VectorStructPersisted, WithPayloadInterface, WithVector,
@@ -27,6 +27,8 @@ pub(crate) const UNFINISHED: &str = "new";
 /// Space that must be free on the disk, in bytes. The engine maps its files into memory, and a
 /// write to a full disk would end the process.
 const RESERVE: u64 = 512 << 20;
+/// The value of `indexing_threshold` with which the engine builds no graphs.
+const NEVER: usize = 0;
 /// Time between two checks whether the last search has released a set.
 const RELEASE_POLL: Duration = Duration::from_millis(20);
 
@@ -35,7 +37,7 @@ const RELEASE_POLL: Duration = Duration::from_millis(20);
 pub(crate) struct Set {
     /// `None` from a failed update until the next update.
     shard: RwLock<Option<Arc<EdgeShard>>>,
-    /// The shard of the failed update, which searches may still use.
+    /// The shard of the failed update. Searches that began before the failure may still use it.
     earlier: std::sync::Mutex<Weak<EdgeShard>>,
     path: PathBuf,
     order: Arc<Mutex<()>>,
@@ -97,7 +99,9 @@ impl Set {
         let mut request = SearchRequest::new(nearest, query.limit);
         request.filter = Some(filter::conditions(&query.filter)?);
         let ef = search_candidates(query.limit);
-        request.params = Some(SearchParams { hnsw_ef: Some(ef), ..SearchParams::default() });
+        let acorn =
+            query.filter.is_narrow().then_some(AcornSearchParams { enable: true, max_selectivity: None });
+        request.params = Some(SearchParams { hnsw_ef: Some(ef), acorn, ..SearchParams::default() });
         let found = self.shard()?.search(request).map_err(engine)?;
         let face = |id: PointId, similarity| Some(Candidate { id: uuid(id)?, similarity });
         Ok(found.into_iter().filter_map(|point| face(point.id, point.score)).collect())
@@ -106,7 +110,7 @@ impl Set {
     /// Stores faces and deletes others. The changes are durable when it returns.
     ///
     /// After an error, the engine refuses every later operation. This function then closes the set,
-    /// and the next update opens it again. Searches fail in between.
+    /// and the next update opens it again. New searches fail in between.
     pub(crate) fn update(&self, stored: Vec<EngineFace>, deleted: Vec<Uuid>) -> Result<(), EngineError> {
         check_room(&self.path, 0)?;
         if self.shard().is_err() {
@@ -132,6 +136,19 @@ impl Set {
         }
         let opened = Arc::new(open_shard(&self.path)?);
         *self.shard.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        Ok(())
+    }
+
+    /// Builds graphs from now on. A new set has none until all existing faces are copied to it.
+    /// Otherwise the engine would build graphs again whenever it merges segments, the parts of its
+    /// storage.
+    pub(crate) fn start_graphs(&self) -> Result<(), EngineError> {
+        let shard = self.shard()?;
+        let older = shard.config().optimizers();
+        // `None` is the threshold of the engine: 10 MB of embeddings.
+        let config = EdgeOptimizersConfig { indexing_threshold: None, ..older };
+        shard.set_optimizers_config(config).map_err(engine)?;
+        self.graphs.changes.fetch_add(CHANGES_PER_CHECK, Ordering::Relaxed);
         Ok(())
     }
 
@@ -269,16 +286,17 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
     let config = EdgeConfig::builder()
         .vector(DEFAULT_VECTOR_NAME, vector)
         .hnsw_config(graph())
+        .optimizers(EdgeOptimizersConfig {
+            indexing_threshold: Some(NEVER),
+            ..EdgeOptimizersConfig::default()
+        })
         // While a graph is built, the engine keeps changes in memory, even after `flush` returns.
         // The write-ahead log repeats them after a crash.
         .wal_enabled(true)
         .build();
     let shard = EdgeShard::new(path, config).map_err(engine)?;
-    for (name, kind) in filter::FIELDS {
-        let index = CreateIndex {
-            field_name: filter::path(name)?,
-            field_schema: Some(PayloadFieldSchema::FieldType(kind)),
-        };
+    for (name, field_schema) in filter::fields() {
+        let index = CreateIndex { field_name: filter::path(name)?, field_schema: Some(field_schema) };
         shard
             .update(UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(index)))
             .map_err(engine)?;
@@ -287,12 +305,14 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Returns the parameters of the graphs. Half of the cores build them, so that the other half can
-/// answer requests.
+/// Returns the parameters of the graphs. Every search is in one collection, so each collection has
+/// a graph of its own, and there is no graph of all faces. Half of the cores build the graphs, so
+/// that the other half can answer requests.
 fn graph() -> HnswIndexConfig {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     HnswIndexConfig {
-        m: GRAPH_LINKS,
+        m: 0,
+        payload_m: Some(GRAPH_LINKS),
         ef_construct: GRAPH_CANDIDATES,
         max_indexing_threads: (cores / 2).max(1),
         ..HnswIndexConfig::default()

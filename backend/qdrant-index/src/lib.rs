@@ -15,11 +15,11 @@ mod points;
 use nodes::Nodes;
 use points::{FIELDS, VECTOR};
 use qdrant_client::qdrant::{
-    BatchResult, CollectionStatus, CountPoints, CreateCollection, CreateFieldIndexCollection,
-    DeleteCollection, Distance, HnswConfigDiff, Memory, OptimizersConfigDiff, PointStruct,
-    QuantizationConfig, QuantizationSearchParams, QuantizationType, Query, QueryBatchPoints, QueryPoints,
-    ScalarQuantization, ScrollPoints, SearchParams, UpdateCollection, UpsertPoints, VectorParams,
-    VectorParamsMap, VectorsConfig, quantization_config, vectors_config,
+    AcornSearchParams, BatchResult, CollectionInfo, CollectionStatus, CountPoints, CreateCollection,
+    CreateFieldIndexCollection, DeleteCollection, Distance, HnswConfigDiff, Memory, OptimizersConfigDiff,
+    PointStruct, QuantizationConfig, QuantizationSearchParams, QuantizationType, Query, QueryBatchPoints,
+    QueryPoints, ScalarQuantization, ScrollPoints, SearchParams, UpdateCollection, UpsertPoints,
+    VectorParams, VectorParamsMap, VectorsConfig, quantization_config, vectors_config,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -45,13 +45,13 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time until every node has deleted a collection, and time between two checks.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
-/// Minimum time between two requests to continue with graphs, which begin again.
+/// Minimum time between two requests that make the server build missing graphs. Each request
+/// restarts the builds in progress.
 const WAKE_INTERVAL: Duration = Duration::from_secs(60);
 /// The value of `indexing_threshold` with which the server builds no graphs.
 const NEVER: u64 = 0;
-/// Size of the embeddings of a segment, in kB, above which the server builds a graph: the default
-/// of Qdrant.
-const GRAPH_THRESHOLD: u64 = 10_000;
+/// Default of [`Config::graph_threshold`], as in Qdrant.
+pub const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
 const QUERIES: usize = 50;
 
@@ -81,6 +81,9 @@ pub struct Config {
     pub replicas: u32,
     /// How the server stores embeddings, for new sets.
     pub quantization: Quantization,
+    /// Size of the embeddings of a segment (a part of the storage of a set), in kB, above which the
+    /// server builds graphs. A search in fewer embeddings compares with all of them.
+    pub graph_threshold: u64,
 }
 
 impl std::fmt::Debug for Config {
@@ -246,14 +249,18 @@ impl Server {
         CreateCollection {
             collection_name: self.collection(set.id),
             vectors_config: Some(VectorsConfig { config: Some(vectors_config::Config::ParamsMap(vectors)) }),
+            // Every search is in one facecrawl collection, so each has a graph of its own, and
+            // there is no graph of all faces.
             hnsw_config: Some(HnswConfigDiff {
-                m: Some(GRAPH_LINKS as u64),
+                m: Some(0),
+                payload_m: Some(GRAPH_LINKS as u64),
+                full_scan_threshold: Some(self.config.graph_threshold),
                 ef_construct: Some(GRAPH_CANDIDATES as u64),
                 ..HnswConfigDiff::default()
             }),
             replication_factor: Some(self.config.replicas),
-            // Graphs are built when all older faces were copied. Otherwise the server builds them
-            // several times while it merges segments.
+            // Graphs are built after all existing faces have been copied. Otherwise the server
+            // builds them again whenever it merges segments.
             optimizers_config: Some(OptimizersConfigDiff {
                 indexing_threshold: Some(NEVER),
                 ..OptimizersConfigDiff::default()
@@ -271,6 +278,10 @@ impl Server {
             oversampling: Some(OVERSAMPLING),
             ..QuantizationSearchParams::default()
         };
+        let acorn = query
+            .filter
+            .is_narrow()
+            .then_some(AcornSearchParams { enable: Some(true), max_selectivity: None });
         QueryPoints {
             collection_name: self.collection(set.id),
             query: Some(Query::new_nearest(query.probe)),
@@ -280,6 +291,7 @@ impl Server {
                 hnsw_ef: Some(search_candidates(query.limit) as u64),
                 // Has no effect on a set without compressed embeddings.
                 quantization: Some(rescored),
+                acorn,
                 ..SearchParams::default()
             }),
             limit: Some(query.limit as u64),
@@ -294,6 +306,12 @@ fn candidates(answer: BatchResult) -> Vec<Candidate> {
     found
         .filter_map(|point| Some(Candidate { id: points::uuid(point.id)?, similarity: point.score }))
         .collect()
+}
+
+/// Returns whether the node has received the settings with which it builds graphs.
+fn builds_graphs(info: &CollectionInfo) -> bool {
+    let optimizers = info.config.as_ref().and_then(|config| config.optimizer_config.as_ref());
+    optimizers.is_none_or(|optimizers| optimizers.indexing_threshold != Some(NEVER))
 }
 
 /// Part of the name of the empty Qdrant collection, between `PREFIX-` and the UUID.
@@ -415,7 +433,7 @@ impl VectorEngine for Server {
     }
 
     async fn start_graphs(&self, set: &FaceSet) -> Result<(), EngineError> {
-        let threshold = Some(GRAPH_THRESHOLD);
+        let threshold = Some(self.config.graph_threshold);
         let config =
             OptimizersConfigDiff { indexing_threshold: threshold, ..OptimizersConfigDiff::default() };
         self.configure_graphs(set, config).await
@@ -447,7 +465,8 @@ impl VectorEngine for Server {
             faces: info.points_count.unwrap_or_default().saturating_sub(deleted),
             in_graph: info.indexed_vectors_count.unwrap_or_default(),
             bytes: None,
-            settled: info.status() == CollectionStatus::Green,
+            // A node of a cluster may not know yet that graphs are to be built.
+            settled: info.status() == CollectionStatus::Green && builds_graphs(&info),
         })
     }
 }

@@ -40,8 +40,9 @@ impl Field {
         }
     }
 
-    /// Returns the parameters of the index. Qdrant builds extra graphs for each facecrawl
-    /// collection only. Extra graphs for the other fields would multiply the time to build a set.
+    /// Returns the parameters of the index. Qdrant builds one graph for each large facecrawl
+    /// collection.
+    /// Graphs for the values of the other fields would multiply the time to build a set.
     pub(crate) fn params(self) -> PayloadIndexParams {
         let index_params = match self {
             Self::Tenant => IndexParams::UuidIndexParams(UuidIndexParams {

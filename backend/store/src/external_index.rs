@@ -37,6 +37,12 @@ use follow::Progress;
 /// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
+/// Number of candidates per requested face of a search in a crawl. The engine does not know the
+/// crawls of a face, so the rows of the candidates decide. This is enough if about a tenth of the
+/// collection's faces are in the crawl.
+const CRAWL_CANDIDATES: i64 = 20;
+/// Maximum limit of a search in a crawl that asks the engine. Candidates beyond this cost too much.
+const MAX_CRAWL_LIMIT: i64 = 100;
 /// Number of the latest changes of a collection whose faces are candidates of every search in it. A
 /// comparison with this many faces takes a few milliseconds.
 const LATEST_CHANGES: i64 = 4_000;
@@ -138,20 +144,41 @@ impl ExternalIndex {
         }
     }
 
+    /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
     async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
-        let room = (query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM);
-        let limit = usize::try_from(query.limit.saturating_add(room)).unwrap_or_default();
+        let candidates = match query.scope.crawl_id {
+            Some(_) => query.limit.saturating_mul(CRAWL_CANDIDATES),
+            None => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
+        };
+        let limit = usize::try_from(candidates).unwrap_or_default();
         let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), limit }];
         let (found, latest) = self.candidates(query.scope, query.model, queries).await?;
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
         let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
-        // If too few of the engine's candidates remain, the latest faces are dropped. The answer is
-        // then too short, and the caller repeats the search exactly.
+        // If too few of the engine's candidates remain, the latest faces could hide that the answer
+        // is incomplete. Without them it is too short, and the caller searches in another way.
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
             faces.retain(|face| found.contains(&face.id));
         }
         Ok(Found { faces, exact: false })
+    }
+
+    /// Asks the engine for faces of the collection, and keeps those of the crawl. If they are too
+    /// few, asks the index of pgvector, which continues until it has enough faces or has visited
+    /// its maximum number of entries. Without that index, compares with all faces of the crawl.
+    async fn nearest_in_crawl(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        if query.limit <= MAX_CRAWL_LIMIT {
+            match self.nearest_by_engine(query).await {
+                Ok(found) if found.faces.len() as i64 >= query.limit => return Ok(found),
+                Ok(_) | Err(StoreError::IndexUnavailable(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.pgvector.is_prepared(query.model).await? {
+            true => self.pgvector.nearest(query).await,
+            false => self.nearest(&Nearest { exact: true, ..query.clone() }).await,
+        }
     }
 
     async fn neighbours_by_engine(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
@@ -241,11 +268,7 @@ impl FaceIndex for ExternalIndex {
             return Ok(Found { faces, exact: true });
         }
         if query.scope.crawl_id.is_some() {
-            // The engine does not know the crawls of a face.
-            return match self.pgvector.is_prepared(query.model).await? {
-                true => self.pgvector.nearest(query).await,
-                false => self.nearest(&Nearest { exact: true, ..query.clone() }).await,
-            };
+            return self.nearest_in_crawl(query).await;
         }
         match self.nearest_by_engine(query).await {
             Err(error) if self.can_fall_back(&error, query.model).await? => {

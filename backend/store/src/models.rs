@@ -6,6 +6,10 @@ impl Store {
     /// Registers the model and prepares the search index for its faces. Does nothing if both are
     /// done.
     ///
+    /// Does not build a missing index if an operator has dropped it to store many faces. Does not
+    /// build one of more than [`crate::Config::exact_limit`] faces either, because no face could be
+    /// stored during the build. Logs a warning in both cases.
+    ///
     /// # Errors
     /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
     /// identity is registered with different dimensions.
@@ -20,10 +24,18 @@ impl Store {
                 "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
             )));
         }
-        if let Some(known) = self.find_model(identity).await?
-            && self.index.is_prepared(&known).await?
-        {
-            return same_dimensions(known, dimensions);
+        if let Some(known) = self.find_model(identity).await? {
+            if self.index.is_prepared(&known).await? {
+                return same_dimensions(known, dimensions);
+            }
+            if self.waits_for_build(known.id).await? {
+                tracing::warn!(
+                    model = known.name,
+                    "there is no search index; searches compare with every face in scope until \
+                     `facecrawl index rebuild` has built it"
+                );
+                return same_dimensions(known, dimensions);
+            }
         }
         let mut tx = self.begin().await?;
         sqlx::query("select pg_advisory_xact_lock(hashtextextended('facecrawl.register_model', 0))")
@@ -43,7 +55,6 @@ impl Store {
                 .fetch_one(tx.conn())
                 .await?;
         let model = same_dimensions(model, dimensions)?;
-        // An index build can take long for a large table.
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
         self.index.prepare(tx.conn(), &model).await?;
         tx.commit().await?;
@@ -77,6 +88,18 @@ impl Store {
             .fetch_optional(&self.pool)
             .await?
             .ok_or_else(|| StoreError::not_found("embedding model", id))
+    }
+
+    /// Returns whether only an operator may build the index of the model.
+    async fn waits_for_build(&self, model: i32) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select (select bulk_load from embedding_models where id = $1)
+                    or (select count(*) > $2 from (select from faces where model_id = $1 limit $2 + 1) counted)",
+        )
+        .bind(model)
+        .bind(self.exact_limit.min(i64::MAX - 1))
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     async fn find_model(&self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {

@@ -55,6 +55,15 @@ pub struct EngineFilter {
     pub with_subject: bool,
 }
 
+impl EngineFilter {
+    /// Returns whether the filter can keep a small part of the collection. The graph of a
+    /// collection has too few links between the faces that such a filter keeps, so the search must
+    /// also follow links through the other faces.
+    pub fn is_narrow(&self) -> bool {
+        self.min_quality.is_some() || self.with_subject
+    }
+}
+
 /// A query for the most similar faces. The comparison may be approximate.
 #[derive(Clone, Debug)]
 pub struct EngineQuery {
@@ -152,12 +161,13 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the faces after the id `after`, at most `limit`, in the order of their ids.
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError>;
 
-    /// Starts to build the graphs of a set that has received all older faces. An engine that builds
-    /// graphs earlier does nothing. Repeating the call changes nothing.
+    /// Starts to build the graphs of a set, which now contains all faces that existed when it was
+    /// created. Does nothing if the engine has no graphs. Repeating the call changes nothing.
     async fn start_graphs(&self, _: &FaceSet) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Returns the size and state of a set. Starts to build graphs if they are not complete.
+    /// Returns the size and state of a set. After [`Self::start_graphs`], also continues to build
+    /// graphs that are not complete.
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError>;
 }

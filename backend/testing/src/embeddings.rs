@@ -27,22 +27,31 @@ impl Random {
         ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
+    /// Returns a random unit vector with this number of components.
+    pub fn unit(&mut self, dimensions: usize) -> Vec<f32> {
+        unit(&(0..dimensions).map(|_| self.gauss()).collect::<Vec<f64>>())
+    }
+
     /// Returns a unit vector. Only its first `freedom` components of [`DIMENSIONS`] are random; the
     /// others are 0.
     pub fn direction(&mut self, freedom: usize) -> Vec<f32> {
-        let mut gauss =
-            || (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
-        let raw: Vec<f64> = (0..DIMENSIONS).map(|i| if i < freedom { gauss() } else { 0.0 }).collect();
+        let mut raw: Vec<f64> = (0..freedom.min(DIMENSIONS)).map(|_| self.gauss()).collect();
+        raw.resize(DIMENSIONS, 0.0);
         unit(&raw)
     }
 
-    /// Returns a unit vector near `centre`. Two such vectors have a mean cosine of 1 / (1 +
-    /// `spread`²).
+    /// Returns a unit vector near `centre`, with as many components. Two such vectors have a mean
+    /// cosine of 1 / (1 + `spread`²).
     pub fn near(&mut self, centre: &[f32], spread: f64) -> Vec<f32> {
-        let noise = self.direction(DIMENSIONS);
+        let noise = self.unit(centre.len());
         let raw: Vec<f64> =
             centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + spread * f64::from(n)).collect();
         unit(&raw)
+    }
+
+    /// Returns a number of the standard normal distribution.
+    fn gauss(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 }
 

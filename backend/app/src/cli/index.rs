@@ -1,11 +1,12 @@
 //! Implements `index status|rebuild|verify|drop`, with which operators manage the search index.
+mod drop;
+
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output::{self, at};
 use crate::service::search_index;
 use crate::service::search_index::engines::{self, Opened};
 use crate::service::{Database, Sharing, listen_for_signals};
-use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub struct IndexArgs {
 enum IndexCommand {
     /// Print the search indexes: size, progress, changes to follow, result of the last comparison
     Status,
-    /// Build an index again, beside a running service; searches use the old one until the new one
-    /// is complete
+    /// Build an index again, beside a running service; searches use the old one, if there is one,
+    /// until the new one is complete
     Rebuild {
         /// The index [default: SEARCH_INDEX]
         #[arg(long)]
@@ -47,8 +48,10 @@ enum IndexCommand {
     /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
     /// exit status 3 if they differ
     Verify,
-    /// Drop the indexes of pgvector when the index outside Postgres is complete, so that storing
-    /// faces costs less; or, with --forget, delete the records of the index qdrant
+    /// Drop the indexes of pgvector, so that storing faces costs less. Fails if the index of
+    /// SEARCH_INDEX (edge or qdrant) is not complete. With SEARCH_INDEX=pgvector, add --bulk-load.
+    /// With --index qdrant --forget, delete only what Postgres has recorded about a Qdrant server
+    /// that no longer exists
     Drop {
         /// The index
         #[arg(long)]
@@ -57,6 +60,10 @@ enum IndexCommand {
         /// exists
         #[arg(long)]
         forget: bool,
+        /// Drop the indexes of pgvector although SEARCH_INDEX=pgvector uses them: searches compare
+        /// with every face until `index rebuild` has built them again
+        #[arg(long, conflicts_with = "forget")]
+        bulk_load: bool,
     },
 }
 
@@ -120,8 +127,12 @@ async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow
             status(settings, store, args.json).await
         }
         IndexCommand::Verify => verify(settings, store, args.json).await,
-        IndexCommand::Drop { index, forget } => {
-            drop_index(settings, store, index.setting(), forget).await?;
+        IndexCommand::Drop { index, bulk_load: true, .. } => {
+            drop::for_bulk_load(settings, store, index.setting()).await?;
+            status(settings, store, args.json).await
+        }
+        IndexCommand::Drop { index, forget, .. } => {
+            drop::run(settings, store, index.setting(), forget).await?;
             status(settings, store, args.json).await
         }
     }
@@ -325,49 +336,4 @@ fn external(settings: &Settings) -> anyhow::Result<SearchIndex> {
         .into()),
         index => Ok(index),
     }
-}
-
-async fn drop_index(
-    settings: &Settings,
-    store: &Store,
-    index: SearchIndex,
-    forget: bool,
-) -> anyhow::Result<()> {
-    let name = index.name();
-    let used = settings.storage.search_index;
-    if index == used {
-        return Err(UsageError(format!("SEARCH_INDEX={name} uses the index {name}; change it first")).into());
-    }
-    if forget {
-        if index != SearchIndex::Qdrant {
-            return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
-        }
-        anyhow::ensure!(store.forget_index(name).await?, "the database has no record of the index qdrant");
-        return Ok(());
-    }
-    if index != SearchIndex::Pgvector {
-        return Err(UsageError(format!(
-            "the service deletes the index {name} when it starts with another SEARCH_INDEX"
-        ))
-        .into());
-    }
-    let pgvector = Pgvector::new(store.pool().clone());
-    let sets = sets(store).await?;
-    for index in pgvector.indexes().await?.into_iter().filter(|index| index.bytes.is_some()) {
-        let serving = |set: &IndexSet| {
-            (set.index_name.as_str(), set.model_id, set.state)
-                == (used.name(), index.model_id, IndexSetState::Serving)
-        };
-        anyhow::ensure!(
-            sets.iter().any(serving),
-            "the index {} of {} is not complete; run `facecrawl index status` to see its progress",
-            used.name(),
-            index.model
-        );
-        pgvector
-            .drop_index(index.model_id)
-            .await
-            .with_context(|| format!("cannot drop the index of {}", index.model))?;
-    }
-    Ok(())
 }

@@ -256,6 +256,7 @@ impl Settings {
             prefix: storage.qdrant_prefix.clone(),
             replicas: storage.qdrant_replicas,
             quantization: storage.qdrant_quantization,
+            graph_threshold: qdrant_index::GRAPH_THRESHOLD,
         })
     }
 

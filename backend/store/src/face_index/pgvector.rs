@@ -11,12 +11,12 @@ pub use maintain::HnswIndex;
 use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
 use crate::StoreError;
 use crate::embeddings::{EmbeddingModel, halfvec};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder, Row};
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
-/// default 16 and 64. With 64 candidates and a million faces, one face in thirty gets no good links
-/// when it is added. Later searches do not find such a face; see `docs/reference/PERFORMANCE.md`.
+/// default 16 and 64. With 64 candidates and a million faces, one new face in thirty is linked only
+/// to faces of other people, so later searches do not find it; see `docs/measurements/SEARCH.md`.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 
@@ -48,7 +48,7 @@ impl Pgvector {
     async fn search(&self, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
         let ef_search = query.limit.saturating_mul(EF_PER_RESULT).clamp(*EF_SEARCH.start(), *EF_SEARCH.end());
         let mut tx = self.pool.begin().await?;
-        sqlx::raw_sql(AssertSqlSafe(by_index(ef_search, MAX_SCAN_TUPLES))).execute(&mut *tx).await?;
+        use_index(&mut tx, query.model, ef_search, MAX_SCAN_TUPLES).await?;
         let distance = format!("f.embedding::halfvec({}) <=> ", query.model.dimensions);
         let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
         sql.push(&distance).push_bind(halfvec(query.probe));
@@ -68,21 +68,22 @@ impl FaceIndex for Pgvector {
         "pgvector"
     }
 
-    /// This is checked before [`Self::prepare`], because `create index if not exists` waits for all
-    /// writers even if the index exists.
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar("select to_regclass($1) is not null")
-            .bind(index_name(model.id))
-            .fetch_one(&self.pool)
-            .await?)
+        let exists = format!("select {}", exists(model.id));
+        Ok(sqlx::query_scalar(AssertSqlSafe(exists)).fetch_one(&self.pool).await?)
     }
 
     /// The build waits for writers of `faces` and can take long for a large table.
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
-        // The statement contains only numbers, so nothing in it comes from a caller. Statistics are
-        // disabled, because they would keep samples of erased embeddings.
+        // The statements contain only numbers, so nothing in them comes from a caller. Statistics
+        // are disabled, because they would keep samples of erased embeddings.
+        let valid = format!("select {}", exists(model.id));
+        if sqlx::query_scalar(AssertSqlSafe(valid)).fetch_one(&mut *conn).await? {
+            return Ok(());
+        }
         let index = format!(
-            "create index if not exists {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
+            "drop index if exists {0};
+             create index {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
                  with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
              alter index {0} alter column 1 set statistics 0",
             index_name(model.id),
@@ -106,9 +107,8 @@ impl FaceIndex for Pgvector {
             return comparison::neighbours(&self.pool, query).await;
         }
         let mut tx = self.pool.begin().await?;
-        let mut settings = String::from("set local statement_timeout = 0;");
-        settings.push_str(&by_index(NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES));
-        sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *tx).await?;
+        use_index(&mut tx, query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
+        sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
         // Postgres can use the index only if the sort expression is the distance alone.
         let mut sql = comparison::neighbours_by(query, &comparison::distance_of_pair(query));
         let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
@@ -126,13 +126,40 @@ impl FaceIndex for Pgvector {
     }
 }
 
-/// Returns the settings of a transaction that searches an index. Sorting is disabled, so that the
-/// planner must use an index that returns rows in this order.
-fn by_index(ef_search: i64, max_scan_tuples: i64) -> String {
-    format!(
-        "set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
-         set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off;"
-    )
+/// Prepares a transaction for a search in the index. Sorting is disabled, so that the planner must
+/// use an index that returns rows in this order.
+///
+/// # Errors
+/// Fails with `IndexUnavailable` if the index does not exist, or with the database's error.
+async fn use_index(
+    conn: &mut PgConnection,
+    model: &EmbeddingModel,
+    ef_search: i64,
+    max_scan_tuples: i64,
+) -> Result<(), StoreError> {
+    // All statements in one request. Only the first one returns a row. They contain only numbers.
+    let statements = format!(
+        "select {};
+         set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
+         set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off",
+        exists(model.id)
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(conn).await?;
+    let exists = row.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+    if !exists {
+        let name = &model.name;
+        return Err(StoreError::IndexUnavailable(format!(
+            "pgvector: the index of {name} does not exist; `facecrawl index rebuild --index pgvector` builds it"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the condition that the index exists. An interrupted `drop index concurrently` leaves an
+/// index that is not valid, which no search uses.
+fn exists(model: i32) -> String {
+    let name = index_name(model);
+    format!("exists (select from pg_index where indexrelid = to_regclass('{name}') and indisvalid)")
 }
 
 fn index_name(model: i32) -> String {

@@ -48,6 +48,7 @@ mod deletion;
 mod edge;
 mod following;
 mod gallery;
+mod graphs;
 mod likeness;
 mod memory;
 mod outage;

@@ -1,6 +1,6 @@
 //! Tests the engine that keeps its faces in files of this process.
 use super::memory::{catch_up, damage, set_of, start};
-use super::{Implementation, gallery::gallery};
+use super::{Implementation, gallery::gallery, graphs};
 use crate::fixture;
 use edge_index::{Edge, OpenError};
 use std::collections::BTreeSet;
@@ -162,4 +162,13 @@ fn files(folder: &std::path::Path) -> Vec<Vec<u8>> {
     entries
         .flat_map(|path| if path.is_dir() { files(&path) } else { vec![std::fs::read(path).unwrap()] })
         .collect()
+}
+
+#[tokio::test]
+async fn a_large_collection_has_a_graph() {
+    let folder = tempfile::tempdir().unwrap();
+    // The engine builds a graph above 10 MB of embeddings in half precision, which are 312 of
+    // these.
+    let scale = graphs::Scale { dimensions: 16_384, faces: [600, 60] };
+    graphs::are_built_and_searched(&Edge::open(folder.path()).unwrap(), &scale).await;
 }

@@ -1,6 +1,9 @@
 //! Tests behaviour that only the index of pgvector has.
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
 use crate::fixture;
+use store::StoreError;
+use store::face_index::{FaceIndex, Neighbours, Pgvector};
+use store::face_scope::FaceScope;
 use testing::TestDatabase;
 
 #[tokio::test]
@@ -48,4 +51,65 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let probe = gallery[7].1.clone();
     let (hits, _) = store.search(&query(default, model.id, probe.clone())).await.unwrap();
     assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
+}
+
+#[tokio::test]
+async fn without_its_index_a_search_compares_with_every_face() {
+    let db = TestDatabase::create().await;
+    let store = db.store().with_exact_limit(50);
+    let default = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let pgvector = Pgvector::new(store.pool().clone());
+    let exists = || async { pgvector.indexes().await.unwrap()[0].bytes.is_some() };
+
+    // A registration builds the index of few faces, unless an operator has dropped it.
+    gallery(&store, default, &model, 50, 5).await;
+    pgvector.drop_index(model.id).await.unwrap();
+    fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert!(exists().await);
+    pgvector.drop_for_bulk_load(model.id).await.unwrap();
+    fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert!(!exists().await);
+    pgvector.rebuild(&model).await.unwrap();
+    pgvector.drop_index(model.id).await.unwrap();
+    fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert!(exists().await, "the build has ended the bulk load");
+
+    // An index that an interrupted command has left is not used, and is built again.
+    let invalidate =
+        "update pg_index set indisvalid = false where indexrelid = 'faces_embedding_hnsw_1'::regclass";
+    sqlx::query(invalidate).execute(db.pool()).await.unwrap();
+    assert!(!pgvector.is_prepared(&model).await.unwrap());
+    fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert!(pgvector.is_prepared(&model).await.unwrap());
+
+    // The index of many faces stays away until an operator builds it.
+    pgvector.drop_index(model.id).await.unwrap();
+    let faces = gallery(&store, default, &model, 60, 6).await;
+    fixture::model(&store, "m", DIMENSIONS as i32).await;
+    assert!(!exists().await);
+    let search = query(default, model.id, faces[7].1.clone());
+    let (hits, exact) = store.search(&search).await.unwrap();
+    assert!(exact);
+    assert_eq!(hits[0].face.id, faces[7].0);
+    let scope = FaceScope::all(default, model.id);
+    let neighbours = Neighbours {
+        scope: &scope,
+        model: &model,
+        faces: &[faces[7].0],
+        limit: 5,
+        threshold: 0.0,
+        exact: false,
+    };
+    let failed = pgvector.neighbours(&neighbours).await.unwrap_err();
+    assert!(
+        matches!(&failed, StoreError::IndexUnavailable(reason) if reason.contains("index rebuild")),
+        "{failed}"
+    );
+
+    pgvector.rebuild(&model).await.unwrap();
+    let (hits, exact) = store.search(&search).await.unwrap();
+    assert!(!exact);
+    assert_eq!(hits[0].face.id, faces[7].0);
+    assert!(!pgvector.neighbours(&neighbours).await.unwrap().is_empty());
 }

@@ -1,9 +1,9 @@
 //! Tests the engine in a Qdrant server.
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
 use super::memory::{catch_up, damage, set_of, start};
-use super::{Implementation, World};
+use super::{Implementation, World, graphs};
 use crate::fixture;
-use qdrant_index::{Config, Quantization, Server};
+use qdrant_index::{Config, GRAPH_THRESHOLD, Quantization, Server};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,7 @@ impl Own {
             prefix: format!("test{}", Uuid::now_v7().simple()),
             replicas: 1,
             quantization: Quantization::None,
+            graph_threshold: GRAPH_THRESHOLD,
         };
         change(&mut config);
         let server = Arc::new(Server::new(config.clone()).unwrap());
@@ -286,5 +287,17 @@ async fn compressed_embeddings_give_the_same_top_hits() {
         let (hits, exact) = store.search(&query(collection, model.id, probe.clone())).await.unwrap();
         assert!(!exact);
         assert_same(&hits, &brute_force(&faces, probe, -1.0, 10));
+    }
+}
+
+#[needs(qdrant)]
+#[tokio::test]
+async fn a_large_collection_has_a_graph() {
+    for quantization in [Quantization::None, Quantization::Int8] {
+        // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most
+        // eight segments.
+        let own = Own::with(|config| (config.quantization, config.graph_threshold) = (quantization, 100));
+        let scale = graphs::Scale { dimensions: 128, faces: [6_000, 60] };
+        graphs::are_built_and_searched(own.server.as_ref(), &scale).await;
     }
 }

@@ -10,6 +10,7 @@ super::suite!(
     a_collection_that_was_large_a_moment_ago_is_still_searched_completely,
     models_collections_and_crawls_are_never_mixed,
     a_search_can_be_narrowed_to_one_crawl_and_a_quality,
+    a_search_in_a_large_crawl_uses_the_index,
 );
 
 async fn exact_search_agrees_with_brute_force<I: Implementation>() {
@@ -171,4 +172,35 @@ async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>(
         let odd = query(one.collection_id, model.id, odd);
         assert!(matches!(store.search(&odd).await, Err(StoreError::Invalid(_))));
     }
+}
+
+async fn a_search_in_a_large_crawl_uses_the_index<I: Implementation>() {
+    let world = World::<I>::create().await.with_exact_limit(5);
+    let store = &world.store;
+    let (large, small) = (fixture::crawl(store).await, fixture::crawl(store).await);
+    let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+    let mut rng = fixture::rng(7);
+    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
+    for number in 0..60 {
+        // The small crawl is far from the large one.
+        let mut embedding = direction(&mut rng, DIMENSIONS);
+        embedding[0] = if number % 6 == 0 { -2.0 } else { 2.0 };
+        let face = fixture::face(&model, embedding);
+        let (crawl, of) = if number % 6 == 0 { (&small, &mut of_small) } else { (&large, &mut of_large) };
+        of.push((face.id, face.embedding.clone()));
+        let image = fixture::image(number);
+        fixture::crawled_face(store, crawl, &format!("{number}.jpg"), &image, face).await;
+    }
+    world.catch_up().await;
+    let probe = direction(&mut rng, DIMENSIONS);
+    let mut search = query(large.collection_id, model.id, probe.clone());
+    search.crawl_id = Some(large.id);
+    let (hits, exact) = store.search(&search).await.unwrap();
+    assert!(!exact);
+    assert_same(&hits, &brute_force(&of_large, &probe, -1.0, 10));
+    // The candidates are faces of the large crawl, so a fallback finds those of the small one.
+    (search.crawl_id, search.limit) = (Some(small.id), 1);
+    search.embedding = of_large[0].1.clone();
+    let (hits, _) = store.search(&search).await.unwrap();
+    assert_same(&hits, &brute_force(&of_small, &search.embedding, -1.0, 1));
 }

@@ -1,0 +1,105 @@
+//! Tests that an engine builds a graph of each large collection, and searches in it.
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use store::vector_engine::{EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine};
+use testing::embeddings::Random;
+use uuid::Uuid;
+
+/// Which faces are stored.
+pub(crate) struct Scale {
+    /// Number of components of an embedding.
+    pub(crate) dimensions: usize,
+    /// Number of faces of each collection. Only the first one is large enough for a graph.
+    pub(crate) faces: [usize; 2],
+}
+
+const PER_PERSON: usize = 10;
+const SPREAD: f64 = 0.5;
+const BATCH: usize = 50;
+const CHANGES: u128 = 5_000;
+/// Maximum time until the graphs are built. It is only reached if the test fails.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the ids of the faces in the collection of the query that are most similar to its probe.
+fn exact(faces: &[EngineFace], query: &EngineQuery) -> HashSet<Uuid> {
+    let mut of: Vec<(f32, Uuid)> = faces
+        .iter()
+        .filter(|face| face.collection_id == query.filter.collection_id)
+        .map(|face| (cosine(&face.embedding, &query.probe), face.id))
+        .collect();
+    of.sort_by(|a, b| b.0.total_cmp(&a.0));
+    of.into_iter().take(query.limit).map(|(_, id)| id).collect()
+}
+
+/// Builds the graphs of a new set and searches it.
+pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Scale) {
+    let set = FaceSet { id: Uuid::from_u128(7), dimensions: scale.dimensions };
+    let mut random = Random(1);
+    let mut faces = Vec::new();
+    for (collection, count) in scale.faces.into_iter().enumerate() {
+        let mut centre = Vec::new();
+        for number in 0..count {
+            if number % PER_PERSON == 0 {
+                centre = random.unit(scale.dimensions);
+            }
+            faces.push(EngineFace {
+                id: Uuid::from_u128((collection * 1_000_000 + number + 1) as u128),
+                collection_id: Uuid::from_u128(collection as u128 + 1),
+                has_subject: number % 2 == 0,
+                quality: Some(random.uniform() as f32),
+                failed: false,
+                embedding: random.near(&centre, SPREAD),
+            });
+        }
+    }
+    engine.create(&set).await.unwrap();
+    for (batch, stored) in faces.chunks(BATCH).enumerate() {
+        let update = Update { fence: batch as i64 + 1, stored: stored.to_vec(), deleted: Vec::new() };
+        engine.update(&set, update).await.unwrap();
+    }
+    // `edge` looks for missing graphs after this many changes.
+    let deleted = (1..=CHANGES).map(|number| Uuid::from_u128(u128::MAX - number)).collect();
+    engine.update(&set, Update { fence: 1_000, stored: Vec::new(), deleted }).await.unwrap();
+    let before = engine.info(&set).await.unwrap();
+    assert_eq!((before.faces, before.in_graph), (faces.len() as u64, 0), "no graph before all are copied");
+
+    engine.start_graphs(&set).await.unwrap();
+    engine.start_graphs(&set).await.unwrap();
+    let started = Instant::now();
+    loop {
+        let info = engine.info(&set).await.unwrap();
+        // A segment may be too small for a graph.
+        if info.settled && info.in_graph * 2 > faces.len() as u64 {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "the graphs are not built: {info:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    let mut queries = Vec::new();
+    for (number, face) in faces.iter().enumerate().step_by(faces.len() / 40) {
+        queries.push(EngineQuery {
+            filter: EngineFilter {
+                collection_id: face.collection_id,
+                min_quality: None,
+                omit_failed: number % 2 == 0,
+                with_subject: false,
+            },
+            probe: random.near(&face.embedding, SPREAD),
+            limit: PER_PERSON,
+        });
+    }
+    let answers = engine.search(&set, queries.clone()).await.unwrap();
+    let (mut found, mut all) = (0, 0);
+    for (query, answer) in queries.iter().zip(answers) {
+        let truth = exact(&faces, query);
+        all += truth.len();
+        found += answer.iter().filter(|face| truth.contains(&face.id)).count();
+        assert_eq!(answer.len(), query.limit);
+    }
+    assert!(found * 100 >= all * 95, "found {found} of {all}");
+}
