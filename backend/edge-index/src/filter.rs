@@ -14,8 +14,8 @@ const FAILED: &str = "failed";
 const QUALITY: &str = "quality";
 
 /// Returns the fields of a payload, with their indexes. The engine stores the faces of a collection
-/// together, and builds one graph for each large collection. Graphs for the values of the other
-/// fields would multiply the time to build a set.
+/// together. Besides the graph of all faces, it links the faces of each large collection with each
+/// other. Such links for the values of the other fields would multiply the time to build a set.
 pub(crate) fn fields() -> [(&'static str, PayloadFieldSchema); 4] {
     let flag = || PayloadSchemaParams::Bool(BoolIndexParamsBuilder::new().enable_hnsw(false).build());
     let fields = [

@@ -305,14 +305,12 @@ fn create_files(path: &Path, dimensions: usize) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Returns the parameters of the graphs. Every search is in one collection, so each collection has
-/// a graph of its own, and there is no graph of all faces. Half of the cores build the graphs, so
-/// that the other half can answer requests.
+/// Returns the parameters of the graphs. Half of the cores build them, so that the other half can
+/// answer requests.
 fn graph() -> HnswIndexConfig {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     HnswIndexConfig {
-        m: 0,
-        payload_m: Some(GRAPH_LINKS),
+        m: GRAPH_LINKS,
         ef_construct: GRAPH_CANDIDATES,
         max_indexing_threads: (cores / 2).max(1),
         ..HnswIndexConfig::default()

@@ -249,13 +249,10 @@ impl Server {
         CreateCollection {
             collection_name: self.collection(set.id),
             vectors_config: Some(VectorsConfig { config: Some(vectors_config::Config::ParamsMap(vectors)) }),
-            // Every search is in one facecrawl collection, so each has a graph of its own, and
-            // there is no graph of all faces.
             hnsw_config: Some(HnswConfigDiff {
-                m: Some(0),
-                payload_m: Some(GRAPH_LINKS as u64),
-                full_scan_threshold: Some(self.config.graph_threshold),
+                m: Some(GRAPH_LINKS as u64),
                 ef_construct: Some(GRAPH_CANDIDATES as u64),
+                full_scan_threshold: Some(self.config.graph_threshold),
                 ..HnswConfigDiff::default()
             }),
             replication_factor: Some(self.config.replicas),

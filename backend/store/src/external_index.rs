@@ -171,7 +171,8 @@ impl ExternalIndex {
         if query.limit <= MAX_CRAWL_LIMIT {
             match self.nearest_by_engine(query).await {
                 Ok(found) if found.faces.len() as i64 >= query.limit => return Ok(found),
-                Ok(_) | Err(StoreError::IndexUnavailable(_)) => {}
+                Ok(_) => {}
+                Err(error) if self.can_fall_back(&error, query.model).await? => {}
                 Err(error) => return Err(error),
             }
         }

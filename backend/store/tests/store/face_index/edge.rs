@@ -169,6 +169,6 @@ async fn a_large_collection_has_a_graph() {
     let folder = tempfile::tempdir().unwrap();
     // The engine builds a graph above 10 MB of embeddings in half precision, which are 312 of
     // these.
-    let scale = graphs::Scale { dimensions: 16_384, faces: [600, 60] };
+    let scale = graphs::Scale { dimensions: 16_384, faces: [1_000, 60], least_quality: 0.65 };
     graphs::are_built_and_searched(&Edge::open(folder.path()).unwrap(), &scale).await;
 }

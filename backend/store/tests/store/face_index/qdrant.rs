@@ -297,7 +297,7 @@ async fn a_large_collection_has_a_graph() {
         // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most
         // eight segments.
         let own = Own::with(|config| (config.quantization, config.graph_threshold) = (quantization, 100));
-        let scale = graphs::Scale { dimensions: 128, faces: [6_000, 60] };
+        let scale = graphs::Scale { dimensions: 128, faces: [20_000, 60], least_quality: 0.8 };
         graphs::are_built_and_searched(own.server.as_ref(), &scale).await;
     }
 }
