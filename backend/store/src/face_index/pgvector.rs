@@ -11,7 +11,7 @@ pub use maintain::HnswIndex;
 use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
 use crate::StoreError;
 use crate::embeddings::{EmbeddingModel, halfvec};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder, Row};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
@@ -69,16 +69,14 @@ impl FaceIndex for Pgvector {
     }
 
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
-        let exists = format!("select {}", exists(model.id));
-        Ok(sqlx::query_scalar(AssertSqlSafe(exists)).fetch_one(&self.pool).await?)
+        is_valid(&self.pool, model).await
     }
 
     /// The build waits for writers of `faces` and can take long for a large table.
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
         // The statements contain only numbers, so nothing in them comes from a caller. Statistics
         // are disabled, because they would keep samples of erased embeddings.
-        let valid = format!("select {}", exists(model.id));
-        if sqlx::query_scalar(AssertSqlSafe(valid)).fetch_one(&mut *conn).await? {
+        if is_valid(&mut *conn, model).await? {
             return Ok(());
         }
         let index = format!(
@@ -139,10 +137,10 @@ async fn use_index(
 ) -> Result<(), StoreError> {
     // All statements in one request. Only the first one returns a row. They contain only numbers.
     let statements = format!(
-        "select {};
+        "select exists (select from pg_index where indexrelid = to_regclass('{}') and indisvalid);
          set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
          set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off",
-        exists(model.id)
+        index_name(model.id)
     );
     let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(conn).await?;
     let exists = row.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
@@ -155,11 +153,15 @@ async fn use_index(
     Ok(())
 }
 
-/// Returns the condition that the index exists. An interrupted `drop index concurrently` leaves an
-/// index that is not valid, which no search uses.
-fn exists(model: i32) -> String {
-    let name = index_name(model);
-    format!("exists (select from pg_index where indexrelid = to_regclass('{name}') and indisvalid)")
+/// Returns whether the index exists and is valid. An interrupted `drop index concurrently` leaves
+/// an index that is not valid, which no search uses.
+async fn is_valid(db: impl PgExecutor<'_>, model: &EmbeddingModel) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select exists (select from pg_index where indexrelid = to_regclass($1) and indisvalid)",
+    )
+    .bind(index_name(model.id))
+    .fetch_one(db)
+    .await?)
 }
 
 fn index_name(model: i32) -> String {
