@@ -214,10 +214,11 @@ async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
         format!("update videos set source_url = 'http://site.test/b.mp4' where id = '{of_another}'"),
     )
     .await;
+    // The places of a file are in the order of their ids.
     for original in [own, of_another] {
         run(&database, format!(
             "insert into videos (id, collection_id, state, source_url, options, original_id, scan_id, finished_at)
-             select gen_random_uuid(), collection_id, 'failed', 'file:///copy.mp4', options, id, '{scan}', now()
+             select ('f' || substr(gen_random_uuid()::text, 2))::uuid, collection_id, 'failed', 'file:///copy.mp4', options, id, '{scan}', now()
              from videos where id = '{original}'"
         ))
         .await;

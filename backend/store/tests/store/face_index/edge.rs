@@ -167,8 +167,7 @@ fn files(folder: &std::path::Path) -> Vec<Vec<u8>> {
 #[tokio::test]
 async fn a_large_collection_has_a_graph() {
     let folder = tempfile::tempdir().unwrap();
-    // The engine builds a graph above 10 MB of embeddings in half precision, which are 312 of
-    // these.
-    let scale = graphs::Scale { dimensions: 16_384, faces: [1_000, 60], least_quality: 0.65 };
+    // The engine builds a graph above 10 MB of embeddings in half precision, which are 78 of these.
+    let scale = graphs::Scale { dimensions: 65_536, faces: [250, 20], least_quality: 0.65 };
     graphs::are_built_and_searched(&Edge::open(folder.path()).unwrap(), &scale).await;
 }

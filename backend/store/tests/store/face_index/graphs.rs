@@ -90,7 +90,7 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
 
     for min_quality in [None, Some(scale.least_quality)] {
         let mut queries = Vec::new();
-        for (number, face) in faces.iter().enumerate().step_by(faces.len() / 40) {
+        for (number, face) in faces.iter().enumerate().step_by(faces.len() / 15) {
             queries.push(EngineQuery {
                 filter: EngineFilter {
                     collection_id: face.collection_id,
@@ -110,6 +110,6 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
             found += answer.iter().filter(|face| truth.contains(&face.id)).count();
             assert!(answer.len() <= query.limit);
         }
-        assert!(all > 40 && found * 100 >= all * 95, "found {found} of {all}, filter: {min_quality:?}");
+        assert!(all > 15 && found * 100 >= all * 95, "found {found} of {all}, filter: {min_quality:?}");
     }
 }
