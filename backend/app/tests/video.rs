@@ -71,7 +71,9 @@ fn bench_measures_every_sampling_and_decoding_alone() {
         let (cpu, memory) = (&result["cpu_seconds_per_minute"], &result["resident_bytes"]);
         assert!(number(&cpu["service"]) > 0.0 && number(&cpu["decoder"]) > 0.0, "{cpu}");
         assert!(number(&cpu["parts"]["detect"]) > 0.0 && number(&cpu["parts"]["read"]) > 0.0, "{cpu}");
-        assert!(number(&memory["peak_service"]) > 1e7 && number(&memory["peak_decoder"]) > 1e6, "{memory}");
+        assert!(number(&memory["peak_service"]) > 1e7, "{memory}");
+        // Memory is sampled, and a decoder that reads only key frames may end between two samples.
+        assert!(sampling == "keyframes" || number(&memory["peak_decoder"]) > 1e6, "{memory}");
         assert_eq!(memory["tenths"].as_array().unwrap().len(), 10);
     }
     let table = place.run(&with(&["--iterations", "1", "--sampling", "keyframes"])).expect(0);
