@@ -64,7 +64,7 @@ async fn every_file_of_a_folder_is_accounted_for() {
     let store = database.store();
     let filter = store::images::ImageFilter { collection: "press".into(), ..Default::default() };
     assert_eq!(store.images(&filter, None, 100).await.unwrap().len(), 2);
-    let filter = store::faces::FaceFilter { collection: "press".into(), ..Default::default() };
+    let filter = store::faces::FaceListQuery { collection: "press".into(), ..Default::default() };
     assert_eq!(store.faces(&filter, None, 100).await.unwrap().len(), 3);
 
     let again = scan(&place, &database, &["photos/ada.jpg", "photos/two", "-c", "press"]).expect(0).json();

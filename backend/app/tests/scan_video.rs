@@ -50,7 +50,7 @@ async fn tracks(database: &TestDatabase, video: &Video) -> Vec<Track> {
 }
 
 async fn count_of_faces(database: &TestDatabase, collection: &str) -> usize {
-    let filter = store::faces::FaceFilter { collection: collection.into(), ..Default::default() };
+    let filter = store::faces::FaceListQuery { collection: collection.into(), ..Default::default() };
     database.store().faces(&filter, None, 1_000).await.unwrap().len()
 }
 

@@ -14,7 +14,6 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineQuery, GRAPH_CANDIDATES, GRAPH_LINKS, SetInfo,
-    search_candidates,
 };
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use uuid::Uuid;
@@ -98,7 +97,7 @@ impl Set {
         let nearest = QueryEnum::Nearest(NamedQuery::new(probe, DEFAULT_VECTOR_NAME.to_owned()));
         let mut request = SearchRequest::new(nearest, query.limit);
         request.filter = Some(filter::conditions(&query.filter)?);
-        let ef = search_candidates(query.limit);
+        let ef = query.candidates;
         let acorn =
             query.filter.is_narrow().then_some(AcornSearchParams { enable: true, max_selectivity: None });
         request.params = Some(SearchParams { hnsw_ef: Some(ef), acorn, ..SearchParams::default() });

@@ -26,7 +26,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineQuery, FaceSet, GRAPH_CANDIDATES, GRAPH_LINKS, SetInfo, Update,
-    VectorEngine, search_candidates,
+    VectorEngine,
 };
 use uuid::Uuid;
 
@@ -285,7 +285,7 @@ impl Server {
             using: Some(VECTOR.to_owned()),
             filter: Some(points::conditions(&query.filter)),
             params: Some(SearchParams {
-                hnsw_ef: Some(search_candidates(query.limit) as u64),
+                hnsw_ef: Some(query.candidates as u64),
                 // Has no effect on a set without compressed embeddings.
                 quantization: Some(rescored),
                 acorn,

@@ -1,9 +1,9 @@
 //! Faces as points of a collection, and the conditions of a query on them.
 use qdrant_client::qdrant::payload_index_params::IndexParams;
 use qdrant_client::qdrant::{
-    BoolIndexParams, Condition, FieldType, Filter, FloatIndexParams, NamedVectors, PayloadIndexParams,
-    PointId, PointStruct, Range, RetrievedPoint, UuidIndexParams, Value, Vectors, VectorsOutput, point_id,
-    vector_output, vectors, vectors_output,
+    BoolIndexParams, Condition, FieldType, Filter, FloatIndexParams, IntegerIndexParams, NamedVectors,
+    PayloadIndexParams, PointId, PointStruct, Range, RetrievedPoint, UuidIndexParams, Value, Vectors,
+    VectorsOutput, point_id, vector_output, vectors, vectors_output,
 };
 use std::collections::HashMap;
 use store::vector_engine::{EngineError, EngineFace, EngineFilter};
@@ -16,6 +16,8 @@ const COLLECTION: &str = "collection_id";
 const SUBJECT: &str = "has_subject";
 const FAILED: &str = "failed";
 const QUALITY: &str = "quality";
+/// When the face was stored, in microseconds since 1970.
+const STORED: &str = "stored_us";
 /// Whether the face was deleted. The point of a deleted face has only this field and `fence`.
 const DELETED: &str = "deleted";
 /// Number of the update that wrote the point.
@@ -29,6 +31,8 @@ pub(crate) enum Field {
     Tenant,
     Bool,
     Float,
+    /// A time in microseconds.
+    Time,
 }
 
 impl Field {
@@ -37,6 +41,7 @@ impl Field {
             Self::Tenant => FieldType::Uuid,
             Self::Bool => FieldType::Bool,
             Self::Float => FieldType::Float,
+            Self::Time => FieldType::Integer,
         }
     }
 
@@ -53,6 +58,12 @@ impl Field {
                 enable_hnsw: Some(false),
                 ..BoolIndexParams::default()
             }),
+            Self::Time => IndexParams::IntegerIndexParams(IntegerIndexParams {
+                lookup: Some(false),
+                range: Some(true),
+                enable_hnsw: Some(false),
+                ..IntegerIndexParams::default()
+            }),
             Self::Float => IndexParams::FloatIndexParams(FloatIndexParams {
                 enable_hnsw: Some(false),
                 ..FloatIndexParams::default()
@@ -63,12 +74,13 @@ impl Field {
 }
 
 /// The fields that have an index.
-pub(crate) const FIELDS: [(&str, Field); 5] = [
+pub(crate) const FIELDS: [(&str, Field); 6] = [
     (COLLECTION, Field::Tenant),
     (SUBJECT, Field::Bool),
     (FAILED, Field::Bool),
     (DELETED, Field::Bool),
     (QUALITY, Field::Float),
+    (STORED, Field::Time),
 ];
 
 /// Returns the point of a face.
@@ -77,6 +89,7 @@ pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
         (COLLECTION.to_owned(), face.collection_id.to_string().into()),
         (SUBJECT.to_owned(), face.has_subject.into()),
         (FAILED.to_owned(), face.failed.into()),
+        (STORED.to_owned(), face.stored_us.into()),
         (FENCE.to_owned(), fence.into()),
     ]);
     if let Some(quality) = face.quality {
@@ -114,6 +127,7 @@ pub(crate) fn face(point: RetrievedPoint) -> Result<EngineFace, EngineError> {
         collection_id: collection.ok_or_else(|| EngineError(format!("the face {id} has no collection")))?,
         has_subject: field(SUBJECT).and_then(Value::as_bool).unwrap_or_default(),
         failed: field(FAILED).and_then(Value::as_bool).unwrap_or_default(),
+        stored_us: field(STORED).and_then(Value::as_integer).unwrap_or_default(),
         quality: field(QUALITY).and_then(Value::as_double).map(|quality| quality as f32),
         embedding: embedding(point.vectors).unwrap_or_default(),
     })
@@ -148,6 +162,12 @@ pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
     if let Some(least) = filter.min_quality {
         let range = Range { gte: Some(f64::from(least)), ..Range::default() };
         must.push(Condition::range(QUALITY, range));
+    }
+    if filter.since_us.is_some() || filter.until_us.is_some() {
+        // `f64` represents every number of microseconds until the year 2255 exactly.
+        let bound = |time: Option<i64>| time.map(|time| time as f64);
+        let range = Range { gte: bound(filter.since_us), lt: bound(filter.until_us), ..Range::default() };
+        must.push(Condition::range(STORED, range));
     }
     Filter::must(must)
 }

@@ -5,7 +5,7 @@
 //! face leaves no trace in them.
 use crate::face_index::Neighbours;
 pub use crate::face_index::Pair;
-use crate::face_scope::FaceScope;
+use crate::face_scope::{Access, FaceScope};
 use crate::subjects::move_faces;
 use crate::{Store, StoreError};
 use half::f16;
@@ -82,7 +82,7 @@ impl Store {
     /// Returns the number of faces in scope that no clustering has processed.
     pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
-        scope.faces().push(&mut sql);
+        scope.faces().push(&mut sql, Access::All);
         sql.push(NOT_CLUSTERED);
         Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
     }
@@ -95,7 +95,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut sql = QueryBuilder::<Postgres>::new("select f.id from faces f where ");
-        scope.faces().push(&mut sql);
+        scope.faces().push(&mut sql, Access::All);
         sql.push(NOT_CLUSTERED);
         sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
         Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
@@ -118,7 +118,7 @@ impl Store {
         let model = self.model(scope.model_id).await?;
         let scope = scope.faces();
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
-        scope.push(&mut count);
+        scope.push(&mut count, Access::All);
         count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
         let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
         let exact = in_scope <= COMPARE_ALL;

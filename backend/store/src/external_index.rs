@@ -17,8 +17,10 @@ use crate::embeddings::EmbeddingModel;
 use crate::face_index::{
     AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, comparison,
 };
-use crate::face_scope::FaceScope;
-use crate::vector_engine::{Candidate, EngineError, EngineFilter, EngineQuery, FaceSet, VectorEngine};
+use crate::face_scope::{FaceFilter, FaceScope};
+use crate::vector_engine::{
+    Candidate, EngineError, EngineFilter, EngineQuery, FaceSet, VectorEngine, search_candidates,
+};
 use crate::{Store, StoreError};
 use half::f16;
 use pgvector::HalfVector;
@@ -26,6 +28,7 @@ use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -37,12 +40,13 @@ use follow::Progress;
 /// and the minimum. The engine may still contain deleted faces.
 const ROOM_PERCENT: i64 = 10;
 const MIN_ROOM: i64 = 10;
-/// Number of candidates per requested face of a search in a crawl. The engine does not know the
-/// crawls of a face, so the rows of the candidates decide. This is enough if about a tenth of the
-/// collection's faces are in the crawl.
-const CRAWL_CANDIDATES: i64 = 20;
-/// Maximum limit of a search in a crawl that asks the engine. Candidates beyond this cost too much.
-const MAX_CRAWL_LIMIT: i64 = 100;
+/// Number of candidates per requested face of a search in a crawl or on a site. The engine does not
+/// store the crawls and sites of a face, so the rows of the candidates decide. This is enough if
+/// about a tenth of the collection's faces are in the crawl or on the site.
+const CANDIDATES_TO_CHECK: i64 = 20;
+/// Maximum limit with which a search in a crawl or on a site asks the engine. With a higher limit,
+/// it costs too much to check the candidates.
+const MAX_LIMIT_TO_CHECK: i64 = 100;
 /// Number of the latest changes of a collection whose faces are candidates of every search in it. A
 /// comparison with this many faces takes a few milliseconds.
 const LATEST_CHANGES: i64 = 4_000;
@@ -81,6 +85,8 @@ impl Default for Config {
 struct Start {
     /// The set that searches use.
     set: Option<Uuid>,
+    /// The number of its faces when it was last measured.
+    faces: i64,
     /// The faces of the latest changes.
     latest: Vec<Uuid>,
 }
@@ -107,32 +113,45 @@ impl ExternalIndex {
     /// the engine afterwards, so it misses no change that is applied in between.
     async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
         Ok(sqlx::query_as(
-            "select (select id from index_sets where index_name = $1 and model_id = $2 and state = 'serving') as set,
+            "select s.id as set, coalesce(s.faces, 0) as faces,
                     array(select face_id from index_changes
                           where model_id = $2 and collection_id = $3 and not deleted
-                          order by change desc limit $4) as latest",
+                          order by change desc limit $4) as latest
+             from (select) one left join index_sets s
+                 on s.index_name = $1 and s.model_id = $2 and s.state = 'serving' and not (s.outdated and $5)",
         )
         .bind(self.engine.name())
         .bind(scope.model_id)
         .bind(scope.collection_id)
         .bind(LATEST_CHANGES)
+        // A search in a period cannot use an outdated set, because most of its faces lack the time
+        // at which they were stored.
+        .bind(scope.filter.since.is_some() || scope.filter.until.is_some())
         .fetch_one(self.store.pool())
         .await?)
     }
 
-    /// Returns the engine's answers to the queries and the faces of the latest changes. If the set
-    /// was replaced meanwhile, asks the new set.
+    /// Returns the engine's faces that are most similar to each of the probes, and the faces of the
+    /// latest changes. If the set was replaced meanwhile, asks the new set.
     async fn candidates(
         &self,
         scope: &FaceScope,
         model: &EmbeddingModel,
-        queries: Vec<EngineQuery>,
+        probes: Vec<Vec<f32>>,
+        limit: usize,
     ) -> Result<(Vec<Vec<Candidate>>, Vec<Uuid>), StoreError> {
         let mut start = self.start(scope).await?;
         loop {
             let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
             let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
-            match self.engine.search(&set, queries.clone()).await {
+            let candidates = search_candidates(limit, usize::try_from(start.faces).unwrap_or_default());
+            let query = |probe: &Vec<f32>| EngineQuery {
+                filter: filter(scope),
+                probe: probe.clone(),
+                limit,
+                candidates,
+            };
+            match self.engine.search(&set, probes.iter().map(query).collect()).await {
                 Ok(found) => return Ok((found, start.latest)),
                 Err(EngineError(reason)) => {
                     start = self.start(scope).await?;
@@ -146,13 +165,13 @@ impl ExternalIndex {
 
     /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
     async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
-        let candidates = match query.scope.crawl_id {
-            Some(_) => query.limit.saturating_mul(CRAWL_CANDIDATES),
-            None => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
+        let candidates = match is_known_by_rows_only(&query.scope.filter) {
+            true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
+            false => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
         };
         let limit = usize::try_from(candidates).unwrap_or_default();
-        let queries = vec![EngineQuery { filter: filter(query.scope), probe: query.probe.to_vec(), limit }];
-        let (found, latest) = self.candidates(query.scope, query.model, queries).await?;
+        let probes = vec![query.probe.to_vec()];
+        let (found, latest) = self.candidates(query.scope, query.model, probes, limit).await?;
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
         let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
@@ -164,11 +183,12 @@ impl ExternalIndex {
         Ok(Found { faces, exact: false })
     }
 
-    /// Asks the engine for faces of the collection, and keeps those of the crawl. If they are too
-    /// few, asks the index of pgvector, which continues until it has enough faces or has visited
-    /// its maximum number of entries. Without that index, compares with all faces of the crawl.
-    async fn nearest_in_crawl(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
-        if query.limit <= MAX_CRAWL_LIMIT {
+    /// Asks the engine for faces of the collection, and keeps those of the crawl and the site. If
+    /// they are too few, asks the index of pgvector, which continues until it has enough faces or
+    /// has visited its maximum number of entries. Without that index, compares with all faces in
+    /// scope.
+    async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        if query.limit <= MAX_LIMIT_TO_CHECK {
             match self.nearest_by_engine(query).await {
                 Ok(found) if found.faces.len() as i64 >= query.limit => return Ok(found),
                 Ok(_) => {}
@@ -188,21 +208,15 @@ impl ExternalIndex {
         // Waits until the engine contains the queried faces. Of two new similar faces, at least one
         // query then finds the other.
         self.wait_for(query.faces).await?;
-        let probes: Vec<(Uuid, Vec<f32>)> =
-            self.embeddings(query.scope, query.faces).await?.into_iter().collect();
+        let (faces, probes): (Vec<Uuid>, Vec<Vec<f32>>) =
+            self.embeddings(query.scope, query.faces).await?.into_iter().unzip();
         // The engine returns the queried face too.
         let limit = usize::try_from(query.limit.saturating_add(1)).unwrap_or_default();
-        let of = |(_, probe): &(Uuid, Vec<f32>)| EngineQuery {
-            filter: filter(query.scope),
-            probe: probe.clone(),
-            limit,
-        };
-        let queries = probes.iter().map(of).collect();
-        let (found, _) = self.candidates(query.scope, query.model, queries).await?;
-        let pairs: Vec<(Uuid, Uuid)> = probes
+        let (found, _) = self.candidates(query.scope, query.model, probes, limit).await?;
+        let pairs: Vec<(Uuid, Uuid)> = faces
             .iter()
             .zip(found)
-            .flat_map(|((face, _), found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
+            .flat_map(|(face, found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
             .collect();
         comparison::among_pairs(self.store.pool(), query, &pairs).await
     }
@@ -268,8 +282,8 @@ impl FaceIndex for ExternalIndex {
             let faces = comparison::nearest(self.store.pool(), query).await?;
             return Ok(Found { faces, exact: true });
         }
-        if query.scope.crawl_id.is_some() {
-            return self.nearest_in_crawl(query).await;
+        if is_known_by_rows_only(&query.scope.filter) {
+            return self.nearest_by_rows(query).await;
         }
         match self.nearest_by_engine(query).await {
             Err(error) if self.can_fall_back(&error, query.model).await? => {
@@ -334,10 +348,22 @@ impl FaceIndex for ExternalIndex {
 fn filter(scope: &FaceScope) -> EngineFilter {
     EngineFilter {
         collection_id: scope.collection_id,
-        min_quality: scope.min_quality,
+        min_quality: scope.filter.min_quality,
         omit_failed: scope.omit_failed,
         with_subject: scope.with_subject,
+        since_us: scope.filter.since.map(microseconds),
+        until_us: scope.filter.until.map(microseconds),
     }
+}
+
+/// Returns the time in microseconds since 1970, as precise as Postgres stores it.
+fn microseconds(time: OffsetDateTime) -> i64 {
+    i64::try_from(time.unix_timestamp_nanos().div_euclid(1_000)).unwrap_or(i64::MAX)
+}
+
+/// Returns whether only the rows can tell which candidates are in the scope.
+fn is_known_by_rows_only(filter: &FaceFilter) -> bool {
+    filter.crawl_id.is_some() || filter.site.is_some()
 }
 
 fn floats(embedding: &HalfVector) -> Vec<f32> {

@@ -1,11 +1,11 @@
 //! Reads and inserts faces.
 use crate::embeddings::{check_embedding, halfvec};
-use crate::face_scope::push_filters;
+use crate::face_scope::{Access, FaceFilter, few_images_of_site};
 use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 /// A face to store.
@@ -65,17 +65,15 @@ pub struct Face {
     pub created_at: OffsetDateTime,
 }
 
-/// Filters of `GET /faces`.
+/// The faces of a list.
 #[derive(Clone, Debug, Default)]
-pub struct FaceFilter {
+pub struct FaceListQuery {
     /// Collection name.
     pub collection: String,
-    /// Only faces in images found by this crawl.
-    pub crawl_id: Option<Uuid>,
     /// Only faces in this image.
     pub image_id: Option<Uuid>,
-    /// Minimum overall quality.
-    pub min_quality: Option<f32>,
+    /// Other conditions.
+    pub filter: FaceFilter,
 }
 
 macro_rules! select_faces {
@@ -165,17 +163,21 @@ impl Store {
     /// Returns faces, newest first.
     pub async fn faces(
         &self,
-        filter: &FaceFilter,
+        list: &FaceListQuery,
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<Face>, StoreError> {
-        let collection = self.collection(&filter.collection).await?.id;
+        let collection = self.collection(&list.collection).await?.id;
         let mut query = QueryBuilder::<Postgres>::new(select_faces!("where f.collection_id = "));
         query.push_bind(collection);
-        if let Some(image) = filter.image_id {
+        if let Some(image) = list.image_id {
             query.push(" and f.image_id = ").push_bind(image);
         }
-        push_filters(&mut query, filter.crawl_id, filter.min_quality);
+        let images = few_images_of_site(&self.pool, collection, &list.filter, self.exact_limit).await?;
+        // The statement reads faces from the newest and tests each one. If the site has many
+        // images, it soon finds `limit` faces.
+        list.filter.push(&mut query, Access::EachFace, images.as_deref());
+        push_ids_of_period(&mut query, &list.filter);
         if let Some(before) = before {
             query.push(" and f.id < ").push_bind(before);
         }
@@ -227,4 +229,22 @@ async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<
         check_embedding(&face.embedding, name, *dimensions)?;
     }
     Ok(())
+}
+
+/// Adds bounds on the ids, so that the statement does not read all faces newer than the period. The
+/// ids are UUIDs of version 7, which begin with the time in milliseconds. A worker creates an id on
+/// its own clock, before the transaction that stores the face. So each bound is one day wider.
+fn push_ids_of_period(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
+    if let Some(since) = filter.since {
+        query.push(" and f.id >= ").push_bind(first_id_of(since.saturating_sub(Duration::DAY)));
+    }
+    if let Some(until) = filter.until {
+        query.push(" and f.id < ").push_bind(first_id_of(until.saturating_add(Duration::DAY)));
+    }
+}
+
+/// Returns the lowest UUID of version 7 of a time (RFC 9562, section 5.7).
+fn first_id_of(time: OffsetDateTime) -> Uuid {
+    let milliseconds = (time.unix_timestamp_nanos() / 1_000_000).clamp(0, (1 << 48) - 1);
+    Uuid::from_u128((milliseconds as u128) << 80)
 }

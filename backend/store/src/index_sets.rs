@@ -282,8 +282,9 @@ pub(crate) async fn release(conn: &mut PgConnection, index: &str) -> Result<Opti
     .await?)
 }
 
-/// Requests a new set for each set in use whose first deletion is at least `age` old.
-pub(crate) async fn replace_sets_with_deletions(
+/// Requests a new set for each set in use that lacks data of its faces, or whose first deletion is
+/// at least `age` old.
+pub(crate) async fn replace_old_sets(
     conn: &mut PgConnection,
     index: &str,
     age: Duration,
@@ -291,7 +292,8 @@ pub(crate) async fn replace_sets_with_deletions(
     sqlx::query(
         "insert into index_sets (index_name, model_id)
          select index_name, model_id from index_sets
-         where index_name = $1 and state = 'serving' and deleted_since <= now() - make_interval(secs => $2)
+         where index_name = $1 and state = 'serving'
+           and (outdated or deleted_since <= now() - make_interval(secs => $2))
          on conflict (index_name, model_id) where state = 'building' do nothing",
     )
     .bind(index)

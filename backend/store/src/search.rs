@@ -4,7 +4,7 @@
 //! statements that compare embeddings are in the module `face_index`.
 use crate::embeddings::check_embedding;
 use crate::face_index::{Found, Nearest, Similar, comparison};
-use crate::face_scope::FaceScope;
+use crate::face_scope::{Access, FaceFilter, FaceScope, few_images_of_site};
 use crate::faces::Face;
 use crate::large_scopes::Scope;
 use crate::subject_faces::FaceSubject;
@@ -29,10 +29,8 @@ pub struct SearchQuery {
     pub limit: i64,
     /// Compare with all faces instead of using the index.
     pub exact: bool,
-    /// Only faces in images found by this crawl.
-    pub crawl_id: Option<Uuid>,
-    /// Minimum overall quality.
-    pub min_quality: Option<f32>,
+    /// Other conditions.
+    pub filter: FaceFilter,
     /// Excludes this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
     /// Only faces that belong to a subject.
@@ -89,8 +87,16 @@ impl Store {
         }
         let model = self.model(query.model_id).await?;
         check_embedding(&query.embedding, &model.name, model.dimensions)?;
-        let (scope, limit) = (query.scope(), query.limit.max(0));
-        let exact = query.exact || !self.scope_exceeds(query, self.exact_limit.max(limit)).await?;
+        let limit = query.limit.max(0);
+        let scope = FaceScope {
+            filter: query.filter.clone(),
+            site_images: few_images_of_site(&self.pool, query.collection_id, &query.filter, self.exact_limit)
+                .await?,
+            exclude_face: query.exclude_face,
+            with_subject: query.with_subject,
+            ..FaceScope::all(query.collection_id, query.model_id)
+        };
+        let exact = query.exact || !self.scope_exceeds(&scope, self.exact_limit.max(limit)).await?;
         let nearest = Nearest {
             scope: &scope,
             model: &model,
@@ -160,13 +166,13 @@ impl Store {
     ///
     /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
     /// becomes outdated, the index search returns too few faces and the exact search runs.
-    async fn scope_exceeds(&self, query: &SearchQuery, bound: i64) -> Result<bool, StoreError> {
-        let key = query.size_key();
+    async fn scope_exceeds(&self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {
+        let key = Scope::from(scope);
         if self.large_scopes.contains(&key, bound) {
             return Ok(true);
         }
         let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
-        query.scope().push(&mut sql);
+        scope.push(&mut sql, Access::All);
         sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
         let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
         if count > bound {
@@ -184,30 +190,6 @@ impl Store {
                 Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true })
             }
             answered => answered,
-        }
-    }
-}
-
-impl SearchQuery {
-    /// Returns the faces to compare with.
-    fn scope(&self) -> FaceScope {
-        FaceScope {
-            crawl_id: self.crawl_id,
-            min_quality: self.min_quality,
-            exclude_face: self.exclude_face,
-            with_subject: self.with_subject,
-            ..FaceScope::all(self.collection_id, self.model_id)
-        }
-    }
-
-    /// Returns the key under which the size of the scope is remembered.
-    fn size_key(&self) -> Scope {
-        Scope {
-            model: self.model_id,
-            collection: self.collection_id,
-            crawl: self.crawl_id,
-            quality: self.min_quality.map(f32::to_bits),
-            with_subject: self.with_subject,
         }
     }
 }

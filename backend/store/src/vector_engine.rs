@@ -3,6 +3,7 @@
 //!
 //! An engine contains sets of faces, each with the embeddings of one model. An engine may be
 //! outdated, and its answers may be wrong: [`crate::external_index`] compares them with the rows.
+use std::ops::RangeInclusive;
 use uuid::Uuid;
 
 /// Number of links of a graph per face and layer.
@@ -10,10 +11,17 @@ pub const GRAPH_LINKS: usize = 16;
 /// Number of candidates considered when a face is added to a graph.
 pub const GRAPH_CANDIDATES: usize = 128;
 
+/// Bounds of the number of candidates that a search in a graph keeps, and the number for each
+/// million faces of the set. A larger set needs more candidates to find the same share of the
+/// matches; see `docs/reference/PERFORMANCE.md`.
+const CANDIDATES: RangeInclusive<usize> = 128..=512;
+const CANDIDATES_PER_MILLION: usize = 128;
+
 /// Returns the number of candidates that a search in a graph keeps, for this number of requested
-/// faces.
-pub fn search_candidates(limit: usize) -> usize {
-    limit.saturating_mul(2).max(128)
+/// faces and this number of faces in the set.
+pub fn search_candidates(limit: usize, faces: usize) -> usize {
+    let for_size = faces.saturating_mul(CANDIDATES_PER_MILLION) / 1_000_000;
+    for_size.clamp(*CANDIDATES.start(), *CANDIDATES.end()).max(limit.saturating_mul(2))
 }
 
 /// A set of faces.
@@ -38,6 +46,8 @@ pub struct EngineFace {
     pub quality: Option<f32>,
     /// Whether it failed its quality profile.
     pub failed: bool,
+    /// When it was stored, in microseconds since 1970.
+    pub stored_us: i64,
     /// Its embedding, as Postgres contains it: rounded to half precision.
     pub embedding: Vec<f32>,
 }
@@ -53,6 +63,10 @@ pub struct EngineFilter {
     pub omit_failed: bool,
     /// Only faces that belong to a subject.
     pub with_subject: bool,
+    /// Only faces stored at this time or later, in microseconds since 1970.
+    pub since_us: Option<i64>,
+    /// Only faces stored before this time, in microseconds since 1970.
+    pub until_us: Option<i64>,
 }
 
 impl EngineFilter {
@@ -61,7 +75,8 @@ impl EngineFilter {
     /// other faces (ACORN, Patel et al. 2024): without this, a filter that keeps a tenth of 40,000
     /// faces loses a third of the matches.
     pub fn is_narrow(&self) -> bool {
-        self.min_quality.is_some() || self.omit_failed || self.with_subject
+        let Self { min_quality, omit_failed, with_subject, since_us, until_us, .. } = self;
+        min_quality.is_some() || *omit_failed || *with_subject || since_us.is_some() || until_us.is_some()
     }
 }
 
@@ -74,6 +89,8 @@ pub struct EngineQuery {
     pub probe: Vec<f32>,
     /// Maximum number of faces.
     pub limit: usize,
+    /// Number of candidates that a search in a graph keeps, at least `limit`.
+    pub candidates: usize,
 }
 
 /// A face that an engine found.

@@ -5,6 +5,13 @@ use crate::stage::Stage;
 /// True if the lazily loaded images of a list are displayed.
 const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
+/// Returns the script that sets a filter of a view.
+fn filter(name: &str, value: &str) -> String {
+    format!(
+        "const f = document.querySelector('[name={name}]'); f.value = '{value}'; f.dispatchEvent(new Event('change'))"
+    )
+}
+
 #[testing::needs(browser)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
@@ -58,6 +65,20 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".empty", "No face passes these filters").await;
     browser.until("location.hash === '#/faces?min_quality=1'").await;
     stage.open("/faces", "Faces").await;
+    browser.click("summary").await;
+    browser.run(&filter("site", "example.org")).await;
+    browser.until_text(".empty", "No face passes these filters").await;
+    browser.until("location.hash === '#/faces?site=example.org'").await;
+    stage.check_view("faces-filtered").await;
+    browser.run(&filter("site", "127.0.0.1")).await;
+    browser.run(&filter("from", "2020-01-31")).await;
+    browser.until("document.querySelectorAll('.tile').length === 15").await;
+    browser.run(&filter("to", "2020-01-31")).await;
+    browser.until_text(".empty", "No face passes these filters").await;
+    browser.run(&filter("site", "a b")).await;
+    browser.until_text(".problem", "a host name such as example.org").await;
+    stage.expect_only_status(400).await;
+    stage.open("/faces", "Faces").await;
     browser.click(".tile").await;
     browser.until_text("h1", "Face").await;
     browser
@@ -92,6 +113,11 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     let above = scores.iter().filter(|score| **score >= 0.99).count();
     browser.until(&format!("Math.abs({shown} - {above}) <= 1")).await;
     browser.until_text("[role=status]", "at or above 0.99").await;
+    browser.click("summary").await;
+    browser.run(&filter("site", "example.org")).await;
+    browser.until_text(".empty", "passes these filters").await;
+    browser.run(&filter("site", "")).await;
+    browser.until("document.querySelectorAll('.match').length === 14").await;
 
     // After a confirmation, a face is erased, and then the crawl with all its images.
     browser.click(".probeface").await;

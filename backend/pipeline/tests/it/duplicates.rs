@@ -99,8 +99,7 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
         threshold: 0.5,
         limit: 10,
         exact: false,
-        crawl_id: None,
-        min_quality: None,
+        filter: store::face_scope::FaceFilter::default(),
         exclude_face: None,
         with_subject: false,
     };

@@ -2,8 +2,9 @@
 //! UUIDs.
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use std::fmt;
-use time::OffsetDateTime;
+use store::face_scope::Site;
 use time::format_description::well_known;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 /// A whole number from `MIN` to `MAX`, both included.
@@ -165,14 +166,40 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
                 }
 
                 fn visit_str<E: Error>(self, text: &str) -> Result<OffsetDateTime, E> {
+                    // In UTC, the year can be outside the range of the type.
                     OffsetDateTime::parse(text, &well_known::Rfc3339)
-                        .map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+                        .ok()
+                        .and_then(|time| time.checked_to_offset(UtcOffset::UTC))
+                        .ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
                 }
             }
             deserializer.deserialize_str(Text).map(Self)
         }
     }
     Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
+}
+
+/// Deserializes an optional host name. The error message describes the format.
+pub(crate) fn site<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Site>, D::Error> {
+    struct Host(Site);
+    impl<'de> Deserialize<'de> for Host {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Text;
+            impl Visitor<'_> for Text {
+                type Value = Site;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a host name such as example.org, or an IP address, without a scheme, a port or a path")
+                }
+
+                fn visit_str<E: Error>(self, text: &str) -> Result<Site, E> {
+                    Site::parse(text).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+                }
+            }
+            deserializer.deserialize_str(Text).map(Self)
+        }
+    }
+    Option::<Host>::deserialize(deserializer).map(|host| host.map(|Host(site)| site))
 }
 
 /// Deserializes an optional UUID. The error message describes the format.

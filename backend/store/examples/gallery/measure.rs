@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use store::Store;
 use store::erasures::Target;
+use store::face_scope::FaceFilter;
 use store::search::SearchQuery;
 use testing::embeddings::Random;
 use tokio::task::JoinSet;
@@ -142,8 +143,7 @@ impl Gallery {
             threshold: -1.0,
             limit: RESULTS as i64,
             exact: self.exact,
-            crawl_id: None,
-            min_quality,
+            filter: FaceFilter { min_quality, ..FaceFilter::default() },
             with_subject: false,
             exclude_face: None,
         }

@@ -77,8 +77,7 @@ impl ExternalIndex {
         // lock, another process may create a set, which must not count as unrecorded.
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
         self.check_ownership(tx.conn()).await?;
-        index_sets::replace_sets_with_deletions(tx.conn(), self.engine.name(), self.config.rebuild_age)
-            .await?;
+        index_sets::replace_old_sets(tx.conn(), self.engine.name(), self.config.rebuild_age).await?;
         let before = self.sets(tx.conn()).await?;
         let recorded: BTreeSet<Uuid> = before.iter().map(|set| set.id).collect();
         for set in existing.difference(&recorded) {

@@ -24,7 +24,7 @@ pub struct Checked {
     pub missing: u64,
     /// Number of faces in the engine without a row.
     pub surplus: u64,
-    /// Number of faces whose collection, subject, quality or embedding differs from the row.
+    /// Number of faces whose collection, subject, quality, time or embedding differs from the row.
     pub different: u64,
 }
 
@@ -116,7 +116,7 @@ fn same(face: &EngineFace, row: &EngineFace) -> bool {
     let length = row.embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
     face.collection_id == row.collection_id
         && (face.has_subject, face.failed) == (row.has_subject, row.failed)
-        && face.quality == row.quality
+        && (face.quality, face.stored_us) == (row.quality, row.stored_us)
         && face.embedding.len() == row.embedding.len()
         && face.embedding.iter().zip(&row.embedding).all(|(a, b)| (a - b / length).abs() <= ROUNDING)
 }

@@ -4,7 +4,7 @@
 //! with the transaction. A paused process may still send its update afterwards. Each update
 //! therefore has a number, and an engine that several processes can reach ignores outdated changes
 //! ([`Update::fence`]).
-use super::{Checked, ExternalIndex, floats};
+use super::{Checked, ExternalIndex, floats, microseconds};
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::{EngineFace, Update};
 use crate::{Store, StoreError, Tx};
@@ -200,6 +200,7 @@ pub(super) struct Row {
     has_subject: bool,
     quality: Option<f32>,
     failed: bool,
+    created_at: OffsetDateTime,
     embedding: HalfVector,
 }
 
@@ -211,6 +212,7 @@ impl Row {
             has_subject: self.has_subject,
             quality: self.quality,
             failed: self.failed,
+            stored_us: microseconds(self.created_at),
             embedding: floats(&self.embedding),
         }
     }
@@ -219,7 +221,7 @@ impl Row {
 /// Returns the current rows of the faces.
 pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
     Ok(sqlx::query_as(
-        "select f.id, f.model_id, f.collection_id, f.embedding, f.quality_overall as quality,
+        "select f.id, f.model_id, f.collection_id, f.embedding, f.created_at, f.quality_overall as quality,
                 f.quality_passed is not distinct from false as failed,
                 exists (select from subject_faces s where s.face_id = f.id) as has_subject
          from faces f where f.id = any($1)",

@@ -2,6 +2,7 @@
 use super::{AllSimilar, Nearest, Neighbours, Pair, Similar};
 use crate::StoreError;
 use crate::embeddings::{ROUNDING, halfvec};
+use crate::face_scope::Access;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, QueryBuilder};
 use uuid::Uuid;
 
@@ -16,7 +17,7 @@ pub(crate) async fn nearest(pool: &PgPool, query: &Nearest<'_>) -> Result<Vec<Si
         QueryBuilder::<Postgres>::new("select id, similarity::real from (select f.id, 1 - (f.embedding <=> ");
     sql.push_bind(halfvec(query.probe));
     sql.push(format!("::halfvec({})) as similarity from faces f where ", query.model.dimensions));
-    query.scope.push(&mut sql);
+    query.scope.push(&mut sql, Access::All);
     sql.push(") scope where similarity >= ").push_bind(f64::from(query.threshold) - ROUNDING);
     sql.push(" order by similarity desc, id limit ").push_bind(query.limit);
     Ok(sql.build_query_as().fetch_all(pool).await?)
@@ -31,7 +32,7 @@ pub(crate) async fn among(
     let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (f.embedding <=> ");
     sql.push_bind(halfvec(query.probe));
     sql.push(format!("::halfvec({})))::real as similarity from faces f where ", query.model.dimensions));
-    query.scope.push(&mut sql);
+    query.scope.push(&mut sql, Access::EachFace);
     sql.push(" and f.id = any(").push_bind(candidates).push(")");
     Ok(sql.build_query_as().fetch_all(pool).await?)
 }
@@ -61,7 +62,7 @@ pub(super) fn neighbours_by(query: &Neighbours<'_>, order: &str) -> QueryBuilder
         "select q.id as face, n.id as neighbour, n.similarity::real as similarity from faces q cross join lateral (
              select f.id, 1 - ({distance}) as similarity from faces f where f.id <> q.id and "
     ));
-    query.scope.push(&mut sql);
+    query.scope.push(&mut sql, Access::All);
     sql.push(format!(" order by {order} limit ")).push_bind(query.limit);
     sql.push(") n where q.id = any(").push_bind(query.faces.to_vec());
     sql.push(") and n.similarity >= ").push_bind(f64::from(query.threshold));
@@ -94,7 +95,7 @@ pub(crate) async fn among_pairs(
         query.scope.model_id
     ));
     sql.push_bind(query.scope.collection_id).push(" and ");
-    query.scope.push(&mut sql);
+    query.scope.push(&mut sql, Access::EachFace);
     sql.push(") compared where similarity >= ").push_bind(f64::from(query.threshold));
     sql.push(") ranked where rank <= ").push_bind(query.limit).push(" order by face, neighbour");
     Ok(sql.build_query_as().fetch_all(pool).await?)

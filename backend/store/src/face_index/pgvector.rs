@@ -11,6 +11,7 @@ pub use maintain::HnswIndex;
 use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
 use crate::StoreError;
 use crate::embeddings::{EmbeddingModel, halfvec};
+use crate::face_scope::Access;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
@@ -53,7 +54,7 @@ impl Pgvector {
         let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
         sql.push(&distance).push_bind(halfvec(query.probe));
         sql.push("))::real as similarity from faces f where ");
-        query.scope.push(&mut sql);
+        query.scope.push(&mut sql, Access::EachFace);
         sql.push(" order by ").push(&distance).push_bind(halfvec(query.probe));
         sql.push(" limit ").push_bind(query.limit);
         let found = sql.build_query_as().fetch_all(&mut *tx).await?;

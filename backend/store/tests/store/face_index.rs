@@ -47,7 +47,7 @@ mod crashes;
 mod deletion;
 mod edge;
 mod following;
-mod gallery;
+pub(crate) mod gallery;
 mod graphs;
 mod likeness;
 mod memory;

@@ -1,7 +1,8 @@
 //! Tests faces and embedding models.
 use crate::fixture;
 use store::StoreError;
-use store::faces::FaceFilter;
+use store::face_scope::{FaceFilter, Site};
+use store::faces::FaceListQuery;
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -135,21 +136,59 @@ async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
     let stranger = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     fixture::store_image(&store, other, &fixture::image(9), &[stranger]).await.unwrap();
 
-    let list = |filter: FaceFilter, before: Option<Uuid>, limit: i64| {
+    let list = |filter: FaceListQuery, before: Option<Uuid>, limit: i64| {
         let store = store.clone();
         async move {
             let listed = store.faces(&filter, before, limit).await.unwrap();
             listed.into_iter().map(|face| face.id).collect::<Vec<_>>()
         }
     };
-    let all = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
+    let all = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
+    let only = |filter: FaceFilter| FaceListQuery { filter, ..all.clone() };
     let newest: Vec<Uuid> = faces.iter().rev().copied().collect();
     assert_eq!(list(all.clone(), None, 100).await, newest);
     assert_eq!(list(all.clone(), Some(newest[0]), 2).await, newest[1..3]);
-    assert_eq!(list(FaceFilter { crawl_id: Some(crawl.id), ..all.clone() }, None, 9).await, newest[2..]);
-    assert_eq!(list(FaceFilter { min_quality: Some(0.5), ..all.clone() }, None, 9).await, newest[..2]);
+    assert_eq!(
+        list(only(FaceFilter { crawl_id: Some(crawl.id), ..FaceFilter::default() }), None, 9).await,
+        newest[2..]
+    );
+    assert_eq!(
+        list(only(FaceFilter { min_quality: Some(0.5), ..FaceFilter::default() }), None, 9).await,
+        newest[..2]
+    );
     let image = store.face(faces[1]).await.unwrap().image_id;
-    assert_eq!(list(FaceFilter { image_id: Some(image), ..all.clone() }, None, 9).await, [faces[1]]);
-    let elsewhere = FaceFilter { collection: "other".into(), image_id: Some(image), ..all };
+    assert_eq!(list(FaceListQuery { image_id: Some(image), ..all.clone() }, None, 9).await, [faces[1]]);
+    let elsewhere = FaceListQuery { collection: "other".into(), image_id: Some(image), ..all.clone() };
     assert!(list(elsewhere, None, 9).await.is_empty());
+}
+
+#[test]
+fn a_site_is_a_host_name_or_an_address() {
+    for (text, host) in [
+        ("example.org", "example.org"),
+        (" WWW.Example.ORG. ", "www.example.org"),
+        ("b\u{fc}cher.example", "xn--bcher-kva.example"),
+        ("example.org%2E", "example.org"),
+        ("127.1", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("[2001:DB8::1]", "[2001:db8::1]"),
+    ] {
+        assert_eq!(Site::parse(text).unwrap().as_str(), host, "{text:?}");
+    }
+    let (long, wide) = (format!("{}.org", "a".repeat(250)), "\u{fc}".repeat(250));
+    for text in [
+        "",
+        ".",
+        "a..b",
+        ".example.org",
+        "*.example.org",
+        "https://example.org",
+        "example.org:80",
+        "a b",
+        "a/b",
+        &long,
+        &wide,
+    ] {
+        assert!(Site::parse(text).is_err(), "{text:?}");
+    }
 }

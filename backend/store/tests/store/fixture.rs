@@ -216,7 +216,18 @@ pub(crate) async fn crawled_face(
     image: &NewImage,
     face: NewFace,
 ) -> Uuid {
-    let admitted = admit_images(store, crawl.id, 1_000, &[image_url(path, "")]).await;
+    face_found(store, crawl, image_url(path, ""), image, face).await
+}
+
+/// Stores an image with one face, which the crawl found at this place.
+pub(crate) async fn face_found(
+    store: &Store,
+    crawl: &Crawl,
+    place: NewImageUrl,
+    image: &NewImage,
+    face: NewFace,
+) -> Uuid {
+    let admitted = admit_images(store, crawl.id, 1_000, &[place]).await;
     let id = store_image(store, crawl.collection_id, image, &[face]).await.unwrap();
     settle(store, admitted[0].id, "processed", None, Some(id)).await;
     id

@@ -3,6 +3,8 @@ use crate::fixture;
 use crate::tombstones::{deletion_log, reapply};
 use store::StoreError;
 use store::erasures::{ErasureRecord, Target};
+use store::face_scope::{FaceFilter, Site};
+use store::faces::FaceListQuery;
 use store::suppressions::Suppression;
 use store::videos::NewVideo;
 use testing::TestDatabase;
@@ -238,4 +240,47 @@ async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
     let scoped = store.within(elsewhere);
     assert!(scoped.export_videos(scan, Uuid::nil(), 10).await.unwrap().is_empty());
     assert!(matches!(scoped.export_video(own).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn frames_are_found_by_the_site_of_their_video() {
+    let database = TestDatabase::create().await;
+    let store = database.store().with_exact_limit(0);
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (on_page, of_page) = fixture::film(&store, &model, [1; 32], 3).await;
+    let (direct, of_direct) = fixture::film(&store, &model, [2; 32], 2).await;
+    fixture::film(&store, &model, [3; 32], 1).await;
+    run(
+        &database,
+        format!(
+            "update videos set source_url = 'https://cdn.test/film.mp4' where id in ('{on_page}', '{direct}')"
+        ),
+    )
+    .await;
+    run(
+        &database,
+        format!(
+            "insert into video_sources (video_id, page_url, page_hash)
+             values ('{on_page}', 'https://www.press.test/films', gen_random_uuid())"
+        ),
+    )
+    .await;
+    for (site, mut expected) in [("press.test", of_page), ("cdn.test", of_direct), ("film.mp4", Vec::new())] {
+        let filter = FaceFilter { site: Some(Site::parse(site).unwrap()), ..FaceFilter::default() };
+        let list = FaceListQuery { collection: "default".into(), filter, ..FaceListQuery::default() };
+        let mut listed: Vec<Uuid> =
+            store.faces(&list, None, 9).await.unwrap().into_iter().map(|face| face.id).collect();
+        expected.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, expected, "{site}");
+        // A search with fewer results than faces in scope uses the index, and tests each face on
+        // its own.
+        let probe = vec![1.0, 0.0, 0.0, 0.0];
+        let mut search = crate::face_index::gallery::query(collection, model.id, probe);
+        (search.filter, search.limit) = (list.filter, (expected.len() as i64 - 1).max(0));
+        let (hits, exact) = store.search(&search).await.unwrap();
+        assert_eq!((hits.len() as i64, exact), (search.limit, expected.is_empty()), "{site}");
+        assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)), "{site}");
+    }
 }

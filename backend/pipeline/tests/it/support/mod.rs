@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::crawls::{Crawl, CrawlProgress};
-use store::faces::{Face, FaceFilter};
+use store::faces::{Face, FaceListQuery};
 use store::images::{Image, ImageFilter};
 use store::{Blobs, Store};
 use testing::TestDatabase;
@@ -179,7 +179,7 @@ impl World {
     }
 
     pub(crate) async fn faces(&self) -> Vec<Face> {
-        let filter = FaceFilter { collection: "default".into(), ..FaceFilter::default() };
+        let filter = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
         self.store.faces(&filter, None, 10_000).await.unwrap()
     }
 

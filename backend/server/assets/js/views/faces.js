@@ -4,6 +4,7 @@ import * as collections from "../collections.js";
 import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
 import { tile } from "../faces.js";
+import { faceFilters } from "../filters.js";
 import { percent, plural } from "../format.js";
 import { href, setQuery } from "../router.js";
 import { empty, heading, linkButton } from "../ui.js";
@@ -18,12 +19,13 @@ let left = null;
 export function show(page, { query, signal, returning }) {
   if (query.collection) collections.choose(query.collection);
   const filters = { crawl_id: query.crawl_id, image_id: query.image_id };
+  const places = faceFilters(query, () => changed());
   const quality = h("input", { type: "range", id: "min-quality", min: 0, max: 1, step: 0.05, value: query.min_quality ?? 0 });
   const output = h("output", { for: "min-quality" });
   const status = h("p.quiet", { role: "status" });
   const grid = h("div.grid");
   const end = h("div.end");
-  const params = () => ({ collection: collections.current(), ...filters, min_quality: Number(quality.value) || undefined });
+  const params = () => ({ collection: collections.current(), ...filters, ...places.params(), min_quality: Number(quality.value) || undefined });
   page.append(
     heading("Faces", linkButton("Search by image", "#/search", { symbol: "search" })),
     h("div.toolbar", {},
@@ -31,7 +33,7 @@ export function show(page, { query, signal, returning }) {
       filters.crawl_id && linkButton("Faces of one crawl", href("/faces"), { symbol: "close", "aria-label": "Faces of one crawl. Show all" }),
       filters.image_id && linkButton("Faces of one image", href("/faces"), { symbol: "close", "aria-label": "Faces of one image. Show all" }),
       h("span.grow"), status),
-    grid, end);
+    places.element, grid, end);
 
   let list = null;
   const tell = () => put(status, `${plural(list.faces.length, "face")}${list.cursor ? " so far" : ""}`);
@@ -46,7 +48,7 @@ export function show(page, { query, signal, returning }) {
       tell();
       return faces.length;
     },
-    none: () => Number(quality.value) > 0 || filters.crawl_id || filters.image_id
+    none: () => Number(quality.value) > 0 || filters.crawl_id || filters.image_id || places.any()
       ? empty("faces", "No face passes these filters.")
       : empty("faces", "No faces are stored yet.", linkButton("Start a crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })),
   });
@@ -58,10 +60,11 @@ export function show(page, { query, signal, returning }) {
   }
   const label = () => (output.value = Number(quality.value) > 0 ? percent(Number(quality.value)) : "any");
   quality.addEventListener("input", label);
-  quality.addEventListener("change", () => {
-    setQuery({ ...filters, min_quality: Number(quality.value) || undefined });
+  function changed() {
+    setQuery({ ...filters, ...places.query(), min_quality: Number(quality.value) || undefined });
     begin();
-  });
+  }
+  quality.addEventListener("change", changed);
   label();
 
   if (returning && left?.list.key === JSON.stringify(params())) {

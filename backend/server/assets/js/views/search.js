@@ -5,12 +5,13 @@ import * as collections from "../collections.js";
 import { csv } from "../csv.js";
 import { h, put, s } from "../dom.js";
 import { match } from "../faces.js";
+import { faceFilters } from "../filters.js";
 import { plural, score } from "../format.js";
 import { receive } from "../handoff.js";
 import { pictureInput } from "../input.js";
 import { badge } from "../people.js";
 import { crop } from "../picture.js";
-import { href } from "../router.js";
+import { href, setQuery } from "../router.js";
 import { button, empty, fillWith, heading, linkButton, loading, panel } from "../ui.js";
 
 const MOST = 200;
@@ -18,12 +19,26 @@ const MOST = 200;
 export function show(page, { query, signal }) {
   const probe = h("div.probe");
   const results = h("div.result", {}, empty("search", "Choose an image or a stored face to find where else the face appears."));
-  const search = (body) => fillWith(results, signal,
-    () => call("POST", "/faces/search", { json: { ...body, limit: MOST, threshold: 0 }, signal }),
-    (answer) => matches(answer, signal), loading("Searching…"));
+  let last = null;
+  let running = new AbortController();
+  const filters = faceFilters(query, () => {
+    setQuery({ face: query.face, ...filters.query() });
+    if (last) search(last);
+  });
+  const search = (body) => {
+    last = body;
+    running.abort();
+    running = new AbortController();
+    const own = AbortSignal.any([signal, running.signal]);
+    return fillWith(results, own,
+      () => call("POST", "/faces/search", { json: { ...body, ...filters.params(), limit: MOST, threshold: 0 }, signal: own }),
+      (answer) => matches(answer, filters, signal), loading("Searching…"));
+  };
 
   const take = (blob, name, index = 0) => {
     input.classList.add("compact");
+    last = null;
+    running.abort();
     return fillWith(probe, signal, () => analyse(blob, name, {}, signal), (found) => {
       if (found.answer.faces.length === 0) {
         put(results, empty("detect", "No face was found in this image."));
@@ -35,7 +50,7 @@ export function show(page, { query, signal }) {
   };
 
   const input = pictureInput((blob, name) => take(blob, name), signal);
-  page.append(heading("Search"), h("div.split", {}, h("div.side", {}, input, probe), results));
+  page.append(heading("Search"), h("div.split", {}, h("div.side", {}, input, probe, filters.element), results));
   const handed = receive();
   if (handed) take(handed.blob, handed.name, handed.face);
   else if (query.face) {
@@ -58,8 +73,9 @@ function picture(found, blob, signal, onChoose, index = 0) {
  * The search returned all matches with a similarity of 0 or more, so moving the slider needs no
  * further request.
  */
-function matches(answer, signal) {
+function matches(answer, filters, signal) {
   if (answer.matches.length === 0) {
+    if (filters.any()) return empty("faces", `No similar face in ${answer.collection} passes these filters.`);
     return empty("faces", `${answer.collection} contains no similar face.`, linkButton("Start a crawl", "#/crawls/new", { symbol: "plus" }));
   }
   const list = h("ul.matches", { "aria-label": "Matches, by descending similarity" }, answer.matches.map((found) => match(found, signal, badge(found))));

@@ -1,13 +1,15 @@
 //! `GET /faces`
-use super::{StoredFace, with_sources};
+use super::{StoredFace, filter, with_sources};
 use crate::auth::Caller;
-use crate::extract::values::{Bounded, Fraction, uuid};
+use crate::extract::values::{Bounded, Fraction, site, time, uuid};
 use crate::extract::{Query, cursor};
-use crate::{ApiError, AppState, Scope, Spec};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use store::faces::FaceFilter;
+use store::face_scope::{FaceFilter, Site};
+use store::faces::FaceListQuery;
+use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -24,6 +26,19 @@ pub(super) struct ListParams {
     /// Only faces in this image.
     #[serde(deserialize_with = "uuid")]
     image_id: Option<Uuid>,
+    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
+    /// page that contains the file. Without a page, it is the host in the address of the file.
+    #[param(value_type = Option<String>, example = "example.org")]
+    #[serde(deserialize_with = "site")]
+    site: Option<Site>,
+    /// Only faces stored at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    since: Option<OffsetDateTime>,
+    /// Only faces stored before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    until: Option<OffsetDateTime>,
     /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
@@ -59,14 +74,19 @@ pub(super) async fn list_faces(
     let store = caller.store();
     let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
-    let filter = FaceFilter {
-        collection: collection.name,
-        crawl_id: params.crawl_id,
-        image_id: params.image_id,
-        min_quality: params.min_quality.map(Fraction::get),
-    };
+    let filter = filter::checked(
+        FaceFilter {
+            crawl_id: params.crawl_id,
+            site: params.site,
+            since: params.since,
+            until: params.until,
+            min_quality: params.min_quality.map(Fraction::get),
+        },
+        Code::BadQuery,
+    )?;
+    let list = FaceListQuery { collection: collection.name, image_id: params.image_id, filter };
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut faces = store.faces(&filter, before, limit + 1).await?;
+    let mut faces = store.faces(&list, before, limit + 1).await?;
     let next_cursor = cursor::paginate(&mut faces, limit, |face| face.id);
     Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }

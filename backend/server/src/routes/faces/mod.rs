@@ -5,6 +5,7 @@ mod crop;
 mod delete;
 mod detect;
 mod detect_batch;
+mod filter;
 mod get;
 mod likeness;
 mod list;

@@ -4,9 +4,9 @@ mod probe;
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{BodyFormat, one_part, raw, read_json};
-use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
+use crate::extract::values::{Bounded, Cosine, Fraction, Score, site, time, uuid};
 use crate::routes::dto::{Binary, BoundingBox, FirstSources, Quality, Source};
-use crate::routes::faces::{StoredFace, sources_by_image};
+use crate::routes::faces::{StoredFace, filter, sources_by_image};
 use crate::routes::videos::Appearance;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
@@ -17,10 +17,11 @@ pub(crate) use probe::SearchBody;
 use probe::SearchBody;
 use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
 use store::audit::Action;
+use store::face_scope::{FaceFilter, Site};
 use store::search::{Hit, SearchQuery};
 use store::subject_faces::FaceSubject;
 use store::{Store, StoreError, retried};
@@ -49,6 +50,19 @@ pub(super) struct SearchParams {
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
+    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
+    /// page that contains the file. Without a page, it is the host in the address of the file.
+    #[param(value_type = Option<String>, example = "example.org")]
+    #[serde(deserialize_with = "site")]
+    site: Option<Site>,
+    /// Only faces stored at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    since: Option<OffsetDateTime>,
+    /// Only faces stored before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    #[serde(deserialize_with = "time")]
+    until: Option<OffsetDateTime>,
     /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
@@ -219,6 +233,16 @@ pub(super) async fn search_faces(
         BodyFormat::Raw => (ProbeInput::Image(raw(request, &state).await?), params),
         BodyFormat::Json => read_json::<SearchBody>(request, &state).await?.split(params)?,
     };
+    let conditions = filter::checked(
+        FaceFilter {
+            crawl_id: params.crawl_id,
+            site: params.site.clone(),
+            since: params.since,
+            until: params.until,
+            min_quality: params.min_quality.map(Fraction::get),
+        },
+        Code::InvalidField,
+    )?;
     let probe = Probe::prepare(&state, &caller, input, &params).await?;
     let store = caller.store();
     let collection = probe.collection;
@@ -233,18 +257,24 @@ pub(super) async fn search_faces(
         threshold,
         limit: params.limit.map_or(20, Bounded::get),
         exact: params.exact.unwrap_or(false) || !caught_up,
-        crawl_id: params.crawl_id,
-        min_quality: params.min_quality.map(Fraction::get),
+        filter: conditions,
         exclude_face: probe.face,
         with_subject: false,
     };
     let by = params.group_by.unwrap_or_default();
     let lag = retried("index_lag", || store.index_lag()).await?;
     let (found, exact) = retried("search", || hits(store, &query, by)).await?;
-    let detail = json!({
-        "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id, "threshold": threshold,
-        "limit": query.limit, "matches": found.len(),
-    });
+    let mut detail = filter::for_audit(&query.filter);
+    for (name, value) in [
+        ("probe", json!(probe.info.kind())),
+        ("face_id", json!(probe.face)),
+        ("threshold", json!(threshold)),
+        ("limit", json!(query.limit)),
+        ("matches", json!(found.len())),
+    ] {
+        detail.insert(name.to_owned(), value);
+    }
+    let detail = Value::Object(detail);
     retried("audit", || async {
         let mut tx = store.begin().await?;
         caller.audit(&mut tx, Action::Search, collection.id, detail.clone()).await?;

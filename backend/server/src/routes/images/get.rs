@@ -7,7 +7,7 @@ use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use store::faces::FaceFilter;
+use store::faces::FaceListQuery;
 use utoipa::ToSchema;
 
 /// Maximum number of faces in the response. No image is stored with more faces.
@@ -37,9 +37,12 @@ pub(super) async fn get_image(
 ) -> Result<Json<ImageAnswer>, ApiError> {
     let store = caller.store();
     let image = store.image(id).await?;
-    let filter =
-        FaceFilter { collection: image.collection.clone(), image_id: Some(id), ..FaceFilter::default() };
-    let faces = store.faces(&filter, None, MAX_FACES).await?;
+    let list = FaceListQuery {
+        collection: image.collection.clone(),
+        image_id: Some(id),
+        ..FaceListQuery::default()
+    };
+    let faces = store.faces(&list, None, MAX_FACES).await?;
     let all_sources = sources_by_image(&state, vec![id]).await?.remove(&id).unwrap_or_default();
     // The response contains one list of sources for each face, and one for the image.
     let sources = all_sources.first(faces.len() + 1);

@@ -3,6 +3,8 @@ use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
 use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 const ADA: [&str; 4] = ["ada.jpg", "ada_4.jpg", "ada_3.jpg", "ada_wide.jpg"];
 const OTHERS: [&str; 4] = ["ben.jpg", "dan.jpg", "cora.jpg", "view.jpg"];
@@ -88,6 +90,24 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
     assert_eq!(ask(json!({"min_quality": 1})).await, 0);
     assert_eq!(ask(json!({"min_quality": 0})).await, others);
     assert_eq!(ask(json!({"limit": 1})).await, 1);
+    assert_eq!(ask(json!({"site": "127.0.0.1"})).await, others);
+    assert_eq!(ask(json!({"site": "example.org"})).await, 0);
+    // The probe is the newest face, which is not in the results.
+    let listed = app.get_ok("/faces").await;
+    let times: Vec<&str> =
+        listed["faces"].as_array().unwrap().iter().map(|face| face["created_at"].as_str().unwrap()).collect();
+    let middle = times[times.len() / 2];
+    // Compares times, not texts: the texts omit trailing zeros, so they sort differently.
+    let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap();
+    let later = times[1..].iter().filter(|text| time(text) >= time(middle)).count();
+    assert_eq!(ask(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await, 0);
+    assert_eq!(ask(json!({"since": "2020-01-01T00:00:00Z"})).await, others);
+    assert_eq!(ask(json!({"since": middle})).await, later);
+    assert_eq!(ask(json!({"until": middle})).await, others - later);
+    assert!(later > 0 && later < others);
+
+    let audit = app.get_ok("/audit?action=search&limit=1").await;
+    assert_eq!(audit["records"][0]["detail"]["until"], middle, "{audit:#}");
 }
 
 #[tokio::test]
@@ -111,6 +131,13 @@ async fn wrong_probes_are_named() {
         (json!({"face_id": none, "limit": 0}), "limit"),
         (json!({"face_id": none, "threshold": 2}), "threshold"),
         (json!({"face_id": none, "colour": 2}), "colour"),
+        (json!({"face_id": none, "site": "https://example.org/"}), "site"),
+        (json!({"face_id": none, "site": "example.org:8080"}), "site"),
+        (json!({"face_id": none, "site": "*.example.org"}), "site"),
+        (json!({"face_id": none, "site": "a".repeat(300)}), "site"),
+        (json!({"face_id": none, "site": ""}), "site"),
+        (json!({"face_id": none, "since": "yesterday"}), "since"),
+        (json!({"face_id": none, "since": "2026-01-02T00:00:00Z", "until": "2026-01-02T00:00:00Z"}), "until"),
     ] {
         assert_eq!(field(&problem(ask(body).await, 422, "invalid_field").await), named);
     }

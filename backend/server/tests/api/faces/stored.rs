@@ -45,6 +45,13 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     assert_eq!(count(format!("crawl_id={NOBODY}")).await, 0);
     assert_eq!(count("min_quality=0".into()).await, 3);
     assert_eq!(count("min_quality=1".into()).await, 0);
+    assert_eq!(count("site=127.0.0.1".into()).await, 3);
+    assert_eq!(count("site=example.org".into()).await, 0);
+    let newest = faces[0]["created_at"].as_str().unwrap();
+    let (since, until) = (count(format!("since={newest}")).await, count(format!("until={newest}")).await);
+    assert!(since > 0 && until > 0 && since + until == 3, "{since} {until}");
+    let empty = app.get("/faces?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z").await;
+    assert_eq!(field(&problem(empty, 400, "bad_query").await), "until");
 
     pictures_of_a_face(&app, faces[0]["id"].as_str().unwrap()).await;
 

@@ -8,6 +8,7 @@ use store::erasures::Target;
 use store::external_index::{ExternalIndex, Followed};
 use store::models::EmbeddingModel;
 use store::subjects::NewSubject;
+use store::vector_engine::{EngineFace, Update, VectorEngine};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -196,6 +197,40 @@ async fn a_process_with_other_files_takes_over_only_when_it_claims_the_index() {
 }
 
 #[tokio::test]
+async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
+    let world = World::create().await;
+    world.index.take_over().await.unwrap();
+    let faces = world.faces(1, 20).await;
+    memory::catch_up(&world.index).await;
+    let serving = async || {
+        let set = memory::set_of(&world.store, world.model.id).await.unwrap();
+        (set.id, set.state)
+    };
+    let before = serving().await;
+    // A migration does this when a new version stores an additional field of each face.
+    sqlx::query("update index_sets set outdated = true").execute(world.db.pool()).await.unwrap();
+    let set = memory::set_of(&world.store, world.model.id).await.unwrap().face_set();
+    let mut contained = world.engine.faces(&world.store, world.model.id).await;
+    let old = EngineFace { stored_us: 0, ..contained.remove(&faces[3]).unwrap() };
+    let mut search = super::gallery::query(world.collection, world.model.id, old.embedding.clone());
+    world.engine.update(&set, Update { fence: 1, stored: vec![old], deleted: Vec::new() }).await.unwrap();
+    (search.limit, search.filter.since) =
+        (5, Some(time::OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1)));
+    let store = world.store.clone().with_exact_limit(0);
+    let (hits, _) = store.search(&search).await.unwrap();
+    assert_eq!(hits[0].face.id, faces[3], "the set lacks the time of this face");
+
+    world.index.step(10).await.unwrap();
+    assert_eq!(serving().await, before);
+    memory::catch_up(&world.index).await;
+    let after = serving().await;
+    assert!(after.0 != before.0 && after.1 == IndexSetState::Serving);
+    world.assert_equal().await;
+    memory::catch_up(&world.index).await;
+    assert_eq!(serving().await, after, "it is built once");
+}
+
+#[tokio::test]
 async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -205,7 +240,7 @@ async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
     let store = world.store.clone().with_exact_limit(0);
     let embedding = store.embedding(latest[0]).await.unwrap().1;
     let mut search = super::gallery::query(world.collection, world.model.id, embedding);
-    search.crawl_id = Some(Uuid::now_v7());
+    search.filter.crawl_id = Some(Uuid::now_v7());
     let (hits, exact) = store.search(&search).await.unwrap();
     assert_eq!((hits.len(), exact), (0, true), "no face was found by this crawl");
 }

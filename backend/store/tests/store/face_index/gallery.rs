@@ -2,6 +2,7 @@
 use crate::fixture::{self, direction};
 use half::f16;
 use store::Store;
+use store::face_scope::FaceFilter;
 use store::search::{Hit, SearchQuery};
 use uuid::Uuid;
 
@@ -71,8 +72,7 @@ pub(crate) fn query(collection_id: Uuid, model_id: i32, embedding: Vec<f32>) -> 
         threshold: -1.0,
         limit: 10,
         exact: false,
-        crawl_id: None,
-        min_quality: None,
+        filter: FaceFilter::default(),
         exclude_face: None,
         with_subject: false,
     }

@@ -1,7 +1,9 @@
 //! Tests that an engine builds a graph of each large collection, and searches in it.
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use store::vector_engine::{EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine};
+use store::vector_engine::{
+    EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine, search_candidates,
+};
 use testing::embeddings::Random;
 use uuid::Uuid;
 
@@ -11,8 +13,9 @@ pub(crate) struct Scale {
     pub(crate) dimensions: usize,
     /// Number of faces of each collection. Only the first one is large enough for a graph.
     pub(crate) faces: [usize; 2],
-    /// Minimum quality of the filtered searches. Fewer than 40 % of the faces pass it, and more
-    /// than a search compares without a graph.
+    /// Minimum quality of the filtered searches. Searches with a period start at the same fraction
+    /// of the time in which the faces were stored. Each filter keeps fewer than 40 % of the faces,
+    /// but too many for a search without a graph.
     pub(crate) least_quality: f32,
 }
 
@@ -26,6 +29,12 @@ const CHANGES: u128 = 5_000;
 /// Maximum time until the graphs are built. It is only reached if the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Returns the time at this fraction of the period in which the faces were stored, in microseconds
+/// since 1970.
+fn time(share: f64) -> i64 {
+    1_700_000_000_000_000 + (share * 1e12) as i64
+}
+
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -36,6 +45,8 @@ fn exact(faces: &[EngineFace], query: &EngineQuery) -> HashSet<Uuid> {
         .iter()
         .filter(|face| face.collection_id == query.filter.collection_id)
         .filter(|face| face.quality >= query.filter.min_quality)
+        .filter(|face| query.filter.since_us.is_none_or(|since| face.stored_us >= since))
+        .filter(|face| query.filter.until_us.is_none_or(|until| face.stored_us < until))
         .map(|face| (cosine(&face.embedding, &query.probe), face.id))
         .filter(|(similarity, _)| *similarity >= MATCH)
         .collect();
@@ -60,6 +71,7 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
                 has_subject: number % 2 == 0,
                 quality: Some(random.uniform() as f32),
                 failed: false,
+                stored_us: time(random.uniform()),
                 embedding: random.near(&centre, SPREAD),
             });
         }
@@ -88,7 +100,8 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    for min_quality in [None, Some(scale.least_quality)] {
+    let (good, late) = (Some(scale.least_quality), Some(time(scale.least_quality.into())));
+    for (min_quality, since_us) in [(None, None), (good, None), (None, late)] {
         let mut queries = Vec::new();
         for (number, face) in faces.iter().enumerate().step_by(faces.len() / 15) {
             queries.push(EngineQuery {
@@ -97,9 +110,12 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
                     min_quality,
                     omit_failed: number % 2 == 0,
                     with_subject: false,
+                    since_us,
+                    until_us: since_us.map(|_| time(1.0)),
                 },
                 probe: random.near(&face.embedding, SPREAD),
                 limit: PER_PERSON,
+                candidates: search_candidates(PER_PERSON, faces.len()),
             });
         }
         let answers = engine.search(&set, queries.clone()).await.unwrap();
@@ -110,6 +126,9 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
             found += answer.iter().filter(|face| truth.contains(&face.id)).count();
             assert!(answer.len() <= query.limit);
         }
-        assert!(all > 15 && found * 100 >= all * 95, "found {found} of {all}, filter: {min_quality:?}");
+        assert!(
+            all > 15 && found * 100 >= all * 95,
+            "found {found} of {all}, filter: {min_quality:?}, {since_us:?}"
+        );
     }
 }

@@ -45,16 +45,17 @@ pub(crate) async fn catch_up(index: &ExternalIndex) {
     }
 }
 
-/// Damages a set of 100 faces: three are missing, one is surplus, and two differ from their rows.
+/// Damages a set of 100 faces: three are missing, one is surplus, and three differ from their rows.
 /// Returns what a comparison must find.
 pub(crate) async fn damage(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
     let mut faces = engine.page(set, Uuid::nil(), 100).await.unwrap();
     let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
     let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
+    let later = EngineFace { stored_us: faces[4].stored_us + 1, ..faces[4].clone() };
     let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
     let deleted: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
-    engine.update(set, Update { fence, stored: vec![moved, turned, surplus], deleted }).await.unwrap();
-    Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 2 }
+    engine.update(set, Update { fence, stored: vec![moved, turned, later, surplus], deleted }).await.unwrap();
+    Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
 }
 
 /// Returns the set that searches use for a model; if there is none, the set that is being built.
@@ -99,6 +100,8 @@ fn passes(face: &EngineFace, filter: &EngineFilter) -> bool {
         && filter.min_quality.is_none_or(|least| face.quality.is_some_and(|quality| quality >= least))
         && !(filter.omit_failed && face.failed)
         && !(filter.with_subject && !face.has_subject)
+        && filter.since_us.is_none_or(|since| face.stored_us >= since)
+        && filter.until_us.is_none_or(|until| face.stored_us < until)
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f32 {

@@ -82,6 +82,7 @@ fn face(number: u128, embedding: [f32; 4]) -> EngineFace {
         has_subject: true,
         quality: Some(0.25),
         failed: false,
+        stored_us: 1_700_000_000_000_000,
         embedding: embedding.to_vec(),
     }
 }

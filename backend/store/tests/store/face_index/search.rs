@@ -3,6 +3,9 @@ use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, ids, query};
 use super::{Implementation, World};
 use crate::fixture::{self, direction};
 use store::StoreError;
+use store::face_scope::Site;
+use store::pages::NewImageUrl;
+use uuid::Uuid;
 
 super::suite!(
     exact_search_agrees_with_brute_force,
@@ -11,6 +14,7 @@ super::suite!(
     models_collections_and_crawls_are_never_mixed,
     a_search_can_be_narrowed_to_one_crawl_and_a_quality,
     a_search_in_a_large_crawl_uses_the_index,
+    a_search_can_be_narrowed_to_a_site_and_a_period,
 );
 
 async fn exact_search_agrees_with_brute_force<I: Implementation>() {
@@ -69,16 +73,16 @@ async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
     // With few faces in scope, the search is exact. With fewer faces than requested, it returns all
     // of them.
     let mut narrow = query(default, model.id, gallery[0].1.clone());
-    narrow.min_quality = Some(0.9);
+    narrow.filter.min_quality = Some(0.9);
     assert!(store.search(&narrow).await.unwrap().1);
-    narrow.min_quality = None;
+    narrow.filter.min_quality = None;
     narrow.limit = 1_000;
     let (hits, exact) = store.search(&narrow).await.unwrap();
     assert!(exact);
     assert_eq!(hits.len(), 600);
     // With a filter that keeps a third of the faces, the search uses the index.
     let mut filtered = query(default, model.id, gallery[0].1.clone());
-    filtered.min_quality = Some(0.66);
+    filtered.filter.min_quality = Some(0.66);
     let (hits, exact) = store.search(&filtered).await.unwrap();
     assert!(!exact);
     let kept: Vec<_> =
@@ -159,11 +163,11 @@ async fn a_search_can_be_narrowed_to_one_crawl_and_a_quality<I: Implementation>(
     world.catch_up().await;
     let mut search = query(one.collection_id, model.id, vec![1.0, 0.0, 0.0, 0.0]);
     assert_eq!(ids(&store.search(&search).await.unwrap().0), found);
-    search.crawl_id = Some(one.id);
+    search.filter.crawl_id = Some(one.id);
     assert_eq!(ids(&store.search(&search).await.unwrap().0), found[..2]);
-    search.min_quality = Some(0.5);
+    search.filter.min_quality = Some(0.5);
     assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..2]);
-    search.crawl_id = None;
+    search.filter.crawl_id = None;
     assert_eq!(ids(&store.search(&search).await.unwrap().0), found[1..]);
 
     let unknown = query(one.collection_id, 99, vec![1.0; 4]);
@@ -194,13 +198,85 @@ async fn a_search_in_a_large_crawl_uses_the_index<I: Implementation>() {
     world.catch_up().await;
     let probe = direction(&mut rng, DIMENSIONS);
     let mut search = query(large.collection_id, model.id, probe.clone());
-    search.crawl_id = Some(large.id);
+    search.filter.crawl_id = Some(large.id);
     let (hits, exact) = store.search(&search).await.unwrap();
     assert!(!exact);
     assert_same(&hits, &brute_force(&of_large, &probe, -1.0, 10));
     // The candidates are faces of the large crawl, so a fallback finds those of the small one.
-    (search.crawl_id, search.limit) = (Some(small.id), 1);
+    (search.filter.crawl_id, search.limit) = (Some(small.id), 1);
     search.embedding = of_large[0].1.clone();
     let (hits, _) = store.search(&search).await.unwrap();
     assert_same(&hits, &brute_force(&of_small, &search.embedding, -1.0, 1));
+}
+
+async fn a_search_can_be_narrowed_to_a_site_and_a_period<I: Implementation>() {
+    for limit in [50_000, 3] {
+        let world = World::<I>::create().await.with_exact_limit(limit);
+        let store = &world.store;
+        let crawl = fixture::crawl(store).await;
+        let model = fixture::model(store, "m", DIMENSIONS as i32).await;
+        let mut rng = fixture::rng(11);
+        // The page, if any, determines the site.
+        let places: [(Option<&str>, &str); 6] = [
+            (Some("https://press.test/a"), "https://cdn.test/0.jpg"),
+            (Some("http://user:word@www.press.test:8080/a"), "https://cdn.test/1.jpg"),
+            (None, "https://press.test/2.jpg"),
+            (Some("https://notpress.test/a"), "https://press.test/3.jpg"),
+            (Some("https://press.test.other.test/"), "https://other.test/4.jpg"),
+            (Some("https://other.test/?from=press.test"), "https://cdn.test/5.jpg"),
+        ];
+        let mut all = Vec::new();
+        for number in 0..36 {
+            let (page, url) = places[number % places.len()];
+            let place = NewImageUrl {
+                asked_url: None,
+                url: format!("{url}?{number}"),
+                page_url: page.map(str::to_owned),
+                alt: None,
+            };
+            let face = fixture::face(&model, direction(&mut rng, DIMENSIONS));
+            all.push((face.id, face.embedding.clone()));
+            let image = fixture::image(number as u64);
+            fixture::face_found(store, &crawl, place, &image, face).await;
+        }
+        world.catch_up().await;
+        let of = |numbers: &[usize]| -> Vec<(Uuid, Vec<f32>)> {
+            (0..36)
+                .filter(|number| numbers.contains(&(number % 6)))
+                .map(|number| all[number].clone())
+                .collect()
+        };
+        let probe = direction(&mut rng, DIMENSIONS);
+        let mut search = query(crawl.collection_id, model.id, probe.clone());
+        for (site, numbers) in [
+            ("press.test", &[0, 1, 2][..]),
+            ("PRESS.test.", &[0, 1, 2]),
+            ("www.press.test", &[1]),
+            ("other.test", &[4, 5]),
+            ("cdn.test", &[]),
+            ("ress.test", &[]),
+            ("test", &[0, 1, 2, 3, 4, 5]),
+        ] {
+            search.filter.site = Some(Site::parse(site).unwrap());
+            let (hits, exact) = store.search(&search).await.unwrap();
+            // Both kinds of search must run, because each has its own condition for the site.
+            assert_eq!(exact, limit > 3 || of(numbers).len() <= 10, "{site}");
+            assert_same(&hits, &brute_force(&of(numbers), &probe, -1.0, 10));
+        }
+        search.filter.site = None;
+        let time = async |number: usize| store.face(all[number].0).await.unwrap().created_at;
+        for (first, end) in [(0, 36), (7, 29), (3, 8), (20, 20)] {
+            search.filter.since = Some(time(first).await);
+            search.filter.until = if end < 36 { Some(time(end).await) } else { None };
+            let (hits, exact) = store.search(&search).await.unwrap();
+            assert_same(&hits, &brute_force(&all[first..end], &probe, -1.0, 10));
+            assert_eq!(exact, limit > 3 || end - first <= 10);
+        }
+        (search.filter.since, search.filter.until) = (Some(time(7).await), Some(time(29).await));
+        search.filter.site = Some(Site::parse("press.test").unwrap());
+        let (hits, _) = store.search(&search).await.unwrap();
+        let both: Vec<_> =
+            (7..29).filter(|number| number % 6 < 3).map(|number| all[number].clone()).collect();
+        assert_same(&hits, &brute_force(&both, &probe, -1.0, 10));
+    }
 }

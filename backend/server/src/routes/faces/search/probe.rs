@@ -2,14 +2,16 @@
 use super::{GroupBy, SearchParams};
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, SourceFields, resolve};
-use crate::extract::values::{Bounded, Cosine, Fraction, Score, uuid};
+use crate::extract::values::{Bounded, Cosine, Fraction, Score, site, time, uuid};
 use crate::routes::faces::{DetectedFace, ImageInfo, Likeness};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
+use store::face_scope::Site;
 use store::retried;
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -45,6 +47,19 @@ pub(crate) struct SearchBody {
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
+    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
+    /// page that contains the file. Without a page, it is the host in the address of the file.
+    #[schema(value_type = Option<String>)]
+    #[serde(default, deserialize_with = "site")]
+    site: Option<Site>,
+    /// Only faces stored at this time or later.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(default, deserialize_with = "time")]
+    since: Option<OffsetDateTime>,
+    /// Only faces stored before this time.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(default, deserialize_with = "time")]
+    until: Option<OffsetDateTime>,
     /// Minimum overall quality of a face.
     #[schema(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
@@ -86,6 +101,9 @@ impl SearchBody {
             exact: self.exact.or(query.exact),
             fresh: self.fresh.or(query.fresh),
             crawl_id: self.crawl_id.or(query.crawl_id),
+            site: self.site.or(query.site),
+            since: self.since.or(query.since),
+            until: self.until.or(query.until),
             min_quality: self.min_quality.or(query.min_quality),
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
