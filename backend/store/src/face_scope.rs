@@ -22,8 +22,9 @@ pub struct FaceFilter {
 }
 
 /// Maximum number of images of a site that are read first and passed to the next statement as a
-/// list.
-const MAX_SITE_IMAGES: i64 = 10_000;
+/// list, and maximum number of rows that are read for this.
+const MAX_SITE_IMAGES: i64 = 2_000;
+const MAX_SITE_ROWS: i64 = 10_000;
 /// Maximum length of a host name in bytes (RFC 1035, section 3.1, without the root).
 const MAX_HOST: usize = 253;
 
@@ -215,7 +216,7 @@ const PLACES: [Place; 5] = [
 
 /// Returns the images of the filter's site that have faces in the collection. Returns `None` if the
 /// filter has no site, or if the number of images exceeds `limit` or [`MAX_SITE_IMAGES`], whichever
-/// is lower.
+/// is lower. The work is limited for every site.
 pub(crate) async fn few_images_of_site(
     pool: &PgPool,
     collection: Uuid,
@@ -223,13 +224,18 @@ pub(crate) async fn few_images_of_site(
     limit: i64,
 ) -> Result<Option<Vec<Uuid>>, StoreError> {
     let Some(site) = &filter.site else { return Ok(None) };
-    let mut sql = QueryBuilder::<Postgres>::new("select found.image_id from (");
-    push_images_of_site(&mut sql, site);
-    sql.push(") found join images i on i.id = found.image_id where i.face_count > 0 and i.collection_id = ");
     let limit = limit.clamp(0, MAX_SITE_IMAGES);
-    sql.push_bind(collection).push(" limit ").push_bind(limit + 1);
-    let images: Vec<Uuid> = sql.build_query_scalar().fetch_all(pool).await?;
-    Ok((images.len() as i64 <= limit).then_some(images))
+    let mut sql = QueryBuilder::<Postgres>::new("with found as materialized (select image_id from (");
+    push_images_of_site(&mut sql, site);
+    sql.push(") place limit ").push_bind(MAX_SITE_ROWS + 1);
+    // A scalar subquery, because the planner could turn a join into a scan of all images.
+    sql.push(
+        ") select (select count(*) from found), array(select image_id from found where
+             (select i.face_count > 0 and i.collection_id = ",
+    );
+    sql.push_bind(collection).push(" from images i where i.id = found.image_id) limit ").push_bind(limit + 1);
+    let (rows, images): (i64, Vec<Uuid>) = sql.push(")").build_query_as().fetch_one(pool).await?;
+    Ok((rows <= MAX_SITE_ROWS && images.len() as i64 <= limit).then_some(images))
 }
 
 /// Adds a query for all images of the site. An image can be in it several times.
