@@ -35,6 +35,7 @@ def main():
         "graph-threshold": "size of the embeddings of a part of a Qdrant collection above which it has a graph, in kB",
         "server-pid": "process id of the Qdrant server, to report its memory",
         "server-folder": "folder of the Qdrant server, to report its size",
+        "variance-ratio": "variance of a component divided by that of the previous one, 1 by default; 0.957 gives 128 components the effective number of dimensions of real embeddings, 45",
         "index": "storage parameters of pgvector's index instead of the default ones, such as 'm = 16, ef_construction = 64'",
     }
     for name, text in texts.items():

@@ -12,8 +12,13 @@
 //! memory and files are then part of the report. `--tenants N` divides the faces among N
 //! collections, and each search is in one of them.
 //!
-//! A person is a random unit vector. Faces and probes are random vectors near people. The program
-//! works in its own database, which it drops at the end, and prints one JSON document.
+//! A person is a random unit vector. Faces and probes are random vectors near people. `--dimensions
+//! D` sets the number of components. With `--variance-ratio R`, each component has R times the
+//! variance of the previous one, as in embeddings of a model, whose components depend on each
+//! other. With 1, the default, all components vary equally, which makes a search as hard as
+//! possible.
+//!
+//! The program works in its own database, which it drops at the end, and prints one JSON document.
 #![allow(missing_docs)]
 
 mod engines;
@@ -52,6 +57,8 @@ struct Size {
     rate: usize,
     /// Number of components of an embedding.
     dimensions: usize,
+    /// Variance of a component divided by that of the previous one.
+    variance_ratio: f32,
     /// Number of collections.
     tenants: usize,
     /// Number of faces in scope up to which a search compares with every face.
@@ -74,6 +81,10 @@ async fn main() -> Result<()> {
         writes: number("writes", 200)?.max(1),
         rate: number("rate", 0)?,
         dimensions: number("dimensions", 128)?,
+        variance_ratio: options
+            .get("variance-ratio")
+            .map_or(Ok(1.0), |text| text.parse())
+            .context("--variance-ratio must be a number")?,
         tenants: number("tenants", 1)?.max(1),
         exact_limit: number("exact-limit", 50_000)?,
     };
@@ -107,7 +118,8 @@ async fn measure(
     }
     let model = store.register_model("gallery", "gallery", size.dimensions.try_into()?).await?.id;
     let count = People::in_gallery(size.faces);
-    let people = Arc::new(People { count, dimensions: size.dimensions, collections, model });
+    let deviations = People::deviations(size.dimensions, size.variance_ratio);
+    let people = Arc::new(People { count, deviations, collections, model });
     let mut conn = store.pool().acquire().await?;
     let (index, definition) = engines::definition(&mut conn, model).await?;
     drop_index(&store, &index).await?;
@@ -143,7 +155,7 @@ async fn measure(
         vacuum(&store).await?;
     }
     Ok(json!({
-        "faces": size.faces, "people": count, "dimensions": size.dimensions, "tenants": size.tenants,
+        "faces": size.faces, "people": count, "dimensions": size.dimensions, "variance_ratio": size.variance_ratio, "tenants": size.tenants,
         "probes": size.probes,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
         "faces_with_other_indexes_mb": rows >> 20,
@@ -196,7 +208,7 @@ async fn measure_engine(
 }
 
 fn options() -> Result<HashMap<String, String>> {
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 19] = [
         "url",
         "faces",
         "probes",
@@ -207,6 +219,7 @@ fn options() -> Result<HashMap<String, String>> {
         "folder",
         "rate",
         "dimensions",
+        "variance-ratio",
         "tenants",
         "exact-limit",
         "qdrant",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use store::Store;
 use store::faces::NewFace;
-use testing::embeddings::Random;
+use testing::embeddings::{Random, unit};
 use tokio::task::JoinSet;
 use uuid::{Builder, Uuid};
 
@@ -23,7 +23,8 @@ const LOADERS: usize = 2;
 /// it.
 pub(crate) struct People {
     pub(crate) count: usize,
-    pub(crate) dimensions: usize,
+    /// Standard deviation of each component of an embedding, as a multiple of the first one.
+    pub(crate) deviations: Vec<f32>,
     pub(crate) collections: Vec<Uuid>,
     pub(crate) model: i32,
 }
@@ -42,12 +43,28 @@ impl People {
         faces.div_ceil(PER_PERSON).max(1)
     }
 
+    /// Returns the deviations of components of which each has `ratio` times the variance of the
+    /// previous one.
+    pub(crate) fn deviations(dimensions: usize, ratio: f32) -> Vec<f32> {
+        (0..dimensions).map(|component| ratio.sqrt().powi(component as i32)).collect()
+    }
+
     /// Returns a new embedding of one of the people.
     pub(crate) fn someone(&self, random: &mut Random) -> Vec<f32> {
         let person = random.below(self.count) as u64;
-        let centre = Random(u64::MAX - person).unit(self.dimensions);
-        let near = random.near(&centre, SPREAD);
-        near.into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
+        let centre = self.direction(&mut Random(u64::MAX - person));
+        let noise = self.direction(random);
+        let near: Vec<f64> =
+            centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + SPREAD * f64::from(n)).collect();
+        unit(&near).into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
+    }
+
+    /// Returns a random unit vector.
+    fn direction(&self, random: &mut Random) -> Vec<f32> {
+        let equal = random.unit(self.deviations.len());
+        let scaled: Vec<f64> =
+            equal.iter().zip(&self.deviations).map(|(x, scale)| f64::from(x * scale)).collect();
+        unit(&scaled)
     }
 
     /// Returns one of the collections.
