@@ -106,7 +106,7 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
     assert_eq!(ask(json!({"until": middle})).await, others - later);
     assert!(later > 0 && later < others);
 
-    let audit = app.get_ok("/audit?action=search&limit=1").await;
+    let audit = app.get_ok("/audit?action=face.search&limit=1").await;
     assert_eq!(audit["records"][0]["detail"]["until"], middle, "{audit:#}");
 }
 
