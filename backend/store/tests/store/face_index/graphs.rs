@@ -137,8 +137,8 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
 fn a_search_in_a_larger_set_keeps_more_candidates() {
     for (limit, faces, candidates) in [
         (10, 0, 128),
-        (10, 1_000_000, 128),
-        (10, 2_000_000, 256),
+        (10, 500_000, 128),
+        (10, 1_000_000, 256),
         (10, 1_000_000_000, 512),
         (100, 0, 200),
         (1_000, 1_000_000_000, 2_000),
