@@ -11,13 +11,13 @@ create function url_host(url text) returns text language sql immutable strict pa
 return rtrim(lower(substring(url from '^https?://(?:[^/?#@]*@)?(\[[0-9a-fA-F:.]{2,45}\]|[^][/?#:@]{1,253})(?:[:/?#]|$)')), '.');
 
 -- Returns the site where an image or a video was found, with its characters in reverse order. All
--- subdomains of a host are then in one range of an index. The site is the host of the page. Without
--- a page it is the host of the file.
+-- subdomains of a host are then in one range of an index. The site is the host of the page. For
+-- a file that was not found on a page, it is the host of the file.
 create function site_key(page_url text, file_url text) returns text language sql immutable parallel safe
 return reverse(url_host(coalesce(page_url, file_url)));
 
 create index image_sources_site on image_sources ((site_key(page_url, image_url) collate "C")) where image_id is not null;
--- For the test whether one image was found on a site.
+-- A search tests with it whether one image was found on a site.
 create index image_sources_image_site on image_sources (image_id, (site_key(page_url, image_url) collate "C"))
     where image_id is not null;
 create index video_sources_site on video_sources ((site_key(page_url, null) collate "C"));

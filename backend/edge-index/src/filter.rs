@@ -76,7 +76,7 @@ pub(crate) fn conditions(filter: &EngineFilter) -> Result<Filter, EngineError> {
         let range = Range { gte: Some(OrderedFloat(f64::from(least))), lt: None, gt: None, lte: None };
         must.push(Condition::Field(FieldCondition::new_range(path(QUALITY)?, range)));
     }
-    if filter.since_us.is_some() || filter.until_us.is_some() {
+    if filter.has_period() {
         // `f64` represents every number of microseconds until the year 2255 exactly.
         let bound = |time: Option<i64>| time.map(|time| OrderedFloat(time as f64));
         let range = Range { gte: bound(filter.since_us), lt: bound(filter.until_us), gt: None, lte: None };

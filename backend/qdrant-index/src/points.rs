@@ -163,7 +163,7 @@ pub(crate) fn conditions(filter: &EngineFilter) -> Filter {
         let range = Range { gte: Some(f64::from(least)), ..Range::default() };
         must.push(Condition::range(QUALITY, range));
     }
-    if filter.since_us.is_some() || filter.until_us.is_some() {
+    if filter.has_period() {
         // `f64` represents every number of microseconds until the year 2255 exactly.
         let bound = |time: Option<i64>| time.map(|time| time as f64);
         let range = Range { gte: bound(filter.since_us), lt: bound(filter.until_us), ..Range::default() };

@@ -126,7 +126,7 @@ impl ExternalIndex {
         .bind(LATEST_CHANGES)
         // A search in a period cannot use an outdated set, because most of its faces lack the time
         // at which they were stored.
-        .bind(scope.filter.since.is_some() || scope.filter.until.is_some())
+        .bind(filter(scope).has_period())
         .fetch_one(self.store.pool())
         .await?)
     }

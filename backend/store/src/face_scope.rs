@@ -10,8 +10,8 @@ use uuid::Uuid;
 pub struct FaceFilter {
     /// Only faces in images found by this crawl.
     pub crawl_id: Option<Uuid>,
-    /// Only faces in images found on this host or its subdomains. The host of the page counts.
-    /// Without a page, the host of the file counts.
+    /// Only faces in images or videos found on this host or its subdomains. The host of the page
+    /// counts. For a file that was not found on a page, the host of the file counts.
     pub site: Option<Site>,
     /// Only faces stored at this time or later.
     pub since: Option<OffsetDateTime>,
@@ -41,7 +41,7 @@ impl Site {
     /// Reads a host name in any notation that a URL may contain, such as Unicode or capitals.
     ///
     /// # Errors
-    /// Fails if the text is not a host name or an IP address.
+    /// Fails if the text is neither a host name nor an IP address.
     pub fn parse(text: &str) -> Result<Self, InvalidSite> {
         let text = text.trim();
         let bare_v6 = text.contains(':') && !text.starts_with('[');
@@ -69,8 +69,8 @@ impl Site {
 pub(crate) enum Access {
     /// The statement reads all faces in scope, and may start from any condition.
     All,
-    /// The statement tests faces one by one, such as candidates. The condition on the site must use
-    /// the sources of one image only.
+    /// The statement tests single faces, such as the candidates of a search. The condition on the
+    /// site must use the sources of one image only.
     EachFace,
 }
 

@@ -6,7 +6,7 @@ use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::{Duration, OffsetDateTime};
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 /// A face to store.
 #[derive(Clone, Debug)]
@@ -246,5 +246,5 @@ fn push_ids_of_period(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
 /// Returns the lowest UUID of version 7 of a time (RFC 9562, section 5.7).
 fn first_id_of(time: OffsetDateTime) -> Uuid {
     let milliseconds = (time.unix_timestamp_nanos() / 1_000_000).clamp(0, (1 << 48) - 1);
-    Uuid::from_u128((milliseconds as u128) << 80)
+    Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
 }

@@ -75,8 +75,12 @@ impl EngineFilter {
     /// other faces (ACORN, Patel et al. 2024): without this, a filter that keeps a tenth of 40,000
     /// faces loses a third of the matches.
     pub fn is_narrow(&self) -> bool {
-        let Self { min_quality, omit_failed, with_subject, since_us, until_us, .. } = self;
-        min_quality.is_some() || *omit_failed || *with_subject || since_us.is_some() || until_us.is_some()
+        self.min_quality.is_some() || self.omit_failed || self.with_subject || self.has_period()
+    }
+
+    /// Returns whether the filter depends on the time at which a face was stored.
+    pub fn has_period(&self) -> bool {
+        self.since_us.is_some() || self.until_us.is_some()
     }
 }
 

@@ -43,16 +43,21 @@ impl Random {
     /// Returns a unit vector near `centre`, with as many components. Two such vectors have a mean
     /// cosine of 1 / (1 + `spread`²).
     pub fn near(&mut self, centre: &[f32], spread: f64) -> Vec<f32> {
-        let noise = self.unit(centre.len());
-        let raw: Vec<f64> =
-            centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + spread * f64::from(n)).collect();
-        unit(&raw)
+        displaced(centre, &self.unit(centre.len()), spread)
     }
 
     /// Returns a number of the standard normal distribution.
     fn gauss(&mut self) -> f64 {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
+}
+
+/// Returns `centre` plus `spread` times `noise`, normalised to length 1. The arguments have the
+/// same number of components.
+pub fn displaced(centre: &[f32], noise: &[f32], spread: f64) -> Vec<f32> {
+    let raw: Vec<f64> =
+        centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + spread * f64::from(*n)).collect();
+    unit(&raw)
 }
 
 /// Returns the vector normalised to length 1.

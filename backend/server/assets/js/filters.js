@@ -2,9 +2,6 @@
 import { h } from "./dom.js";
 import { field } from "./ui.js";
 
-/** The names of the filters in the address of a view. */
-const NAMES = ["site", "from", "to"];
-
 /**
  * Returns the fields of the filters: `element`, `query()` for the address of the view, and
  * `params()` for a request. `any()` tells whether a filter is set. `query` gives the first values.
@@ -18,8 +15,10 @@ export function faceFilters(query, onchange) {
   const site = input("site", { type: "text", inputmode: "url", maxlength: 253, placeholder: "example.org", autocomplete: "off", spellcheck: "false" });
   const from = input("from", day);
   const to = input("to", day);
-  const values = () => [site.value.trim(), ...[from, to].map((field) => (field.validity.valid ? field.value : ""))];
-  const element = h("details.panel", { open: NAMES.some((name) => query[name]) },
+  const date = (field) => (field.validity.valid && field.value) || undefined;
+  const values = () => ({ site: site.value.trim() || undefined, from: date(from), to: date(to) });
+  const any = () => Object.values(values()).some(Boolean);
+  const element = h("details.panel", { open: any() },
     h("summary", {}, "Filters"),
     h("div.columns", {},
       field("Site", site, "Host of the page that contains the image. Subdomains are included."),
@@ -27,9 +26,9 @@ export function faceFilters(query, onchange) {
       field("Stored until", to)));
   return {
     element,
-    query: () => Object.fromEntries(NAMES.map((name, index) => [name, values()[index] || undefined])),
-    params: () => ({ site: values()[0] || undefined, since: midnight(values()[1]), until: midnight(values()[2], 1) }),
-    any: () => values().some(Boolean),
+    query: values,
+    params: () => ({ site: values().site, since: midnight(date(from)), until: midnight(date(to), 1) }),
+    any,
   };
 }
 

@@ -154,73 +154,60 @@ pub(crate) fn double_option<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 
 /// Deserializes an optional RFC 3339 time. The error message describes the format.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
-    struct Rfc3339(OffsetDateTime);
-    impl<'de> Deserialize<'de> for Rfc3339 {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct Text;
-            impl Visitor<'_> for Text {
-                type Value = OffsetDateTime;
-
-                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    f.write_str("a time like 2026-01-31T12:00:00Z")
-                }
-
-                fn visit_str<E: Error>(self, text: &str) -> Result<OffsetDateTime, E> {
-                    // In UTC, the year can be outside the range of the type.
-                    OffsetDateTime::parse(text, &well_known::Rfc3339)
-                        .ok()
-                        .and_then(|time| time.checked_to_offset(UtcOffset::UTC))
-                        .ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
-                }
-            }
-            deserializer.deserialize_str(Text).map(Self)
-        }
-    }
-    Option::<Rfc3339>::deserialize(deserializer).map(|time| time.map(|Rfc3339(time)| time))
+    optional_text(deserializer, "a time like 2026-01-31T12:00:00Z", |text| {
+        // In UTC, the year can be outside the range of the type.
+        OffsetDateTime::parse(text, &well_known::Rfc3339).ok()?.checked_to_offset(UtcOffset::UTC)
+    })
 }
 
 /// Deserializes an optional host name. The error message describes the format.
 pub(crate) fn site<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Site>, D::Error> {
-    struct Host(Site);
-    impl<'de> Deserialize<'de> for Host {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct Text;
-            impl Visitor<'_> for Text {
-                type Value = Site;
-
-                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    f.write_str("a host name such as example.org, or an IP address, without a scheme, a port or a path")
-                }
-
-                fn visit_str<E: Error>(self, text: &str) -> Result<Site, E> {
-                    Site::parse(text).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
-                }
-            }
-            deserializer.deserialize_str(Text).map(Self)
-        }
-    }
-    Option::<Host>::deserialize(deserializer).map(|host| host.map(|Host(site)| site))
+    const EXPECTED: &str =
+        "a host name such as example.org, or an IP address, without a scheme, a port or a path";
+    optional_text(deserializer, EXPECTED, |text| Site::parse(text).ok())
 }
 
 /// Deserializes an optional UUID. The error message describes the format.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
-    struct Hyphenated(Uuid);
-    impl<'de> Deserialize<'de> for Hyphenated {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct Text;
-            impl Visitor<'_> for Text {
-                type Value = Uuid;
+    optional_text(deserializer, "a UUID", |text| Uuid::parse_str(text).ok())
+}
 
-                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    f.write_str("a UUID")
-                }
+/// Deserializes an optional value that is written as text. `parse` returns `None` if the text is
+/// not such a value. The error message then contains `expected`.
+fn optional_text<'de, T, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: &'static str,
+    parse: fn(&str) -> Option<T>,
+) -> Result<Option<T>, D::Error> {
+    struct Text<T> {
+        expected: &'static str,
+        parse: fn(&str) -> Option<T>,
+    }
+    impl<'de, T> Visitor<'de> for Text<T> {
+        type Value = Option<T>;
 
-                fn visit_str<E: Error>(self, text: &str) -> Result<Uuid, E> {
-                    Uuid::parse_str(text).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
-                }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.expected)
+        }
+
+        fn visit_none<E: Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+            deserializer.deserialize_str(self)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Option<T>, E> {
+            match (self.parse)(text) {
+                Some(value) => Ok(Some(value)),
+                None => Err(E::invalid_value(Unexpected::Str(text), &self)),
             }
-            deserializer.deserialize_str(Text).map(Self)
         }
     }
-    Option::<Hyphenated>::deserialize(deserializer).map(|id| id.map(|Hyphenated(id)| id))
+    deserializer.deserialize_option(Text { expected, parse })
 }

@@ -13,10 +13,11 @@
 //! collections, and each search is in one of them.
 //!
 //! A person is a random unit vector. Faces and probes are random vectors near people. `--dimensions
-//! D` sets the number of components. With `--variance-ratio R`, each component has R times the
-//! variance of the previous one, as in embeddings of a model, whose components depend on each
-//! other. With 1, the default, all components vary equally, which makes a search as hard as
-//! possible.
+//! D` sets the number of components.
+//!
+//! `--variance-ratio R` gives each component R times the variance of the previous one. With 1, the
+//! default, all components vary equally, and a search is as hard as possible. Components of a
+//! model's embeddings depend on each other. A ratio below 1 has a similar effect.
 //!
 //! The program works in its own database, which it drops at the end, and prints one JSON document.
 #![allow(missing_docs)]
@@ -155,8 +156,8 @@ async fn measure(
         vacuum(&store).await?;
     }
     Ok(json!({
-        "faces": size.faces, "people": count, "dimensions": size.dimensions, "variance_ratio": size.variance_ratio, "tenants": size.tenants,
-        "probes": size.probes,
+        "faces": size.faces, "people": count, "dimensions": size.dimensions,
+        "variance_ratio": size.variance_ratio, "tenants": size.tenants, "probes": size.probes,
         "load_faces_per_s": (size.faces as f64 / load_seconds).round(),
         "faces_with_other_indexes_mb": rows >> 20,
         "engines": reports,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use store::Store;
 use store::faces::NewFace;
-use testing::embeddings::{Random, unit};
+use testing::embeddings::{Random, displaced, unit};
 use tokio::task::JoinSet;
 use uuid::{Builder, Uuid};
 
@@ -53,10 +53,8 @@ impl People {
     pub(crate) fn someone(&self, random: &mut Random) -> Vec<f32> {
         let person = random.below(self.count) as u64;
         let centre = self.direction(&mut Random(u64::MAX - person));
-        let noise = self.direction(random);
-        let near: Vec<f64> =
-            centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + SPREAD * f64::from(n)).collect();
-        unit(&near).into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
+        let near = displaced(&centre, &self.direction(random), SPREAD);
+        near.into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
     }
 
     /// Returns a random unit vector.

@@ -26,8 +26,8 @@ pub(super) struct ListParams {
     /// Only faces in this image.
     #[serde(deserialize_with = "uuid")]
     image_id: Option<Uuid>,
-    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
-    /// page that contains the file. Without a page, it is the host in the address of the file.
+    /// Only faces in images or videos found on this host or its subdomains. The host of the page
+    /// counts. For a file that was not found on a page, the host of the file counts.
     #[param(value_type = Option<String>, example = "example.org")]
     #[serde(deserialize_with = "site")]
     site: Option<Site>,

@@ -17,7 +17,7 @@ pub(crate) use probe::SearchBody;
 use probe::SearchBody;
 use probe::{Probe, ProbeInfo, ProbeInput, SearchForm};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 use store::audit::Action;
@@ -50,8 +50,8 @@ pub(super) struct SearchParams {
     /// Only faces in images that this crawl found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
-    /// page that contains the file. Without a page, it is the host in the address of the file.
+    /// Only faces in images or videos found on this host or its subdomains. The host of the page
+    /// counts. For a file that was not found on a page, the host of the file counts.
     #[param(value_type = Option<String>, example = "example.org")]
     #[serde(deserialize_with = "site")]
     site: Option<Site>,
@@ -264,17 +264,13 @@ pub(super) async fn search_faces(
     let by = params.group_by.unwrap_or_default();
     let lag = retried("index_lag", || store.index_lag()).await?;
     let (found, exact) = retried("search", || hits(store, &query, by)).await?;
-    let mut detail = filter::for_audit(&query.filter);
-    for (name, value) in [
-        ("probe", json!(probe.info.kind())),
-        ("face_id", json!(probe.face)),
-        ("threshold", json!(threshold)),
-        ("limit", json!(query.limit)),
-        ("matches", json!(found.len())),
-    ] {
-        detail.insert(name.to_owned(), value);
-    }
-    let detail = Value::Object(detail);
+    // Without the site, because the audit log contains no addresses.
+    let detail = json!({
+        "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id,
+        "since": params.since.map(filter::rfc3339), "until": params.until.map(filter::rfc3339),
+        "min_quality": query.filter.min_quality, "threshold": threshold, "limit": query.limit,
+        "matches": found.len(),
+    });
     retried("audit", || async {
         let mut tx = store.begin().await?;
         caller.audit(&mut tx, Action::Search, collection.id, detail.clone()).await?;

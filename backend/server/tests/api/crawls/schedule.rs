@@ -1,10 +1,9 @@
 //! Tests recurring crawls, that is, the field `every` of `POST /crawls`.
 use crate::support::site::Site;
-use crate::support::{App, Options, json_of, ok, problem};
+use crate::support::{App, Options, json_of, ok, problem, time};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 async fn create(app: &App, seed: String) -> String {
     let body = json!({"seeds": [seed], "delay_ms": 0, "every": "60m"});
@@ -28,10 +27,6 @@ async fn runs(app: &App, series: &str, wanted: usize) -> Vec<Value> {
     };
     let answer = app.until(&format!("/crawls?series_id={series}"), all).await;
     answer["crawls"].as_array().unwrap().clone()
-}
-
-fn time(value: &Value) -> OffsetDateTime {
-    OffsetDateTime::parse(value.as_str().unwrap(), &Rfc3339).unwrap()
 }
 
 #[tokio::test]

@@ -1,10 +1,8 @@
 //! Tests `GET /faces`, `GET` and `DELETE /faces/{id}`, and `GET /faces/{id}/crop`.
 use crate::support::site::Site;
-use crate::support::{App, field, ok, problem};
+use crate::support::{App, field, ok, problem, time};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 const NOBODY: &str = "00000000-0000-7000-8000-000000000000";
 
@@ -50,12 +48,10 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     assert_eq!(count("site=127.0.0.1".into()).await, 3);
     assert_eq!(count("site=example.org".into()).await, 0);
     // Two workers store the two images, so the order of the times is not that of the ids.
-    let time = |face: &Value| {
-        let text = face["created_at"].as_str().unwrap();
-        (OffsetDateTime::parse(text, &Rfc3339).unwrap(), text.to_owned())
-    };
-    let (latest, text) = faces.iter().map(time).max().unwrap();
-    let later = faces.iter().filter(|face| time(face).0 >= latest).count();
+    let times = || faces.iter().map(|face| &face["created_at"]);
+    let latest = times().max_by_key(|value| time(value)).unwrap();
+    let later = times().filter(|value| time(value) >= time(latest)).count();
+    let text = latest.as_str().unwrap();
     assert!(later < 3);
     assert_eq!(count(format!("since={text}")).await, later);
     assert_eq!(count(format!("until={text}")).await, 3 - later);

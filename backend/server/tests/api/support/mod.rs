@@ -19,6 +19,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::Blobs;
 use testing::TestDatabase;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait for an event that should happen soon. A passing test never waits that long.
@@ -348,6 +350,12 @@ pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Valu
         !problem["title"].as_str().unwrap().is_empty() && !problem["detail"].as_str().unwrap().is_empty()
     );
     problem
+}
+
+/// Returns the time that a field of a response contains. The texts of two times may differ in
+/// length, so their order is not that of the times.
+pub(crate) fn time(value: &Value) -> OffsetDateTime {
+    OffsetDateTime::parse(value.as_str().unwrap(), &Rfc3339).unwrap()
 }
 
 /// Returns the field of a problem.

@@ -47,8 +47,8 @@ pub(crate) struct SearchBody {
     /// Only faces in images that this crawl found.
     #[serde(default, deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
-    /// Only faces in images or videos found on this host or its subdomains. The host is that of the
-    /// page that contains the file. Without a page, it is the host in the address of the file.
+    /// Only faces in images or videos found on this host or its subdomains. The host of the page
+    /// counts. For a file that was not found on a page, the host of the file counts.
     #[schema(value_type = Option<String>)]
     #[serde(default, deserialize_with = "site")]
     site: Option<Site>,
