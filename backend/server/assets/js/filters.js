@@ -15,7 +15,7 @@ export function faceFilters(query, onchange) {
   const site = input("site", { type: "text", inputmode: "url", maxlength: 253, placeholder: "example.org", autocomplete: "off", spellcheck: "false" });
   const from = input("from", day);
   const to = input("to", day);
-  const date = (field) => (field.validity.valid && field.value) || undefined;
+  const date = (control) => (control.validity.valid && control.value) || undefined;
   const values = () => ({ site: site.value.trim() || undefined, from: date(from), to: date(to) });
   const any = () => Object.values(values()).some(Boolean);
   const element = h("details.panel", { open: any() },
