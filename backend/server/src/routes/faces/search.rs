@@ -52,7 +52,7 @@ pub(super) struct SearchParams {
     crawl_id: Option<Uuid>,
     /// Only faces in images or videos found on this host or its subdomains. The host of the page
     /// counts. For a file that was not found on a page, the host of the file counts.
-    #[param(value_type = Option<String>, example = "example.org")]
+    #[param(value_type = Option<String>, min_length = 1, example = "example.org")]
     #[serde(deserialize_with = "site")]
     site: Option<Site>,
     /// Only faces stored at this time or later.
