@@ -41,6 +41,8 @@ pub struct Config {
     pub statement_timeout: Duration,
     /// Maximum number of faces in scope for exact search. Above it, search uses the vector index.
     pub exact_limit: i64,
+    /// Number of candidates that a search in the vector index keeps. `None`: the index decides.
+    pub candidates: Option<usize>,
 }
 
 impl Default for Config {
@@ -50,6 +52,7 @@ impl Default for Config {
             max_connections: 16,
             statement_timeout: Duration::from_secs(30),
             exact_limit: DEFAULT_EXACT_LIMIT,
+            candidates: None,
         }
     }
 }
@@ -121,7 +124,8 @@ impl Store {
             })
             .connect_with(options)
             .await?;
-        Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit))
+        let index = Pgvector::new(pool.clone()).with_candidates(config.candidates);
+        Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit).with_index(Arc::new(index)))
     }
 
     /// Wraps a pool (for tests).

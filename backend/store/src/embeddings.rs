@@ -25,6 +25,11 @@ pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
     HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
 }
 
+/// Returns the components of a stored embedding.
+pub(crate) fn floats(embedding: &HalfVector) -> Vec<f32> {
+    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
+}
+
 /// Fails with `Invalid` unless the embedding can be compared. The embedding must have the model's
 /// length and finite components, and must not be zero after rounding to half precision.
 pub(crate) fn check_embedding(embedding: &[f32], model: &str, dimensions: i32) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ mod arrange;
 mod check;
 mod follow;
 
-use crate::embeddings::EmbeddingModel;
+use crate::embeddings::{EmbeddingModel, floats};
 use crate::face_index::{
     AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, comparison,
 };
@@ -22,7 +22,6 @@ use crate::vector_engine::{
     Candidate, EngineError, EngineFilter, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
 use crate::{Store, StoreError};
-use half::f16;
 use pgvector::HalfVector;
 use sqlx::PgConnection;
 use std::collections::{HashMap, HashSet};
@@ -72,11 +71,14 @@ pub struct Config {
     /// Age of a deletion after which a set is built again, so that its files hold no remains of the
     /// deleted face.
     pub rebuild_age: Duration,
+    /// Number of candidates that a search in a graph keeps. `None`: the number depends on the size
+    /// of the set; see [`search_candidates`].
+    pub candidates: Option<usize>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rebuild_age: Duration::from_secs(24 * 3600) }
+        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None }
     }
 }
 
@@ -102,6 +104,7 @@ impl ExternalIndex {
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = config;
+        self.pgvector = self.pgvector.with_candidates(config.candidates);
         self
     }
 
@@ -144,7 +147,8 @@ impl ExternalIndex {
         loop {
             let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
             let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
-            let candidates = search_candidates(limit, usize::try_from(start.faces).unwrap_or_default());
+            let faces = usize::try_from(start.faces).unwrap_or_default();
+            let candidates = search_candidates(self.config.candidates, limit, faces);
             let query = |probe: &Vec<f32>| EngineQuery {
                 filter: filter(scope),
                 probe: probe.clone(),
@@ -364,8 +368,4 @@ fn microseconds(time: OffsetDateTime) -> i64 {
 /// Returns whether only the rows can tell which candidates are in the scope.
 fn is_known_by_rows_only(filter: &FaceFilter) -> bool {
     filter.crawl_id.is_some() || filter.site.is_some()
-}
-
-fn floats(embedding: &HalfVector) -> Vec<f32> {
-    embedding.as_slice().iter().copied().map(f16::to_f32).collect()
 }

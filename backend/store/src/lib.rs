@@ -42,6 +42,7 @@ pub mod ledger;
 pub mod models;
 mod near;
 pub mod pages;
+pub mod probes;
 pub mod reembedding;
 pub mod retention;
 pub mod scanned_videos;

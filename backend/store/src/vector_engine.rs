@@ -18,10 +18,11 @@ const CANDIDATES: RangeInclusive<usize> = 128..=512;
 const CANDIDATES_PER_MILLION: usize = 256;
 
 /// Returns the number of candidates that a search in a graph keeps, for this number of requested
-/// faces and this number of faces in the set.
-pub fn search_candidates(limit: usize, faces: usize) -> usize {
+/// faces. Unless `configured`, it depends on the number of faces in the set.
+pub fn search_candidates(configured: Option<usize>, limit: usize, faces: usize) -> usize {
     let for_size = faces.saturating_mul(CANDIDATES_PER_MILLION) / 1_000_000;
-    for_size.clamp(*CANDIDATES.start(), *CANDIDATES.end()).max(limit.saturating_mul(2))
+    let for_size = for_size.clamp(*CANDIDATES.start(), *CANDIDATES.end());
+    configured.unwrap_or(for_size).max(limit.saturating_mul(2))
 }
 
 /// A set of faces.

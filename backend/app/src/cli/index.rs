@@ -1,5 +1,7 @@
-//! Implements `index status|rebuild|verify|drop`, with which operators manage the search index.
+//! Implements `index status|rebuild|verify|recall|drop`, with which operators manage the search
+//! index.
 mod drop;
+mod recall;
 
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
@@ -48,6 +50,11 @@ enum IndexCommand {
     /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
     /// exit status 3 if they differ
     Verify,
+    /// Measure the share of the most similar faces that searches find, and how long they take, with
+    /// several values of SEARCH_CANDIDATES. The probes are made from random stored faces and
+    /// changed as much as another picture of the same person. With SEARCH_INDEX=edge, stop the
+    /// service first
+    Recall(recall::RecallArgs),
     /// Drop the indexes of pgvector, so that storing faces costs less. Fails if the index of
     /// SEARCH_INDEX (edge or qdrant) is not complete. With SEARCH_INDEX=pgvector, add --bulk-load.
     /// With --index qdrant --forget, delete only what Postgres has recorded about a Qdrant server
@@ -127,6 +134,7 @@ async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow
             status(settings, store, args.json).await
         }
         IndexCommand::Verify => verify(settings, store, args.json).await,
+        IndexCommand::Recall(recall) => recall::run(settings, store, &recall, args.json).await,
         IndexCommand::Drop { index, bulk_load: true, .. } => {
             drop::for_bulk_load(settings, store, index.setting()).await?;
             status(settings, store, args.json).await

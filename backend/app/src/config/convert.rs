@@ -179,6 +179,7 @@ impl Settings {
             url,
             max_connections: self.storage.database_connections,
             exact_limit: self.storage.search_exact_limit,
+            candidates: self.storage.search_candidates,
             ..Default::default()
         }
     }
@@ -244,7 +245,7 @@ impl Settings {
     /// Returns the settings of a search index outside the database.
     pub fn search_index(&self) -> store::external_index::Config {
         let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
-        store::external_index::Config { rebuild_age }
+        store::external_index::Config { rebuild_age, candidates: self.storage.search_candidates }
     }
 
     /// Returns the settings of the Qdrant server; `None` if `QDRANT_URL` is not set.

@@ -144,7 +144,7 @@ async fn files_with_deleted_faces_are_replaced() {
     let with_deletion = set_of(&store, model.id).await.unwrap();
     assert_eq!((with_deletion.id, with_deletion.deleted_since.is_some()), (before.id, true));
 
-    let index = index.with_config(Config { rebuild_age: Duration::ZERO });
+    let index = index.with_config(Config { rebuild_age: Duration::ZERO, ..Config::default() });
     catch_up(&index).await;
     let after = set_of(&store, model.id).await.unwrap();
     assert_ne!(after.id, before.id);

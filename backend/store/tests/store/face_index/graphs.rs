@@ -115,7 +115,7 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
                 },
                 probe: random.near(&face.embedding, SPREAD),
                 limit: PER_PERSON,
-                candidates: search_candidates(PER_PERSON, faces.len()),
+                candidates: search_candidates(None, PER_PERSON, faces.len()),
             });
         }
         let answers = engine.search(&set, queries.clone()).await.unwrap();
@@ -143,6 +143,8 @@ fn a_search_in_a_larger_set_keeps_more_candidates() {
         (100, 0, 200),
         (1_000, 1_000_000_000, 2_000),
     ] {
-        assert_eq!(search_candidates(limit, faces), candidates, "{limit} of {faces}");
+        assert_eq!(search_candidates(None, limit, faces), candidates, "{limit} of {faces}");
     }
+    assert_eq!(search_candidates(Some(64), 10, 1_000_000), 64);
+    assert_eq!(search_candidates(Some(64), 100, 1_000_000), 200);
 }

@@ -35,6 +35,32 @@ async fn a_search_above_the_limit_uses_the_hnsw_index() {
 }
 
 #[tokio::test]
+async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let (first, second) =
+        (fixture::collection(&store, "first").await, fixture::collection(&store, "second").await);
+    let (model, other) = (
+        fixture::model(&store, "m", DIMENSIONS as i32).await,
+        fixture::model(&store, "other", DIMENSIONS as i32).await,
+    );
+    assert!(store.probes(&model, 10).await.unwrap().is_empty());
+    gallery(&store, first, &other, 50, 1).await;
+    let gallery = gallery(&store, second, &model, 400, 2).await;
+    let probes = store.probes(&model, 100).await.unwrap();
+    assert_eq!(probes.len(), 100);
+    for probe in &probes {
+        assert_eq!(probe.collection_id, second);
+        let length: f32 = probe.embedding.iter().map(|component| component * component).sum();
+        assert!((length - 1.0).abs() < 1e-4, "{length}");
+        // One of the faces has exactly this similarity, except for rounding to half precision.
+        let is_source = |similarity: f64| (similarity - 0.7).abs() < 2e-3;
+        assert!(brute_force(&gallery, &probe.embedding, -1.0, 400).iter().any(|hit| is_source(hit.1)));
+    }
+    assert_eq!(store.probes(&model, 1_000).await.unwrap().len(), 400);
+}
+
+#[tokio::test]
 async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(10);
