@@ -14,7 +14,7 @@ pub const GRAPH_CANDIDATES: usize = 128;
 /// Bounds of the number of candidates that a search in a graph keeps, and the number for each
 /// million faces of the set. A larger set needs more candidates to find the same share of the
 /// matches; see `docs/reference/PERFORMANCE.md`.
-const CANDIDATES: RangeInclusive<usize> = 128..=512;
+const CANDIDATES: RangeInclusive<usize> = 128..=2_048;
 const CANDIDATES_PER_MILLION: usize = 256;
 
 /// Returns the number of candidates that a search in a graph keeps, for this number of requested

@@ -203,7 +203,7 @@ settings! {
             /// `SEARCH_CANDIDATES`: Number of candidates that a search in the index keeps. More
             /// candidates find more of the matches and take more time; `facecrawl index recall`
             /// measures both. pgvector keeps at most 1000. Unset: 100 with pgvector, otherwise 128
-            /// to 512, depending on the number of faces. A search with a high limit always keeps
+            /// to 2048, depending on the number of faces. A search with a high limit always keeps
             /// more.
             search_candidates: Option<usize> = SEARCH_CANDIDATES, "", optional(number(10..=10_000));
             /// `QDRANT_URL`: Addresses of the gRPC interface of a Qdrant server, or of the nodes of
