@@ -53,8 +53,8 @@ def before_load_schema(context, raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Replaces three of four ids with existing ids, and cursors with real ones, because a schema
-    cannot describe which ids and cursors exist. Parts that are invalid on purpose stay invalid, and
+    """Replaces three of four ids with existing ids, cursors with real ones, sites with host names,
+    and empty periods, because a schema cannot describe which of these are valid. Parts that are invalid on purpose stay invalid, and
     ids from earlier responses are not replaced."""
     if case.meta is None:
         return spare(case)
@@ -69,7 +69,7 @@ def before_call(context, case, kwargs):
             case.query.pop("cursor", None)
         order_the_period(case.query)
         if "site" in case.query:
-            # A schema cannot describe which texts are host names.
+            # The service rejects texts that are not host names, and a schema cannot describe them.
             case.query["site"] = ("127.0.0.1", "example.org")[len(str(case.query["site"])) % 2]
         if "cursor" in case.query:
             case.query["cursor"] = FACTS["cursors"]["audit" if case.path in ("/audit", "/images/{id}/sources") else "other"]
@@ -126,7 +126,8 @@ def keep_the_gallery(case, values):
 
 
 def order_the_period(values):
-    """Puts `since` before `until`, because a schema cannot compare two fields."""
+    """Exchanges `since` and `until` if `since` is later, and removes `until` if they are equal,
+    because a schema cannot compare two fields."""
     try:
         since, until = (datetime.datetime.fromisoformat(values[name].upper().replace("Z", "+00:00")) for name in ("since", "until"))
         if since > until:

@@ -41,7 +41,7 @@ pub struct Config {
     pub statement_timeout: Duration,
     /// Maximum number of faces in scope for exact search. Above it, search uses the vector index.
     pub exact_limit: i64,
-    /// Number of candidates that a search in the vector index keeps. `None`: the index decides.
+    /// Minimum number of candidates of a search in the index of pgvector. `None`: 100.
     pub candidates: Option<usize>,
 }
 

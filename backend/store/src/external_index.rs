@@ -46,6 +46,9 @@ const CANDIDATES_TO_CHECK: i64 = 20;
 /// Maximum limit with which a search in a crawl or on a site asks the engine. With a higher limit,
 /// it costs too much to check the candidates.
 const MAX_LIMIT_TO_CHECK: i64 = 100;
+/// Maximum number of candidates of a look-up of neighbours, unless its limit needs more. One
+/// request contains many such look-ups, and its time is limited.
+const NEIGHBOURS_CANDIDATES: usize = 512;
 /// Number of the latest changes of a collection whose faces are candidates of every search in it. A
 /// comparison with this many faces takes a few milliseconds.
 const LATEST_CHANGES: i64 = 4_000;
@@ -74,11 +77,13 @@ pub struct Config {
     /// Number of candidates that a search in a graph keeps. `None`: the number depends on the size
     /// of the set; see [`search_candidates`].
     pub candidates: Option<usize>,
+    /// Whether searches use the index of pgvector while the engine cannot answer.
+    pub fall_back: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None }
+        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None, fall_back: true }
     }
 }
 
@@ -142,13 +147,14 @@ impl ExternalIndex {
         model: &EmbeddingModel,
         probes: Vec<Vec<f32>>,
         limit: usize,
+        max_candidates: usize,
     ) -> Result<(Vec<Vec<Candidate>>, Vec<Uuid>), StoreError> {
         let mut start = self.start(scope).await?;
         loop {
             let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
             let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
             let faces = usize::try_from(start.faces).unwrap_or_default();
-            let candidates = search_candidates(self.config.candidates, limit, faces);
+            let candidates = search_candidates(self.config.candidates, limit, faces, max_candidates);
             let query = |probe: &Vec<f32>| EngineQuery {
                 filter: filter(scope),
                 probe: probe.clone(),
@@ -175,7 +181,7 @@ impl ExternalIndex {
         };
         let limit = usize::try_from(candidates).unwrap_or_default();
         let probes = vec![query.probe.to_vec()];
-        let (found, latest) = self.candidates(query.scope, query.model, probes, limit).await?;
+        let (found, latest) = self.candidates(query.scope, query.model, probes, limit, usize::MAX).await?;
         let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
         let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
@@ -216,7 +222,8 @@ impl ExternalIndex {
             self.embeddings(query.scope, query.faces).await?.into_iter().unzip();
         // The engine returns the queried face too.
         let limit = usize::try_from(query.limit.saturating_add(1)).unwrap_or_default();
-        let (found, _) = self.candidates(query.scope, query.model, probes, limit).await?;
+        let (found, _) =
+            self.candidates(query.scope, query.model, probes, limit, NEIGHBOURS_CANDIDATES).await?;
         let pairs: Vec<(Uuid, Uuid)> = faces
             .iter()
             .zip(found)
@@ -258,7 +265,7 @@ impl ExternalIndex {
     /// Returns whether a query that the engine could not answer can use the index of pgvector.
     async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
         let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
-        let can = self.pgvector.is_prepared(model).await?;
+        let can = self.config.fall_back && self.pgvector.is_prepared(model).await?;
         if can {
             tracing::warn!(reason, "search index not available; using the index of pgvector");
         }

@@ -4,14 +4,14 @@ use crate::{Store, StoreError};
 use pgvector::HalfVector;
 use uuid::Uuid;
 
-/// Similarity of a probe to the stored face from which it was made. Two pictures of the same person
-/// have about this similarity.
+/// Similarity of a probe to the stored face from which it was made. Two images of one person often
+/// have about this similarity; see `docs/reference/ACCURACY.md`.
 const SIMILARITY: f32 = 0.7;
-/// Number of other embeddings whose sum, with random signs, is the noise of a probe. The noise then
-/// varies in the same directions as the embeddings.
+/// Number of other faces that are added to a face as noise, each with a random sign. Embeddings do
+/// not vary equally in all directions. Noise made of other embeddings has the same directions.
 const NOISE_TERMS: usize = 8;
-/// Number of sampled rows per probe. A sample consists of whole pages of the table, which contain
-/// faces that were stored together.
+/// Number of rows to sample for each probe. `tablesample system` reads whole pages, whose faces
+/// were stored together. With many pages, the probes are more independent.
 const ROWS_PER_PROBE: f64 = 50.0;
 
 /// A probe embedding.
@@ -25,7 +25,7 @@ pub struct Probe {
 
 impl Store {
     /// Returns probes made from random stored faces of the model, at most `count`. There are fewer
-    /// if the model has fewer faces.
+    /// if the model has fewer faces. The probe of a model's only face equals that face.
     ///
     /// # Errors
     /// Fails with the database's error.
@@ -33,6 +33,8 @@ impl Store {
         let rows: f32 = sqlx::query_scalar("select reltuples from pg_class where oid = 'faces'::regclass")
             .fetch_one(&self.pool)
             .await?;
+        // More faces than probes, so that each probe has enough other faces for its noise.
+        let wanted = count + NOISE_TERMS;
         // Without statistics, the number of rows is -1.
         let mut percent = match rows {
             1.0.. => (100.0 * ROWS_PER_PROBE * count as f64 / f64::from(rows)).min(100.0),
@@ -45,11 +47,13 @@ impl Store {
             )
             .bind(percent)
             .bind(model.id)
-            .bind(i64::try_from(count).unwrap_or(i64::MAX))
+            .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
             .fetch_all(&self.pool)
             .await?;
-            if sample.len() >= count || percent >= 100.0 {
-                return Ok(with_noise(&sample));
+            if sample.len() >= wanted || percent >= 100.0 {
+                let mut probes = with_noise(&sample);
+                probes.truncate(count);
+                return Ok(probes);
             }
             percent = (percent * 10.0).min(100.0);
         }

@@ -96,7 +96,7 @@ impl Store {
             with_subject: query.with_subject,
             ..FaceScope::all(query.collection_id, query.model_id)
         };
-        let exact = query.exact || !self.scope_exceeds(&scope, self.exact_limit.max(limit)).await?;
+        let exact = query.exact || !self.uses_index(&scope, limit).await?;
         let nearest = Nearest {
             scope: &scope,
             model: &model,
@@ -160,6 +160,15 @@ impl Store {
             }
             faces = faces.saturating_mul(4).min(MAX_FACES);
         }
+    }
+
+    /// Returns whether a search for this number of faces uses the index: more faces are in scope
+    /// than [`crate::Config::exact_limit`].
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    pub async fn uses_index(&self, scope: &FaceScope, limit: i64) -> Result<bool, StoreError> {
+        self.scope_exceeds(scope, self.exact_limit.max(limit)).await
     }
 
     /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.

@@ -17,12 +17,12 @@ pub const GRAPH_CANDIDATES: usize = 128;
 const CANDIDATES: RangeInclusive<usize> = 128..=2_048;
 const CANDIDATES_PER_MILLION: usize = 256;
 
-/// Returns the number of candidates that a search in a graph keeps, for this number of requested
-/// faces. Unless `configured`, it depends on the number of faces in the set.
-pub fn search_candidates(configured: Option<usize>, limit: usize, faces: usize) -> usize {
+/// Returns the number of candidates of a search in a graph: `configured`, or else a number that
+/// depends on the number of faces in the set. It is at most `max`, and at least twice `limit`.
+pub fn search_candidates(configured: Option<usize>, limit: usize, faces: usize, max: usize) -> usize {
     let for_size = faces.saturating_mul(CANDIDATES_PER_MILLION) / 1_000_000;
     let for_size = for_size.clamp(*CANDIDATES.start(), *CANDIDATES.end());
-    configured.unwrap_or(for_size).max(limit.saturating_mul(2))
+    configured.unwrap_or(for_size).min(max).max(limit.saturating_mul(2))
 }
 
 /// A set of faces.

@@ -50,9 +50,10 @@ enum IndexCommand {
     /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
     /// exit status 3 if they differ
     Verify,
-    /// Measure the share of the most similar faces that searches find, and how long they take, with
-    /// several values of SEARCH_CANDIDATES. The probes are made from random stored faces and
-    /// changed as much as another picture of the same person. With SEARCH_INDEX=edge, stop the
+    /// Measure which share of the most similar faces the index finds, and how long a look-up in it
+    /// takes, for several values of SEARCH_CANDIDATES. Each probe is a random stored face whose
+    /// embedding is changed until its similarity to the stored one is 0.7. Can take long: each
+    /// probe is compared with every face of its collection. With SEARCH_INDEX=edge, stop the
     /// service first
     Recall(recall::RecallArgs),
     /// Drop the indexes of pgvector, so that storing faces costs less. Fails if the index of
@@ -115,7 +116,7 @@ pub(super) async fn run(settings: &Settings, args: IndexArgs) -> anyhow::Result<
     let signal = listen_for_signals()?;
     let work = async {
         database.migrate(OlderPrograms::Keep).await?;
-        dispatch(settings, &database.store, args).await
+        dispatch(settings, &database, args).await
     };
     // An interrupted command changes nothing that the next one, or the service, cannot continue.
     let done = signal.run_until_cancelled(work).await.unwrap_or(Ok(Exit::Failure));
@@ -123,7 +124,8 @@ pub(super) async fn run(settings: &Settings, args: IndexArgs) -> anyhow::Result<
     done
 }
 
-async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow::Result<Exit> {
+async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> anyhow::Result<Exit> {
+    let store = &database.store;
     match args.command {
         IndexCommand::Status => status(settings, store, args.json).await,
         IndexCommand::Rebuild { index } => {
@@ -134,7 +136,7 @@ async fn dispatch(settings: &Settings, store: &Store, args: IndexArgs) -> anyhow
             status(settings, store, args.json).await
         }
         IndexCommand::Verify => verify(settings, store, args.json).await,
-        IndexCommand::Recall(recall) => recall::run(settings, store, &recall, args.json).await,
+        IndexCommand::Recall(recall) => recall::run(settings, database, &recall, args.json).await,
         IndexCommand::Drop { index, bulk_load: true, .. } => {
             drop::for_bulk_load(settings, store, index.setting()).await?;
             status(settings, store, args.json).await
@@ -239,6 +241,13 @@ async fn rebuild_external(settings: &Settings, store: &Store, index: SearchIndex
     let requested = store.request_index_rebuild(index.name()).await?;
     eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
     carry_out(settings, store, is_complete).await
+}
+
+/// Returns whether searches use a set of this index for the model.
+fn is_serving(sets: &[IndexSet], index: SearchIndex, model_id: i32) -> bool {
+    sets.iter().any(|set| {
+        (set.index_name.as_str(), set.model_id, set.state) == (index.name(), model_id, IndexSetState::Serving)
+    })
 }
 
 fn is_complete(sets: &[IndexSet]) -> bool {

@@ -245,7 +245,8 @@ impl Settings {
     /// Returns the settings of a search index outside the database.
     pub fn search_index(&self) -> store::external_index::Config {
         let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
-        store::external_index::Config { rebuild_age, candidates: self.storage.search_candidates }
+        let candidates = self.storage.search_candidates;
+        store::external_index::Config { rebuild_age, candidates, ..Default::default() }
     }
 
     /// Returns the settings of the Qdrant server; `None` if `QDRANT_URL` is not set.

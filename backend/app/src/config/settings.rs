@@ -200,11 +200,13 @@ settings! {
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);
-            /// `SEARCH_CANDIDATES`: Number of candidates that a search in the index keeps. More
-            /// candidates find more of the matches and take more time; `facecrawl index recall`
-            /// measures both. pgvector keeps at most 1000. Unset: 100 with pgvector, otherwise 128
-            /// to 2048, depending on the number of faces. A search with a high limit always keeps
-            /// more.
+            /// `SEARCH_CANDIDATES`: Number of faces that a search in the index examines as possible
+            /// results (`hnsw.ef_search` of pgvector, `hnsw_ef` of Qdrant). With more candidates, a
+            /// search finds more of the most similar faces and takes longer. `facecrawl index
+            /// recall` measures both. Maximum with pgvector: 1000. Unset: 100 with pgvector,
+            /// otherwise 128 to 2048, depending on the number of faces. With pgvector, a search has
+            /// at least 4 candidates for each requested face. With edge and qdrant, it has at least
+            /// 2 for each requested face, and 20 more.
             search_candidates: Option<usize> = SEARCH_CANDIDATES, "", optional(number(10..=10_000));
             /// `QDRANT_URL`: Addresses of the gRPC interface of a Qdrant server, or of the nodes of
             /// a cluster, for `SEARCH_INDEX=qdrant`. If a node does not answer, the request goes to

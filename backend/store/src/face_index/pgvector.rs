@@ -21,10 +21,11 @@ use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuild
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 
-/// Number of candidates per result that a search keeps (`hnsw.ef_search`), and its bounds: the
-/// default minimum, and the maximum of pgvector.
+/// Maximum number of candidates of a search (`hnsw.ef_search`) that pgvector allows.
+pub const MAX_CANDIDATES: usize = 1_000;
+/// Default minimum number of candidates of a search, and the number for each requested face.
+const EF_SEARCH: i64 = 100;
 const EF_PER_RESULT: i64 = 4;
-const EF_SEARCH: std::ops::RangeInclusive<i64> = 100..=1000;
 /// Maximum number of index entries that a filtered search visits. If this is not enough, the search
 /// returns fewer faces than requested.
 const MAX_SCAN_TUPLES: i64 = 100_000;
@@ -36,29 +37,29 @@ const NEIGHBOURS_MAX_SCAN_TUPLES: i64 = 20_000;
 #[derive(Clone, Debug)]
 pub struct Pgvector {
     pool: PgPool,
-    /// Minimum number of candidates that a search keeps (`hnsw.ef_search`).
+    /// Minimum number of candidates of a search.
     candidates: i64,
 }
 
 impl Pgvector {
     /// Returns the index of the database to which the pool connects.
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, candidates: *EF_SEARCH.start() }
+        Self { pool, candidates: EF_SEARCH }
     }
 
-    /// Returns the same index with another minimum number of candidates that a search keeps, at
-    /// most 1,000. The default is 100.
+    /// Returns the same index with another minimum number of candidates of a search. A number above
+    /// 1,000 becomes 1,000. With `None`, the minimum is 100.
     #[must_use]
     pub fn with_candidates(mut self, candidates: Option<usize>) -> Self {
-        let candidates = candidates.map(|count| i64::try_from(count).unwrap_or(i64::MAX));
-        self.candidates = candidates.unwrap_or(*EF_SEARCH.start()).clamp(1, *EF_SEARCH.end());
+        self.candidates = candidates.map_or(EF_SEARCH, |count| count.clamp(1, MAX_CANDIDATES) as i64);
         self
     }
 
     /// Searches the model's index. The scan continues until enough results pass the filters or the
     /// scan limit is reached.
     async fn search(&self, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
-        let ef_search = query.limit.saturating_mul(EF_PER_RESULT).clamp(self.candidates, *EF_SEARCH.end());
+        let ef_search =
+            query.limit.saturating_mul(EF_PER_RESULT).max(self.candidates).min(MAX_CANDIDATES as i64);
         let mut tx = self.pool.begin().await?;
         use_index(&mut tx, query.model, ef_search, MAX_SCAN_TUPLES).await?;
         let distance = format!("f.embedding::halfvec({}) <=> ", query.model.dimensions);

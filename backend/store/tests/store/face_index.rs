@@ -42,6 +42,7 @@ macro_rules! run_in_server {
 }
 use {run, run_in_server, suite};
 
+mod candidates;
 mod clustering;
 mod crashes;
 mod deletion;

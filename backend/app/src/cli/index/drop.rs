@@ -4,7 +4,6 @@ use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use store::Store;
 use store::face_index::Pgvector;
-use store::index_sets::{IndexSet, IndexSetState};
 
 /// Drops the indexes of pgvector. Fails if the index outside Postgres is not complete. With
 /// `forget`, deletes only the records of the index `qdrant`.
@@ -38,12 +37,8 @@ pub(super) async fn run(
     let pgvector = Pgvector::new(store.pool().clone());
     let sets = super::sets(store).await?;
     for index in pgvector.indexes().await?.into_iter().filter(|index| index.bytes.is_some()) {
-        let serving = |set: &IndexSet| {
-            (set.index_name.as_str(), set.model_id, set.state)
-                == (used.name(), index.model_id, IndexSetState::Serving)
-        };
         anyhow::ensure!(
-            sets.iter().any(serving),
+            super::is_serving(&sets, used, index.model_id),
             "the index {} of {} is not complete; run `facecrawl index status` to see its progress",
             used.name(),
             index.model

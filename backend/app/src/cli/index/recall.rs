@@ -1,31 +1,36 @@
-//! Implements `index recall`: measures the share of the most similar faces that searches find.
+//! Implements `index recall`: measures the share of the most similar faces that the index finds.
 use super::super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output;
+use crate::service::Database;
 use crate::service::search_index::engines;
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 use store::external_index::{self, ExternalIndex};
-use store::face_index::{FaceIndex, Pgvector};
-use store::face_scope::FaceFilter;
+use store::face_index::pgvector::{HnswIndex, MAX_CANDIDATES};
+use store::face_index::{FaceIndex, Nearest, Pgvector};
+use store::face_scope::FaceScope;
+use store::models::EmbeddingModel;
 use store::probes::Probe;
-use store::search::SearchQuery;
 use store::vector_engine::VectorEngine;
 
 /// The arguments of `index recall`.
 #[derive(Args, Debug)]
 pub(super) struct RecallArgs {
-    /// Number of searches with each number of candidates
+    /// Maximum number of probes for each model
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     probes: u32,
-    /// Number of faces that each search asks for
+    /// Number of faces that each search asks for. A search has at least 4 candidates for each of
+    /// them with pgvector. With edge and qdrant, it has at least 2 for each of them, and 20 more
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
-    /// Numbers of candidates to measure besides SEARCH_CANDIDATES, separated by commas, 10 to 10000
-    #[arg(long, value_delimiter = ',', default_values_t = [128, 256, 512, 1024],
+    /// Values of SEARCH_CANDIDATES to measure in addition to the present one, separated by commas.
+    /// Allowed: 10 to 10000; above 1000, pgvector uses 1000
+    #[arg(long, value_delimiter = ',', default_values_t = [128, 256, 512, 1024, 2048, 4096],
           value_parser = clap::value_parser!(u32).range(10..=10_000))]
     candidates: Vec<u32>,
 }
@@ -39,65 +44,73 @@ struct Measured {
     probes: usize,
     /// Number of other probes. Searches in their collections compare with every face.
     exact_probes: usize,
-    /// The results, first those of the setting. Empty if there is no probe.
-    results: Vec<Recall>,
+    /// The results, first those of the present setting. Empty if `probes` is 0.
+    results: Vec<Measurement>,
 }
 
 /// The result for one number of candidates.
 #[derive(Serialize)]
-struct Recall {
-    /// The number of candidates; null for an unset `SEARCH_CANDIDATES`.
+struct Measurement {
+    /// The value of `SEARCH_CANDIDATES`; null if it is not set.
     candidates: Option<usize>,
-    /// Share of the most similar faces that were found, 0 to 1.
+    /// Share of the most similar faces that the index found, 0 to 1.
     recall: f64,
-    /// Median and 99th percentile of the time of a search, in milliseconds.
+    /// Number of look-ups that returned too few faces. A search then compares with every face.
+    incomplete: usize,
+    /// Median and 99th percentile of the time of a look-up in the index, in milliseconds.
     p50_ms: f64,
     p99_ms: f64,
 }
 
-/// A probe and the result of an exact search.
-struct Checked {
-    query: SearchQuery,
+/// A probe, and the result of the exact search for it.
+struct Reference {
+    scope: FaceScope,
+    probe: Vec<f32>,
     /// Number of faces in the exact result.
     faces: usize,
     /// The lowest similarity among them.
     lowest: f32,
 }
 
+/// Measures one model.
+struct Measuring<'a> {
+    model: &'a EmbeddingModel,
+    limit: i64,
+}
+
 pub(super) async fn run(
     settings: &Settings,
-    store: &Store,
+    database: &Database,
     args: &RecallArgs,
     json: bool,
 ) -> anyhow::Result<Exit> {
-    let engine = engine(settings, store).await?;
-    let with = |candidates| store.clone().with_index(index(settings, store, engine.as_ref(), candidates));
+    // A comparison with every face of a very large collection can exceed the limit of a statement.
+    let config = store::Config { statement_timeout: Duration::ZERO, ..settings.store(database.url.clone()) };
+    let store = Store::connect(&config).await?;
+    let engine = engine(settings).await?;
+    let models = Pgvector::new(store.pool().clone()).indexes().await?;
+    check_indexes(settings, &store, &models).await?;
+    let changes = store.count_index_changes().await?;
+    if changes > 0 {
+        eprintln!("the index lacks {changes} changes of faces; some faces may therefore not be found");
+    }
+    let index_with = |candidates| index_with(settings, &store, engine.as_ref(), candidates);
+    let configured = settings.storage.search_candidates;
     let mut measured = Vec::new();
-    for index in Pgvector::new(store.pool().clone()).indexes().await? {
-        if engine.is_none() && !index.complete {
-            return Err(UsageError(format!(
-                "the index of {} is not complete; `facecrawl index rebuild` builds it",
-                index.model
-            ))
-            .into());
-        }
-        let model = store.model(index.model_id).await?;
-        let (configured, limit) = (settings.storage.search_candidates, i64::from(args.limit));
-        let mut checked = Vec::new();
-        let mut exact_probes = 0;
-        for probe in store.probes(&model, args.probes as usize).await? {
-            match check(&with(configured), probe, index.model_id, limit).await? {
-                Some(probe) => checked.push(probe),
-                None => exact_probes += 1,
+    for HnswIndex { model_id, .. } in models {
+        let model = store.model(model_id).await?;
+        let measuring = Measuring { model: &model, limit: i64::from(args.limit) };
+        eprintln!("{}: comparing {} probes with every face", model.name, args.probes);
+        let (references, exact_probes) = measuring.references(&store, args.probes as usize).await?;
+        let mut results = Vec::new();
+        if !references.is_empty() {
+            // The comparisons may have removed the pages of the index from memory.
+            measuring.measure(&*index_with(configured), &references, configured).await?;
+            for candidates in settings_to_measure(args, configured, engine.is_none()) {
+                results.push(measuring.measure(&*index_with(candidates), &references, candidates).await?);
             }
         }
-        eprintln!("{}: {} probes compared with every face", index.model, checked.len());
-        let mut results = Vec::new();
-        let numbers = args.candidates.iter().map(|count| Some(*count as usize));
-        for candidates in std::iter::once(configured).chain(numbers).take_while(|_| !checked.is_empty()) {
-            results.push(measure(&with(candidates), &checked, candidates).await?);
-        }
-        measured.push(Measured { model: index.model, probes: checked.len(), exact_probes, results });
+        measured.push(Measured { model: model.name, probes: references.len(), exact_probes, results });
     }
     match json {
         true => output::json(&measured)?,
@@ -106,103 +119,137 @@ pub(super) async fn run(
     Ok(Exit::Success)
 }
 
+/// Returns the values of `SEARCH_CANDIDATES` to measure: first the present one, then the others,
+/// each once.
+fn settings_to_measure(args: &RecallArgs, configured: Option<usize>, pgvector: bool) -> Vec<Option<usize>> {
+    let max = if pgvector { MAX_CANDIDATES } else { usize::MAX };
+    let mut others: Vec<usize> = args.candidates.iter().map(|count| (*count as usize).min(max)).collect();
+    others.sort_unstable();
+    others.dedup();
+    others.retain(|count| Some(*count) != configured.map(|count| count.min(max)));
+    std::iter::once(configured).chain(others.into_iter().map(Some)).collect()
+}
+
 /// Returns the engine of the settings; `None` with pgvector.
-async fn engine(settings: &Settings, store: &Store) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
+async fn engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
     if settings.storage.search_index == SearchIndex::Pgvector {
         return Ok(None);
     }
     let engine = engines::open(settings)?.exclusively()?;
-    // Otherwise, searches would use the index of pgvector.
-    engine.sets().await?;
-    let sets = super::sets(store).await?;
-    if sets.is_empty() || !super::is_complete(&sets) {
-        let name = engine.name();
-        return Err(UsageError(format!(
-            "the index {name} is not complete; `facecrawl index status` prints its progress"
-        ))
-        .into());
-    }
+    engine.sets().await.with_context(|| format!("the index {} did not answer", engine.name()))?;
     Ok(Some(engine))
 }
 
+/// Fails unless searches can use the index of each model.
+async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]) -> anyhow::Result<()> {
+    let used = settings.storage.search_index;
+    let sets = super::sets(store).await?;
+    for index in indexes {
+        let (complete, advice) = match used {
+            SearchIndex::Pgvector => (index.complete, "`facecrawl index rebuild` builds it"),
+            SearchIndex::Edge | SearchIndex::Qdrant => (
+                super::is_serving(&sets, used, index.model_id),
+                "start the service, and wait until `facecrawl index status` prints the state `serving`",
+            ),
+        };
+        if !complete {
+            let (name, model) = (used.name(), &index.model);
+            return Err(UsageError(format!("the index {name} of {model} is not complete; {advice}")).into());
+        }
+    }
+    Ok(())
+}
+
 /// Returns the index of the settings with another number of candidates.
-fn index(
+fn index_with(
     settings: &Settings,
     store: &Store,
     engine: Option<&Arc<dyn VectorEngine>>,
     candidates: Option<usize>,
 ) -> Arc<dyn FaceIndex> {
-    let config = external_index::Config { candidates, ..settings.search_index() };
+    // The index of pgvector must not answer instead of the engine.
+    let config = external_index::Config { candidates, fall_back: false, ..settings.search_index() };
     match engine {
         None => Arc::new(Pgvector::new(store.pool().clone()).with_candidates(candidates)),
         Some(engine) => Arc::new(ExternalIndex::new(store.clone(), engine.clone()).with_config(config)),
     }
 }
 
-/// Compares a probe with every face. Returns `None` if searches in its collection do this anyway.
-async fn check(store: &Store, probe: Probe, model_id: i32, limit: i64) -> anyhow::Result<Option<Checked>> {
-    let query = SearchQuery {
-        collection_id: probe.collection_id,
-        embedding: probe.embedding,
-        model_id,
-        threshold: -1.0,
-        limit,
-        exact: false,
-        filter: FaceFilter::default(),
-        exclude_face: None,
-        with_subject: false,
-    };
-    if store.search(&query).await?.1 {
-        return Ok(None);
+impl Measuring<'_> {
+    /// Compares probes with every face. Returns the results, and the number of probes whose
+    /// collections are so small that every search in them is exact.
+    async fn references(&self, store: &Store, count: usize) -> anyhow::Result<(Vec<Reference>, usize)> {
+        let exact = Pgvector::new(store.pool().clone());
+        let (mut references, mut exact_probes) = (Vec::new(), 0);
+        for Probe { collection_id, embedding: probe } in store.probes(self.model, count).await? {
+            let scope = FaceScope::all(collection_id, self.model.id);
+            if !store.uses_index(&scope, self.limit).await? {
+                exact_probes += 1;
+                continue;
+            }
+            let found = exact.nearest(&self.query(&scope, &probe, true)).await?.faces;
+            let lowest = found.iter().map(|face| face.similarity).fold(1.0, f32::min);
+            references.push(Reference { scope, probe, faces: found.len(), lowest });
+        }
+        Ok((references, exact_probes))
     }
-    let (hits, _) = store.search(&SearchQuery { exact: true, ..query.clone() }).await?;
-    let lowest = hits.last().map_or(1.0, |hit| hit.similarity);
-    Ok(Some(Checked { query, faces: hits.len(), lowest }))
-}
 
-async fn measure(store: &Store, probes: &[Checked], candidates: Option<usize>) -> anyhow::Result<Recall> {
-    let (mut found, mut all, mut times) = (0, 0, Vec::new());
-    for probe in probes {
-        let started = Instant::now();
-        let (hits, _) = store.search(&probe.query).await?;
-        times.push(started.elapsed());
-        // Faces with the same similarity can replace each other.
-        let good = hits.iter().filter(|hit| hit.similarity >= probe.lowest).count();
-        found += good.min(probe.faces);
-        all += probe.faces;
+    /// Searches for each probe in the index, and returns the recall and the times.
+    async fn measure(
+        &self,
+        index: &dyn FaceIndex,
+        references: &[Reference],
+        candidates: Option<usize>,
+    ) -> anyhow::Result<Measurement> {
+        let (mut found, mut all, mut incomplete, mut times) = (0, 0, 0, Vec::new());
+        for reference in references {
+            let started = Instant::now();
+            let answer = index.nearest(&self.query(&reference.scope, &reference.probe, false)).await?;
+            times.push(started.elapsed());
+            // Faces with the same similarity can replace each other.
+            let similar = answer.faces.iter().filter(|face| face.similarity >= reference.lowest).count();
+            found += similar.min(reference.faces);
+            incomplete += usize::from(answer.faces.len() < reference.faces);
+            all += reference.faces;
+        }
+        times.sort_unstable();
+        let percentile = |share: f64| {
+            let time = times[((times.len() - 1) as f64 * share).round() as usize];
+            (time.as_secs_f64() * 1e5).round() / 100.0
+        };
+        let recall = found as f64 / all.max(1) as f64;
+        Ok(Measurement { candidates, recall, incomplete, p50_ms: percentile(0.5), p99_ms: percentile(0.99) })
     }
-    times.sort_unstable();
-    let percentile = |share: f64| milliseconds(times[((times.len() - 1) as f64 * share).round() as usize]);
-    let recall = found as f64 / all.max(1) as f64;
-    Ok(Recall { candidates, recall, p50_ms: percentile(0.5), p99_ms: percentile(0.99) })
-}
 
-fn milliseconds(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e5).round() / 100.0
+    fn query<'a>(&'a self, scope: &'a FaceScope, probe: &'a [f32], exact: bool) -> Nearest<'a> {
+        Nearest { scope, model: self.model, probe, threshold: -1.0, limit: self.limit, exact }
+    }
 }
 
 fn print(settings: &Settings, measured: &[Measured], limit: u32) -> anyhow::Result<()> {
-    for model in measured {
-        let name = &model.model;
-        if model.results.is_empty() {
-            let limit = settings.storage.search_exact_limit;
-            output::line(format!(
-                "{name}: no search uses the index, because no collection has more than {limit} faces (SEARCH_EXACT_LIMIT)"
-            ))?;
+    let index = settings.storage.search_index.name();
+    let exact_limit = settings.storage.search_exact_limit;
+    for Measured { model, probes, exact_probes, results } in measured {
+        if results.is_empty() {
+            output::line(match exact_probes {
+                0 => format!("{model}: no faces"),
+                _ => format!(
+                    "{model}: not measured; none of the {exact_probes} probes is from a collection with more than {exact_limit} faces (SEARCH_EXACT_LIMIT)"
+                ),
+            })?;
             continue;
         }
         output::line(format!(
-            "{name}: {} searches with SEARCH_INDEX={}",
-            model.probes,
-            settings.storage.search_index.name()
+            "{model}: {probes} probes with SEARCH_INDEX={index}; {exact_probes} others are from collections whose searches are exact"
         ))?;
-        let recall = format!("Found of the best {limit}");
-        let mut table = output::table(["Candidates", &recall, "p50", "p99"]);
-        for (row, result) in model.results.iter().enumerate() {
+        let recall = format!("Found of the {limit} most similar");
+        let mut table = output::table(["SEARCH_CANDIDATES", &recall, "Too few faces", "p50", "p99"]);
+        for (row, result) in results.iter().enumerate() {
             let count = result.candidates.map_or_else(|| "unset".to_owned(), |count| count.to_string());
             table.add_row([
-                if row == 0 { format!("{count} (SEARCH_CANDIDATES)") } else { count },
+                if row == 0 { format!("{count} (present)") } else { count },
                 format!("{:.1} %", result.recall * 100.0),
+                format!("{} of {probes}", result.incomplete),
                 format!("{:.1} ms", result.p50_ms),
                 format!("{:.1} ms", result.p99_ms),
             ]);

@@ -115,7 +115,7 @@ pub(crate) async fn are_built_and_searched(engine: &dyn VectorEngine, scale: &Sc
                 },
                 probe: random.near(&face.embedding, SPREAD),
                 limit: PER_PERSON,
-                candidates: search_candidates(None, PER_PERSON, faces.len()),
+                candidates: search_candidates(None, PER_PERSON, faces.len(), usize::MAX),
             });
         }
         let answers = engine.search(&set, queries.clone()).await.unwrap();
@@ -144,8 +144,11 @@ fn a_search_in_a_larger_set_keeps_more_candidates() {
         (100, 0, 200),
         (1_000, 1_000_000, 2_000),
     ] {
-        assert_eq!(search_candidates(None, limit, faces), candidates, "{limit} of {faces}");
+        assert_eq!(search_candidates(None, limit, faces, usize::MAX), candidates, "{limit} of {faces}");
     }
-    assert_eq!(search_candidates(Some(64), 10, 1_000_000), 64);
-    assert_eq!(search_candidates(Some(64), 100, 1_000_000), 200);
+    for (configured, limit, max, candidates) in
+        [(64, 10, 512, 64), (64, 100, 512, 200), (10_000, 10, 512, 512), (10_000, 300, 512, 600)]
+    {
+        assert_eq!(search_candidates(Some(configured), limit, 1_000_000, max), candidates);
+    }
 }

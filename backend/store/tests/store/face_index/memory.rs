@@ -182,6 +182,9 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Sees the queries of a search.
+    fn asked(&self, _: &[EngineQuery]) {}
+
     /// Changes the answers of a search.
     async fn answer(&self, _: &mut [Vec<Candidate>]) {}
 
@@ -239,6 +242,7 @@ impl<F: Faults> VectorEngine for Faulty<F> {
         queries: Vec<EngineQuery>,
     ) -> Result<Vec<Vec<Candidate>>, EngineError> {
         self.faults.check()?;
+        self.faults.asked(&queries);
         let mut answers = self.engine.search(set, queries).await?;
         self.faults.answer(&mut answers).await;
         Ok(answers)
