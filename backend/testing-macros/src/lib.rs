@@ -7,7 +7,7 @@ use proc_macro::TokenStream;
 const VARIABLE: &str = "TEST_CAPABILITIES";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 6] = [
+const REASONS: [(&str, &str); 7] = [
     ("shared", "needs the reference photographs and models of ../shared"),
     (
         "browser",
@@ -17,6 +17,7 @@ const REASONS: [(&str, &str); 6] = [
     ("qdrant", "needs a Qdrant server (set QDRANT_URL)"),
     ("openvino", "needs ONNX Runtime with OpenVINO (./scripts/openvino)"),
     ("video", "needs ffmpeg (./scripts/video)"),
+    ("no_gpu", "needs a machine without a GPU of NVIDIA"),
 ];
 
 /// Marks a test as ignored, with the reason, if a capability that it names is missing:
