@@ -4,8 +4,8 @@
 
 use super::{FileAccess, Mode};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use std::path::{Path, PathBuf};
 
@@ -31,9 +31,19 @@ const READ_BY_CUDA: [&str; 13] = [
     "/sys/module/nvidia_uvm",
 ];
 
+/// Files of its own process that a child with a GPU can read. CUDA fails without the memory map.
+const OWN_FILES_READ_BY_CUDA: [&str; 2] = ["/proc/self/maps", "/proc/self/status"];
+/// The list of its open files, which such a child can read.
+const OWN_OPEN_FILES: &str = "/proc/self/fd";
+/// Files of its own threads, which such a child can write. CUDA fails if it cannot name its threads
+/// with `comm` in this folder.
+const OWN_THREADS: &str = "/proc/self/task";
+/// Contains one folder for each GPU, named by its PCI address.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
 /// Allows to execute `program` and to read libraries, and denies every other file, TCP, and signals
 /// and abstract sockets to other processes, as far as the kernel can. With [`Mode::Gpu`] it also
-/// allows the devices of the driver and [`READ_BY_CUDA`].
+/// allows the devices of the driver, [`READ_BY_CUDA`], and some files about the child itself.
 ///
 /// # Errors
 /// Returns a message if the kernel has Landlock but rejects the rules, or `program` does not exist,
@@ -55,11 +65,8 @@ pub(super) fn restrict(mode: Mode, program: &Path) -> Result<FileAccess, String>
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
         if mode == Mode::Gpu {
-            let readable = READ_BY_CUDA.iter().map(|path| (PathBuf::from(path), AccessFs::ReadFile.into()));
-            let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-            for (path, access) in readable.chain(devices().map(|path| (path, device))) {
+            for (path, access) in for_gpu() {
                 let Ok(opened) = PathFd::new(&path) else { continue };
-                let access = if path.is_dir() { access | AccessFs::ReadDir } else { access };
                 rules = rules.add_rule(PathBeneath::new(opened, access))?;
             }
         }
@@ -75,6 +82,29 @@ pub(super) fn restrict(mode: Mode, program: &Path) -> Result<FileAccess, String>
         Ok(RulesetStatus::NotEnforced) => Ok(FileAccess::ReadOnly),
         Err(error) => Err(format!("cannot restrict access to files: {error}")),
     }
+}
+
+/// Returns the paths that a child with a GPU can open in addition, and how.
+fn for_gpu() -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
+    let readable =
+        READ_BY_CUDA.iter().chain(&OWN_FILES_READ_BY_CUDA).map(PathBuf::from).chain(memory_nodes());
+    let readable = readable.map(|path| {
+        let folder: BitFlags<_> = if path.is_dir() { AccessFs::ReadDir.into() } else { BitFlags::empty() };
+        (path, folder | AccessFs::ReadFile)
+    });
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    readable.chain(devices().map(move |path| (path, device))).chain([
+        (OWN_OPEN_FILES.into(), AccessFs::ReadDir.into()),
+        (OWN_THREADS.into(), AccessFs::WriteFile | AccessFs::Truncate),
+    ])
+}
+
+/// Returns the path of the `numa_node` file of each GPU, which CUDA reads.
+fn memory_nodes() -> impl Iterator<Item = PathBuf> {
+    let gpus = std::fs::read_dir(GPUS).into_iter().flatten().flatten();
+    // The folders of the devices are symbolic links, and Landlock compares the target.
+    gpus.filter_map(|gpu| Path::new("/sys/bus/pci/devices").join(gpu.file_name()).canonicalize().ok())
+        .map(|folder| folder.join("numa_node"))
 }
 
 /// Returns the devices of NVIDIA's driver that decoding needs. Others observe processes

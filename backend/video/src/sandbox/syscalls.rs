@@ -1,7 +1,8 @@
 //! Restricts the system calls of the child, with seccomp: a list of those that ffmpeg needs.
 //!
-//! Every other call fails with `EPERM`. Found by tracing ffmpeg 7.0 and 9.0 while they decoded each
-//! accepted codec.
+//! Other calls fail with `EPERM`, except `clone3` (`ENOSYS`) and, with a GPU, `connect` (`ENOENT`).
+//! The lists come from traces of ffmpeg 7.0 and 9.0 for each accepted codec, and of ffmpeg 9.0 on
+//! an H200 with driver 580 for H.264.
 
 use super::Mode;
 use seccompiler::{
@@ -65,7 +66,8 @@ const ALLOWED_HERE: &[i64] = &[libc::SYS_arch_prctl, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
-/// Further calls of CUDA. None of them reaches another process, and none sends anything.
+/// Further calls of CUDA. None of them changes another process, and none sends anything. Those
+/// about scheduling show whether a process with a given number exists.
 const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
@@ -84,6 +86,16 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_mbind,
     libc::SYS_mincore,
     libc::SYS_membarrier,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_getparam,
+    libc::SYS_getpriority,
+    // CUDA fails if it cannot listen on a socket. The only sockets are Unix sockets. Landlock
+    // denies creating socket files, so only abstract names can be bound. `accept` is not in the
+    // list.
+    libc::SYS_bind,
+    libc::SYS_listen,
 ];
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_WITH_GPU_HERE: &[i64] =
@@ -98,10 +110,13 @@ const ALLOWED_WITH_GPU_HERE: &[i64] = &[];
 pub(super) fn restrict(mode: Mode) -> Result<(), String> {
     let apply = || {
         // With this error, the C library uses `clone`, whose flags a filter can read. A filter has
-        // one error, so this is a filter of its own. The one with the list comes second, because it
+        // one error, so this is a filter of its own. The one with the list comes last, because it
         // forbids further filters.
-        let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
-        install(&filter(BTreeMap::from([CLONE3]), SeccompAction::Allow, missing)?)?;
+        fail_with(CLONE3, libc::ENOSYS)?;
+        if mode == Mode::Gpu {
+            // With this error, CUDA concludes that the control daemon of MPS does not run.
+            fail_with(CONNECT, libc::ENOENT)?;
+        }
         let more: [&[i64]; 2] = match mode {
             Mode::Cpu => [&[], &[]],
             Mode::Gpu => [ALLOWED_WITH_GPU, ALLOWED_WITH_GPU_HERE],
@@ -111,17 +126,26 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         let mut rules: Rules = calls.chain([CLONE3]).chain(conditional()?).collect();
         if mode == Mode::Gpu {
             rules.extend(conditional_with_gpu()?);
+            rules.extend([CONNECT]);
         }
         install(&filter(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)?)
     };
     apply().map_err(|error: Box<dyn std::error::Error>| format!("cannot restrict system calls: {error}"))
 }
 
-/// The call that the first filter rejects.
+/// Calls that an earlier filter rejects with a specific error. The last filter must allow them, so
+/// that its `EPERM` does not replace that error.
 const CLONE3: (i64, Vec<SeccompRule>) = (libc::SYS_clone3, Vec::new());
+const CONNECT: (i64, Vec<SeccompRule>) = (libc::SYS_connect, Vec::new());
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Installs a filter with which `call` fails with `error`.
+fn fail_with(call: (i64, Vec<SeccompRule>), error: libc::c_int) -> Outcome<()> {
+    let action = SeccompAction::Errno(error.unsigned_abs());
+    install(&filter(BTreeMap::from([call]), SeccompAction::Allow, action)?)
+}
 
 fn filter(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Outcome<BpfProgram> {
     let architecture = std::env::consts::ARCH.try_into()?;
@@ -168,9 +192,42 @@ fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
     const UVM_INITIALIZE: u64 = 0x3000_0001;
     const UVM_DEINITIALIZE: u64 = 0x3000_0002;
     let creating = libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+    // How the C library's `fopen` opens the name of a thread. Landlock prevents the creation of
+    // files.
+    let written = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    let all_but_cloexec = !libc::O_CLOEXEC.unsigned_abs();
+    let own = std::process::id();
     Ok(vec![
         // Files may be opened for reading and writing. Landlock decides which files.
-        (libc::SYS_openat, vec![rule(2, SeccompCmpOp::MaskedEq(creating.unsigned_abs().into()), 0)?]),
+        (
+            libc::SYS_openat,
+            vec![
+                rule(2, SeccompCmpOp::MaskedEq(creating.unsigned_abs().into()), 0)?,
+                rule(2, SeccompCmpOp::MaskedEq(all_but_cloexec.into()), written.unsigned_abs().into())?,
+            ],
+        ),
+        (
+            libc::SYS_socket,
+            vec![all_of([
+                (0, SeccompCmpOp::Eq, libc::AF_UNIX.unsigned_abs().into()),
+                (1, SeccompCmpOp::Eq, (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC).unsigned_abs().into()),
+            ])?],
+        ),
+        (
+            libc::SYS_setsockopt,
+            vec![all_of([
+                (1, SeccompCmpOp::Eq, libc::SOL_SOCKET.unsigned_abs().into()),
+                (2, SeccompCmpOp::Eq, libc::SO_PASSCRED.unsigned_abs().into()),
+            ])?],
+        ),
+        // Its own priority, which it can only lower.
+        (
+            libc::SYS_setpriority,
+            vec![
+                all_of([(0, SeccompCmpOp::Eq, 0), (1, SeccompCmpOp::Eq, 0)])?,
+                all_of([(0, SeccompCmpOp::Eq, 0), (1, SeccompCmpOp::Eq, own.into())])?,
+            ],
+        ),
         (
             libc::SYS_ioctl,
             vec![
@@ -185,6 +242,13 @@ fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
 
 /// Compares an argument with `value`. A mask selects the bits that count.
 fn rule(argument: u8, comparison: SeccompCmpOp, value: u64) -> Outcome<SeccompRule> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, comparison, value)?;
-    Ok(SeccompRule::new(vec![condition])?)
+    all_of([(argument, comparison, value)])
+}
+
+/// Compares several arguments. All comparisons must be true.
+fn all_of<const N: usize>(comparisons: [(u8, SeccompCmpOp, u64); N]) -> Outcome<SeccompRule> {
+    let conditions = comparisons.into_iter().map(|(argument, comparison, value)| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Qword, comparison, value)
+    });
+    Ok(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?)
 }

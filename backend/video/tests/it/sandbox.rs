@@ -1,14 +1,17 @@
 //! What code inside the decoder's process can do: nothing but decode.
 
 use super::{config, decoder};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 use video::sandbox::FileAccess;
 use video::{Decoder, Launcher, VideoError};
 
 /// How the attacks are run.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Free,
     Sandbox,
@@ -16,6 +19,13 @@ enum Place {
     OldKernel,
     /// The sandbox of a decoder on a GPU.
     Gpu,
+}
+
+fn listen(address: &SocketAddrUnix) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&socket, address).unwrap();
+    rustix::net::listen(&socket, 4).unwrap();
+    socket
 }
 
 /// Runs the attacks and returns the result of each.
@@ -26,6 +36,11 @@ fn attack(place: Place) -> BTreeMap<String, String> {
     let victim = folder.path().join("victim");
     std::fs::write(&victim, "kept").unwrap();
     let own = std::process::id().to_string();
+    let _service = UnixListener::bind(folder.path().join("service")).unwrap();
+    let _like_cuda = [
+        listen(&SocketAddrUnix::new(folder.path().join("seqpacket service")).unwrap()),
+        listen(&SocketAddrUnix::new_abstract_name(format!("service-{own}-{place:?}").as_bytes()).unwrap()),
+    ];
     // A file that a library of the service opened without the flag for closing it.
     let leaked =
         rustix::fs::open("/etc/hostname", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
@@ -38,7 +53,11 @@ fn attack(place: Place) -> BTreeMap<String, String> {
     } else {
         Command::new(attacks)
     };
-    command.args([&port, &own]).arg(folder.path()).env("SECRET", "of the service");
+    command
+        .args([&port, &own])
+        .arg(folder.path())
+        .arg(format!("service-{own}-{place:?}"))
+        .env("SECRET", "of the service");
     let output = command.env("CUDA_VISIBLE_DEVICES", "0").output().unwrap();
     drop(leaked);
     if place != Place::Free {
@@ -63,6 +82,14 @@ fn every_attack_from_inside_the_decoder_is_refused() {
         "change a file",
         "control a file",
         "connect",
+        "connect to a socket file",
+        "connect to a socket file of CUDA's kind",
+        "connect to an abstract socket",
+        "write its memory",
+        "listen",
+        "create a socket file",
+        "create a socket file of CUDA's kind",
+        "lower the priority of the service",
         "start a shell",
         "kill the service",
     ] {
@@ -86,12 +113,28 @@ fn every_attack_from_inside_the_decoder_is_refused() {
 #[cfg(target_os = "linux")]
 #[test]
 fn every_attack_from_inside_a_decoder_on_a_gpu_is_refused() {
-    let found = attack(Place::Gpu);
+    let mut found = attack(Place::Gpu);
+    assert_eq!(found.remove("read its memory map").unwrap(), "allowed", "CUDA reads it");
     assert!(found.values().all(|result| result != "allowed"), "{found:#?}");
-    for name in
-        ["read a file", "change a file", "connect", "start a shell", "delete a file", "control a file"]
-    {
+    for name in [
+        "read a file",
+        "create a file",
+        "change a file",
+        "connect",
+        "listen",
+        "create a socket file of CUDA's kind",
+        "lower the priority of the service",
+        "start a shell",
+        "delete a file",
+        "control a file",
+    ] {
         assert_eq!(found[name], "PermissionDenied", "{name}");
+    }
+    for name in ["connect to a socket file of CUDA's kind", "connect to an abstract socket"] {
+        assert_eq!(found[name], "NotFound", "CUDA expects this: {name}");
+    }
+    for name in ["name a thread", "wait for other processes", "read its state", "list its open files"] {
+        assert_eq!(found[name], "done", "CUDA starts only with this: {name}");
     }
     assert_eq!(found["variables"], "[\"CUDA_CACHE_DISABLE\", \"CUDA_VISIBLE_DEVICES\"]");
     assert_eq!((&found["further open files"], &found["a thread"]), (&"[]".into(), &"Some(7)".into()));
