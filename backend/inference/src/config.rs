@@ -202,6 +202,9 @@ pub struct Config {
     /// `DETECTION_SIZE`: side in pixels of the canvas that warms up a detector with a free input
     /// size. TensorRT builds its engine for this size.
     pub detection_size: u32,
+    /// Side in pixels of the canvas of a second view that most images have. Devices prepare it at
+    /// start, too.
+    pub second_canvas: Option<u32>,
     /// `DETECTION_CANVAS`.
     pub detection_canvas: DetectionCanvas,
     /// `TENSORRT_…`.
@@ -230,6 +233,7 @@ impl Default for Config {
             // Produces the same results on every processor; the server's default is `auto`.
             cpu_backend: CpuBackend::OnnxRuntime,
             detection_size: 640,
+            second_canvas: None,
             detection_canvas: DetectionCanvas::Auto,
             tensorrt: TensorrtConfig::default(),
             queue_capacity: 256,

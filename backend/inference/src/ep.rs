@@ -43,6 +43,12 @@ impl Provider {
         matches!(self, Self::Cpu | Self::OpenVino)
     }
 
+    /// Returns whether a session of this provider is prepared for one shape of the input at a time.
+    /// A run with another shape prepares it again, which takes seconds.
+    pub(crate) fn prepares_one_shape(self) -> bool {
+        matches!(self, Self::Cuda | Self::Migraphx)
+    }
+
     /// Returns whether this program was built with the provider.
     pub fn in_build(self) -> bool {
         match self {

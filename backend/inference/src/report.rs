@@ -62,6 +62,8 @@ pub struct LoadedModel {
     pub precision: &'static str,
     /// Number of sessions on that device.
     pub sessions: usize,
+    /// Maximum number of items in one run.
+    pub max_batch: usize,
     /// Seconds to load and warm up, including every batch size and the comparison with the CPU.
     pub seconds: f64,
     /// Bytes of GPU memory in use before the load; `None` on the CPU and if the driver does not

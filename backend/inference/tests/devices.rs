@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 mod common;
 use common::*;
-use inference::backend::{Backend, BatchView, OnnxModel, Placement};
+use inference::backend::{Backend, BackendError, BatchView, OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
 use inference::models::{DetectionRequest, DetectorModel};
 use inference::runtime::Runtime;
@@ -97,6 +97,16 @@ fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
     OnnxModel::load(runtime, &bytes, &Placement::CPU).unwrap()
 }
 
+/// Runs equal values and returns the first output.
+fn run(model: &mut OnnxModel, shape: [usize; 4]) -> Result<Vec<f32>, BackendError> {
+    let data = vec![9.0; shape.iter().product()];
+    let mut values = Vec::new();
+    let result = model.run(BatchView { shape, data: &data }, &mut |outputs| {
+        values = outputs[0].data.to_vec();
+    });
+    result.map(|()| values)
+}
+
 #[test]
 fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
@@ -104,14 +114,6 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
     let models = testing::fixture_pack(folder.path());
     let detector = || session(&runtime, &models.detector.path);
     let profile = || Profile::new(detector().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
-    let run = |model: &mut OnnxModel, shape: [usize; 4]| {
-        let data = vec![9.0; shape.iter().product()];
-        let mut values = Vec::new();
-        let result = model.run(BatchView { shape, data: &data }, &mut |outputs| {
-            values = outputs[0].data.to_vec();
-        });
-        result.map(|()| values)
-    };
     let mut alone = detector().limited_to(profile(), None);
     for inside in [[1, 3, 64, 64], [2, 3, 64, 64]] {
         run(&mut alone, inside).unwrap();
@@ -122,6 +124,27 @@ fn shapes_that_an_engine_was_not_built_for_run_elsewhere_or_nowhere() {
     }
     let mut both = detector().limited_to(profile(), Some(detector()));
     assert_eq!(run(&mut both, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
+}
+
+#[test]
+fn shapes_with_a_session_of_their_own_give_the_same_results() {
+    let runtime = Runtime::load(Some(&testing::library())).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = testing::fixture_pack(folder.path()).detector.path;
+    let bytes = std::fs::read(&path).unwrap();
+    let shapes = [[1, 3, 64, 64], [4, 3, 64, 64], [1, 3, 32, 32]];
+    for (memory_limit, other_shapes, sessions) in [(0, true, 1), (1 << 30, true, 4), (1 << 30, false, 3)] {
+        let placement = Placement { memory_limit, ..Placement::CPU };
+        let mut model =
+            OnnxModel::load_for_shapes(&runtime, &bytes, &placement, &shapes, other_shapes).unwrap();
+        assert_eq!(model.sessions(), sessions);
+        for largest in [4, 1] {
+            model.release_batches_above(largest);
+            for shape in shapes.into_iter().chain([[2, 3, 96, 64]]) {
+                assert_eq!(run(&mut model, shape), run(&mut session(&runtime, &path), shape), "{shape:?}");
+            }
+        }
+    }
 }
 
 /// A batch of several canvases returns the same faces as single runs, through the threads that

@@ -18,6 +18,7 @@ fn on_devices(operations: &[Operation], stand_in: StandIn) -> Engine {
         gpu_operations: operations.to_vec(),
         device_ids: vec![0, 1],
         gpu_batch_size: 4,
+        second_canvas: Some(192),
         stand_in,
         ..config()
     };
@@ -138,6 +139,13 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
     let device = on_devices(&operations, StandIn::Cpu);
     let ordinary = default_engine();
     assert!(device.detects_frames() && !ordinary.detects_frames());
+    // One for each batch size (1 and 4) of the canvas and of the second canvas, and one for others.
+    let report = device.report();
+    let models = report.models.iter().filter(|model| model.operation == "face_detection");
+    assert!(
+        models.clone().count() == 2
+            && models.clone().all(|model| (model.sessions, model.max_batch) == (5, 4))
+    );
     let pictures = drawings();
     let found = |engine: &Engine| {
         let engine = engine.clone();

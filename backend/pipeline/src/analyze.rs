@@ -30,6 +30,7 @@ pub use options::{
 };
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
+pub use search::small_view;
 
 use crate::budget::{Exhausted, Share};
 use bytes::Bytes;

@@ -18,7 +18,7 @@ pub mod worker;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
-    MIN_SCORE_FLOOR, Passes, Pixels, Rotate, StoredFaces, Thumbnails, Timings, profile_of,
+    MIN_SCORE_FLOOR, Passes, Pixels, Rotate, StoredFaces, Thumbnails, Timings, profile_of, small_view,
 };
 pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;

@@ -52,6 +52,7 @@ impl Settings {
             cpu_session_threads: performance.threads,
             cpu_backend: gpu.cpu_backend,
             detection_size: self.detection.size,
+            second_canvas: pipeline::small_view(self.detection.passes, self.detection.size),
             detection_canvas: self.detection.canvas,
             tensorrt: self.tensorrt(),
             ..inference::Config::default()

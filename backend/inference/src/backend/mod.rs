@@ -4,6 +4,7 @@ mod graphs;
 mod onnx;
 mod prepared;
 mod registration;
+mod shapes;
 
 pub use graphs::PixelGraphs;
 pub use onnx::{OnnxModel, Placement};

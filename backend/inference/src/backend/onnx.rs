@@ -1,4 +1,5 @@
 //! A backend that is an ONNX Runtime session.
+use super::shapes::memory_limits;
 use super::{Backend, BackendError, BatchView, OutputView};
 use crate::Precision;
 use crate::ep::Provider;
@@ -18,6 +19,10 @@ pub struct Placement {
     pub device_id: u32,
     /// Maximum device memory in bytes that the session may allocate; ignored on the CPU.
     pub memory_limit: usize,
+    /// Whether CUDA adds the bias of a convolution in the same kernel. On an H200 with 32 items,
+    /// the first run of YuNet then takes 0.3 s instead of 3.3 s. Later runs of SFace take 4.0 ms
+    /// instead of 2.7 ms.
+    pub fuse_bias: bool,
     /// Number of threads of a session on the CPU, at least 1.
     pub threads: usize,
     /// The precision on the CPU; ignored on devices.
@@ -36,6 +41,7 @@ impl Placement {
             provider: Provider::Cpu,
             device_id: 0,
             memory_limit: 0,
+            fuse_bias: false,
             threads,
             precision: Precision::Fp32,
             tensorrt: None,
@@ -69,7 +75,10 @@ impl Placement {
 
 /// An ONNX Runtime session with the shape of its input.
 pub struct OnnxModel {
+    /// Runs every shape that has no session of its own.
     session: Session,
+    /// Sessions that run one shape each.
+    own: Vec<([usize; 4], Session)>,
     label: String,
     input_name: String,
     input: [Option<usize>; 4],
@@ -112,7 +121,49 @@ impl OnnxModel {
         }
         let input_name = session.inputs()[0].name().to_owned();
         let outputs = session.outputs().len();
-        Ok(Self { session, label: placement.label(), input_name, input, outputs, limits: None })
+        let (label, own) = (placement.label(), Vec::new());
+        Ok(Self { session, own, label, input_name, input, outputs, limits: None })
+    }
+
+    /// Builds a session for each of `shapes`. With `other_shapes`, one more session runs all other
+    /// shapes; otherwise the session of the largest shape does. Together they may allocate
+    /// `memory_limit` of `placement`. If that is too little for several sessions, one session runs
+    /// all shapes.
+    ///
+    /// # Errors
+    /// Fails like [`Self::load`].
+    pub fn load_for_shapes(
+        runtime: &Runtime,
+        model: &[u8],
+        placement: &Placement,
+        shapes: &[[usize; 4]],
+        other_shapes: bool,
+    ) -> Result<Self, String> {
+        let mut shapes = shapes.to_vec();
+        shapes.sort_by_key(|shape| shape.iter().product::<usize>());
+        // The last one is the shape for whose size the session of other shapes has memory.
+        shapes.extend(shapes.last().copied().filter(|_| other_shapes));
+        let limits = memory_limits(placement.memory_limit, model.len(), &shapes);
+        let Some((limit, limits)) = limits.as_deref().and_then(|limits| limits.split_last()) else {
+            return Self::load(runtime, model, placement);
+        };
+        let limited = |memory_limit: usize| Placement { memory_limit, ..placement.clone() };
+        let mut loaded = Self::load(runtime, model, &limited(*limit))?;
+        for (shape, limit) in shapes.into_iter().zip(limits) {
+            let session = build(runtime, model, &limited(*limit)).map_err(|e| e.to_string())?;
+            loaded.own.push((shape, session));
+        }
+        Ok(loaded)
+    }
+
+    /// Returns the number of sessions.
+    pub fn sessions(&self) -> usize {
+        self.own.len() + 1
+    }
+
+    /// Releases the sessions of shapes with more than `items` items.
+    pub fn release_batches_above(&mut self, items: usize) {
+        self.own.retain(|(shape, _)| shape[0] <= items);
     }
 
     /// Restricts the session to the shapes in `profile`, because it would build an engine for any
@@ -131,7 +182,10 @@ impl OnnxModel {
                     self.label, limits.profile
                 ))),
             },
-            _ => Ok(&mut self.session),
+            _ => {
+                let own = self.own.iter_mut().find(|(own, _)| *own == shape);
+                Ok(own.map_or(&mut self.session, |(_, session)| session))
+            }
         }
     }
 

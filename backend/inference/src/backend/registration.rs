@@ -27,7 +27,7 @@ impl Placement {
             #[cfg(feature = "openvino")]
             Provider::OpenVino => Ok(vec![openvino(self)]),
             #[cfg(feature = "cuda")]
-            Provider::Cuda => Ok(vec![cuda(device, self.memory_limit)]),
+            Provider::Cuda => Ok(vec![cuda(device, self)]),
             #[cfg(feature = "tensorrt")]
             Provider::Tensorrt => {
                 let engine = self.tensorrt.as_ref();
@@ -38,7 +38,7 @@ impl Placement {
                 let mut registrations = vec![tensorrt.build().error_on_failure()];
                 // Nodes that TensorRT does not support run on CUDA, not on the CPU.
                 #[cfg(feature = "cuda")]
-                registrations.push(cuda(device, self.memory_limit));
+                registrations.push(cuda(device, self));
                 Ok(registrations)
             }
             #[cfg(feature = "migraphx")]
@@ -74,14 +74,16 @@ fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(device: i32, memory_limit: usize) -> ExecutionProviderDispatch {
+fn cuda(device: i32, placement: &Placement) -> ExecutionProviderDispatch {
     ep::CUDA::default()
         .with_device_id(device)
-        .with_memory_limit(memory_limit)
+        .with_memory_limit(placement.memory_limit)
+        .with_fuse_conv_bias(placement.fuse_bias)
         // The default doubles the arena at each step and reaches the limit while half of the memory
         // is unused.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
-        // An exhaustive search would run every algorithm for every new shape.
+        // `Exhaustive` runs every algorithm for each new shape. `Default` selects slower
+        // algorithms: on an H200, runs take 1.6 to 350 times as long.
         .with_conv_algorithm_search(ep::cuda::ConvAlgorithmSearch::Heuristic)
         .build()
         .error_on_failure()

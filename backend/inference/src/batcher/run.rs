@@ -6,8 +6,8 @@ use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Batch sizes. A run is padded to the next size, so that a device compiles or tunes only a few
-/// shapes.
-const BUCKETS: [usize; 5] = [1, 4, 8, 16, 32];
+/// shapes. Each size costs time at start, and memory.
+const BUCKETS: [usize; 3] = [1, 8, 32];
 /// Maximum number of values of an input buffer that is kept between runs: a 2560x2560 canvas.
 const KEPT_VALUES: usize = 3 * 2560 * 2560;
 
@@ -159,8 +159,8 @@ mod tests {
     fn buckets_end_with_the_largest_batch() {
         assert_eq!(buckets(1), [1]);
         assert_eq!(buckets(4), [1, 4]);
-        assert_eq!(buckets(24), [1, 4, 8, 16, 24]);
-        assert_eq!(buckets(32), [1, 4, 8, 16, 32]);
-        assert_eq!(buckets(100), [1, 4, 8, 16, 32, 64, 100]);
+        assert_eq!(buckets(24), [1, 8, 24]);
+        assert_eq!(buckets(32), [1, 8, 32]);
+        assert_eq!(buckets(100), [1, 8, 32, 64, 100]);
     }
 }

@@ -11,8 +11,8 @@ use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
-use crate::unavailable::Unavailable;
-use crate::{Config, CpuBackend, Precision, ResolvedPack, StartError, devices};
+use crate::unavailable::{Unavailable, is_out_of_memory};
+use crate::{Config, CpuBackend, Operation, Precision, ResolvedPack, StandIn, StartError, devices};
 use bytes::Bytes;
 use std::time::Instant;
 
@@ -29,6 +29,8 @@ pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) model: M,
     pub(super) sample: Sample<M>,
     expected: Vec<Vec<f32>>,
+    /// Samples of other shapes that occur often, with their results on the CPU.
+    others: Vec<(Sample<M>, Vec<Vec<f32>>)>,
     input_name: String,
     /// Whether the model accepts canvases of other sizes than the sample's.
     any_size: bool,
@@ -47,26 +49,37 @@ pub(super) struct Trial {
     /// Where the session runs.
     pub(super) placement: Placement,
     pub(super) runs: Vec<BatchRun>,
+    /// Maximum number of items in one run on this device.
+    pub(super) batch: usize,
 }
 
 impl<'a, M: Model> CandidateModel<'a, M> {
     /// Reads a file of the pack and runs it once on the CPU. Also returns the CPU session.
+    /// `samples` returns the request of the most frequent shape, and those of the other frequent
+    /// shapes.
     pub(super) fn load(
         config: &'a Config,
         runtime: &'a Runtime,
         pack: &'a ResolvedPack,
         file: &'a ModelFile,
         describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
-        sample: impl Fn(&M) -> M::Input,
+        samples: impl Fn(&M) -> (M::Input, Vec<M::Input>),
     ) -> Result<(Self, OnnxModel), StartError> {
         let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
         let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
         let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
-        let sample = Sample::new(&model, sample(&model));
+        let (sample, others) = samples(&model);
+        let sample = Sample::new(&model, sample);
         // The first run on the CPU warms up this session and verifies that the outputs can be read.
         // The outputs of other devices are compared with its outputs.
         let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
+        let others = others.into_iter().map(|other| {
+            let sample = Sample::new(&model, other);
+            let expected = sample.run(&model, &mut reference, 1)?;
+            Ok((sample, expected))
+        });
+        let others = others.collect::<Result<_, _>>().map_err(failed)?;
         let input_name = reference.input_name().to_owned();
         let any_size = reference.input()[2].is_none();
         let candidate = Self {
@@ -77,6 +90,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             model,
             sample,
             expected,
+            others,
             input_name,
             any_size,
             batched: None,
@@ -121,11 +135,16 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         self.batched.as_ref().unwrap_or(&self.forms.general)
     }
 
-    /// Loads the model on one device, runs every batch size, and compares the results with the
-    /// CPU's. With `measure`, it runs only the smallest and the largest size, and repeats them to
-    /// measure their steady time.
+    /// Loads the model on one device, runs every shape, and compares the results with the CPU's. If
+    /// a batch size does not fit in the device's memory, only smaller sizes are used. With
+    /// `measure`, it runs only the smallest and the largest size, and repeats them to measure their
+    /// steady time.
+    ///
+    /// # Errors
+    /// Fails with the reason if the model cannot be loaded or run, or the results differ; with
+    /// `measure`, also if the largest size does not fit in the device's memory.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
-        let loading = Loading {
+        let mut loading = Loading {
             operation: self.model.operation(),
             file: &self.file.file,
             bytes: self.device_bytes().len(),
@@ -137,18 +156,68 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         if provider == Provider::Tensorrt {
             placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
         }
-        let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
-        let session_seconds = loading.began.elapsed().as_secs_f64();
-        let mut runs = self.runs(&mut session, &placement, &self.sizes(measure))?;
+        let (mut session, session_seconds, mut runs) = self.run_on(&placement, measure)?;
+        let batch = runs.last().map_or(1, |run| run.batch);
         if let Some(engine) = &placement.tensorrt {
             session = session.limited_to(engine.profile.clone(), self.cuda_fallback(device_id)?);
         }
-        let load = loading.finish(&placement);
+        loading.sessions = session.sessions();
+        let load = LoadedModel { max_batch: batch, ..loading.finish(&placement) };
         for run in runs.iter_mut().filter(|_| measure) {
             let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
             run.steady_seconds = Some(median_seconds(sample)?);
         }
-        Ok(Trial { session, session_seconds, load, placement, runs })
+        Ok(Trial { session, session_seconds, load, placement, runs, batch })
+    }
+
+    /// Loads the model at `placement` and runs it ([`Self::runs`]). Also returns the seconds for
+    /// loading.
+    fn run_on(
+        &self,
+        placement: &Placement,
+        measure: bool,
+    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+        let load_and_run = |load: &dyn Fn() -> Result<OnnxModel, String>| {
+            let began = Instant::now();
+            let mut session = load()?;
+            let seconds = began.elapsed().as_secs_f64();
+            let runs = self.runs(&mut session, placement, measure)?;
+            Ok::<_, String>((session, seconds, runs))
+        };
+        match load_and_run(&|| self.load_on(placement)) {
+            Err(reason) if self.has_own_sessions(placement) && !measure && is_out_of_memory(&reason) => {
+                let (file, device) = (&self.file.file, placement.label());
+                tracing::warn!(
+                    file,
+                    device,
+                    reason,
+                    "too little memory for a session for each shape; every change of shape takes seconds"
+                );
+                // A single session needs one copy of the weights, and may use the whole memory
+                // limit.
+                load_and_run(&|| OnnxModel::load(self.runtime, self.device_bytes(), placement))
+            }
+            result => result,
+        }
+    }
+
+    /// Returns whether each frequent shape has a session of its own at `placement`.
+    fn has_own_sessions(&self, placement: &Placement) -> bool {
+        placement.provider.prepares_one_shape() || self.config.stand_in != StandIn::None
+    }
+
+    /// Loads the model at `placement`.
+    fn load_on(&self, placement: &Placement) -> Result<OnnxModel, String> {
+        if !self.has_own_sessions(placement) {
+            return OnnxModel::load(self.runtime, self.device_bytes(), placement);
+        }
+        let samples = std::iter::once(&self.sample).chain(self.others.iter().map(|(sample, _)| sample));
+        let sizes = self.sizes(false);
+        let shapes: Vec<[usize; 4]> = samples
+            .flat_map(|sample| sizes.iter().map(|size| (*size, sample.shape())))
+            .map(|(size, [channels, height, width])| [size, channels, height, width])
+            .collect();
+        OnnxModel::load_for_shapes(self.runtime, self.device_bytes(), placement, &shapes, self.any_size)
     }
 
     pub(super) fn placement(&self, provider: Provider, device_id: u32) -> Placement {
@@ -158,10 +227,16 @@ impl<'a, M: Model> CandidateModel<'a, M> {
                 (Provider::Cpu, CpuBackend::Auto | CpuBackend::OnnxRuntimeInt8) => Precision::Int8,
                 _ => Precision::Fp32,
             };
-            return Placement { provider, precision, ..cpu(self.config) };
+            // A CPU that replaces a device divides its memory like the device.
+            let stand_in = self.config.stand_in != StandIn::None;
+            let memory_limit = if stand_in { memory_share(self.config, self.model.operation()) } else { 0 };
+            return Placement { provider, precision, memory_limit, ..cpu(self.config) };
         }
-        let memory_limit = memory_share(self.config, self.model.operation());
-        Placement { provider, device_id, memory_limit, ..Placement::CPU }
+        let operation = self.model.operation();
+        let memory_limit = memory_share(self.config, operation);
+        // A request can ask for a canvas of any size, so a detector may receive new shapes.
+        let fuse_bias = operation == Operation::FaceDetection;
+        Placement { provider, device_id, memory_limit, fuse_bias, ..Placement::CPU }
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
@@ -196,15 +271,13 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             return Ok(None);
         }
         let placement = self.placement(Provider::Cuda, device_id);
-        let mut session = OnnxModel::load(self.runtime, self.device_bytes(), &placement)?;
-        self.runs(&mut session, &placement, &self.sizes(false))?;
-        Ok(Some(session))
+        Ok(Some(self.run_on(&placement, false)?.0))
     }
 
     /// Loads a session on the CPU and compares its first run with that of the reference session.
     pub(super) fn cpu_session(&self, placement: &Placement) -> Result<OnnxModel, String> {
         let mut session = OnnxModel::load(self.runtime, &self.cpu_form(placement)?, placement)?;
-        self.runs(&mut session, placement, &[1])?;
+        self.run_shapes(&mut session, placement, 1)?;
         Ok(session)
     }
 
@@ -226,29 +299,73 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         }
     }
 
-    /// Runs each batch size once and compares the results with the CPU's.
+    /// Runs each shape once, the smallest batch size first, and compares the results with the
+    /// CPU's. Ends before the first batch size for which the device does not have enough memory;
+    /// with `measure`, this is an error. Returns the runs of the most frequent shape.
     fn runs(
         &self,
         session: &mut OnnxModel,
         placement: &Placement,
-        sizes: &[usize],
+        measure: bool,
     ) -> Result<Vec<BatchRun>, String> {
+        let run = |batch| self.run_shapes(session, placement, batch);
+        let (runs, reason) = sizes_that_fit(&self.sizes(measure), run)?;
+        if let Some(reason) = reason {
+            if measure {
+                return Err(reason);
+            }
+            let (file, device) = (&self.file.file, placement.label());
+            let largest = runs.last().map_or(1, |run| run.batch);
+            session.release_batches_above(largest);
+            tracing::warn!(file, device, largest, reason, "too little memory for larger batches");
+        }
+        Ok(runs)
+    }
+
+    /// Runs the samples with one batch size and compares the results with the CPU's. Returns the
+    /// run of the most frequent shape. The other shapes run only where they have sessions of their
+    /// own: a TensorRT engine was not built for them, and a CPU needs no preparation.
+    fn run_shapes(
+        &self,
+        session: &mut OnnxModel,
+        placement: &Placement,
+        batch: usize,
+    ) -> Result<BatchRun, String> {
         let tolerance = match placement.precision {
             Precision::Fp32 => TOLERANCE,
             Precision::Bf16 => BF16_TOLERANCE,
             Precision::Int8 => INT8_TOLERANCE,
         };
-        sizes
-            .iter()
-            .map(|&batch| {
-                let began = Instant::now();
-                let found = self.sample.run(&self.model, session, batch)?;
-                let first_seconds = began.elapsed().as_secs_f64();
-                let difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
-                Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
-            })
-            .collect()
+        let began = Instant::now();
+        let found = self.sample.run(&self.model, session, batch)?;
+        let first_seconds = began.elapsed().as_secs_f64();
+        let difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
+        for (sample, expected) in self.others.iter().filter(|_| self.has_own_sessions(placement)) {
+            let found = sample.run(&self.model, session, batch)?;
+            compare_outputs(expected, &found, batch, tolerance)?;
+        }
+        Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
     }
+}
+
+/// Runs batches of `sizes`, the smallest size first, until the device does not have enough memory.
+/// Returns the runs, and the reason if there was too little memory for the next size.
+///
+/// # Errors
+/// Fails with the reason if the first size fails, or if a run fails for another reason.
+fn sizes_that_fit(
+    sizes: &[usize],
+    mut run: impl FnMut(usize) -> Result<BatchRun, String>,
+) -> Result<(Vec<BatchRun>, Option<String>), String> {
+    let mut runs = Vec::with_capacity(sizes.len());
+    for &batch in sizes {
+        match run(batch) {
+            Ok(result) => runs.push(result),
+            Err(reason) if !runs.is_empty() && is_out_of_memory(&reason) => return Ok((runs, Some(reason))),
+            Err(reason) => return Err(reason),
+        }
+    }
+    Ok((runs, None))
 }
 
 /// Returns the median duration of [`STEADY_RUNS`] runs, in seconds.
@@ -266,4 +383,26 @@ pub(super) fn median_seconds(mut run: impl FnMut() -> Result<(), String>) -> Res
 /// Returns the placement of a CPU session with the configured threads.
 pub(super) fn cpu(config: &Config) -> Placement {
     Placement::cpu(config.cpu_session_threads)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_batches_that_fit_in_the_memory_are_used() {
+        let run = |fails_from: usize, reason: &'static str| {
+            sizes_that_fit(&[1, 8, 32], |batch| {
+                let run = BatchRun { batch, first_seconds: 0.1, steady_seconds: None, difference: 0.0 };
+                if batch < fails_from { Ok(run) } else { Err(reason.to_owned()) }
+            })
+            .map(|(runs, reason)| (runs.iter().map(|run| run.batch).collect::<Vec<_>>(), reason.is_some()))
+        };
+        let memory = "CUDA failure 2: out of memory";
+        assert_eq!(run(64, memory).unwrap(), (vec![1, 8, 32], false));
+        assert_eq!(run(32, memory).unwrap(), (vec![1, 8], true));
+        assert!(run(1, memory).is_err(), "not even one item fits");
+        assert!(run(8, "the results disagree").is_err());
+    }
 }

@@ -32,11 +32,13 @@ pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
 }
 
 /// Returns the size in bytes of the device memory for a session of `operation`. All operations that
-/// request a GPU share the memory limit. The share of a model is four times that of an image
-/// operation, because a model runs batches and an image operation runs one image at a time.
+/// request a GPU share the memory limit. The shares of the models are larger than those of image
+/// operations, because a model runs batches and an image operation runs one image at a time. The
+/// canvases of the detector are larger than the chips of the embedder.
 pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
     let weight = |operation: Operation| match operation {
-        Operation::FaceDetection | Operation::FaceEmbedding => 4,
+        Operation::FaceDetection => 6,
+        Operation::FaceEmbedding => 4,
         Operation::ImageProcessing | Operation::ImageEnhancement | Operation::QualityChecks => 1,
     };
     let own = weight(operation);
@@ -53,14 +55,15 @@ mod tests {
     fn models_get_most_of_the_memory() {
         let config = |operations: &[Operation]| Config {
             gpu_operations: operations.to_vec(),
-            memory_limit_gb: 11.0,
+            memory_limit_gb: 13.0,
             ..Config::default()
         };
         let gib = |bytes: usize| bytes >> 30;
         let all = config(&Operation::ALL);
-        assert_eq!(gib(memory_share(&all, Operation::FaceDetection)), 4);
+        assert_eq!(gib(memory_share(&all, Operation::FaceDetection)), 6);
+        assert_eq!(gib(memory_share(&all, Operation::FaceEmbedding)), 4);
         assert_eq!(gib(memory_share(&all, Operation::QualityChecks)), 1);
         let one = config(&[Operation::FaceEmbedding]);
-        assert_eq!(gib(memory_share(&one, Operation::FaceEmbedding)), 11);
+        assert_eq!(gib(memory_share(&one, Operation::FaceEmbedding)), 13);
     }
 }

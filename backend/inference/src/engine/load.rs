@@ -172,12 +172,17 @@ fn load_detector<'a>(
     pack: &'a ResolvedPack,
     file: &'a ModelFile,
 ) -> Result<(CandidateModel<'a, DetectorModel>, OnnxModel), StartError> {
-    let sample = |model: &DetectorModel| {
-        let (width, height) = canvas(config, model);
+    let on_canvas = |(width, height)| {
         let letterbox = Letterbox::identity((width, height));
         DetectionRequest { frame: crate::drawing::portrait(width, height).into(), letterbox, min_score: 0.5 }
     };
-    CandidateModel::load(config, runtime, pack, file, DetectorModel::new, sample)
+    let samples = |model: &DetectorModel| {
+        let most_frequent = canvas(config, model);
+        let second = config.second_canvas.map(|side| (side, side));
+        let second = second.filter(|second| *second != most_frequent && model.check(*second).is_ok());
+        (on_canvas(most_frequent), second.map(on_canvas).into_iter().collect())
+    };
+    CandidateModel::load(config, runtime, pack, file, DetectorModel::new, samples)
 }
 
 /// Returns the file of the detector of first looks, if this detector saves time. It saves time only
@@ -220,7 +225,7 @@ pub(super) fn embedder<'a>(
     pack: &'a ResolvedPack,
 ) -> Result<(CandidateModel<'a, EmbedderModel>, OnnxModel), StartError> {
     let file = file_of(pack, ModelKind::Embedder, "embedder")?;
-    CandidateModel::load(config, runtime, pack, file, EmbedderModel::new, |_| sample_chip())
+    CandidateModel::load(config, runtime, pack, file, EmbedderModel::new, |_| (sample_chip(), Vec::new()))
 }
 
 /// Loads the pack's learned quality score, if it has one.
@@ -230,7 +235,8 @@ pub(super) fn scorer<'a>(
     pack: &'a ResolvedPack,
 ) -> Result<Option<(CandidateModel<'a, QualityModel>, OnnxModel)>, StartError> {
     let Some(file) = pack.pack.file(ModelKind::Quality) else { return Ok(None) };
-    CandidateModel::load(config, runtime, pack, file, QualityModel::new, |_| sample_chip()).map(Some)
+    CandidateModel::load(config, runtime, pack, file, QualityModel::new, |_| (sample_chip(), Vec::new()))
+        .map(Some)
 }
 
 fn sample_chip() -> std::sync::Arc<Frame> {

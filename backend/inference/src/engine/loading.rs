@@ -18,7 +18,8 @@ pub(super) struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
+    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory,
+    /// with a `max_batch` of 1.
     pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
         let after = devices::find(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
@@ -30,6 +31,7 @@ impl Loading<'_> {
             provider: placement.provider.name(),
             precision: placement.precision(),
             sessions: self.sessions,
+            max_batch: 1,
             seconds: self.began.elapsed().as_secs_f64(),
             memory_before: memory(&self.before),
             memory_after: memory(&after),

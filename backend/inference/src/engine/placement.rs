@@ -70,21 +70,18 @@ pub(super) fn place<M: Model>(
     if report.gpu_requested {
         match try_providers(attempts, &mut candidate, &mut reference) {
             Ok(found) => {
+                let max_batch = found.iter().map(|trial| trial.batch).min().unwrap_or(1);
+                let mut found = found;
+                for trial in &mut found {
+                    trial.session.release_batches_above(max_batch);
+                }
                 let loads = found.iter().map(|trial| trial.load.clone()).collect();
-                let sessions: Vec<_> = found
-                    .into_iter()
-                    .map(|trial| make_backend(&candidate.model, trial, candidate.batch))
-                    .collect();
+                let sessions: Vec<_> =
+                    found.into_iter().map(|trial| make_backend(&candidate.model, trial, max_batch)).collect();
                 let labels: Vec<&str> = sessions.iter().map(|session| session.device()).collect();
                 report.effective = labels.join(",");
                 let devices = with_fallbacks(&candidate, sessions, reference).map_err(failed)?;
-                return Ok(PlacedModel {
-                    max_batch: candidate.batch,
-                    model: candidate.model,
-                    devices,
-                    report,
-                    loads,
-                });
+                return Ok(PlacedModel { max_batch, model: candidate.model, devices, report, loads });
             }
             Err(refusal) => {
                 attempts.fallbacks.handle_refusal(operation.name(), &report.requested, &refusal)?;

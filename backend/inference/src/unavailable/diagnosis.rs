@@ -94,12 +94,14 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
 /// as text. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own
 /// arena.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
-    const MEMORY: [&str; 6] = [
+    const MEMORY: [&str; 8] = [
         "out of memory",
         "memory_allocation",
         "failed to allocate memory",
         "bad allocation",
         "bad_alloc",
+        "alloc_failed",
+        "allocation_failed",
         "available memory of",
     ];
     let text = message.to_ascii_lowercase();
@@ -206,6 +208,8 @@ mod tests {
         assert_eq!(call("CUDA failure 2: out of memory"), UnavailableKind::OutOfMemory);
         let arena = "BFCArena::AllocateRawInternal Available memory of 1048576 is smaller than requested bytes of 4194304";
         assert_eq!(of(arena), UnavailableKind::OutOfMemory);
+        let library = "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&handle);";
+        assert_eq!(of(library), UnavailableKind::OutOfMemory);
         let cudnn = "cuDNN is not available. Install cuDNN, update the system library search path, or set enable_cudnn=0";
         assert_eq!(of(cudnn), missing("libcudnn.so.9"));
         assert_eq!(call("CUDA failure 999: unknown error"), UnavailableKind::Failed);

@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_memory_halves_the_batch_and_is_remembered() {
     let (gate, controls) = gate();
-    let limits = Limits { max_batch: 16, ..ONE_BY_ONE };
+    let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let device =
-        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(4), ..Default::default() };
+        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(8), ..Default::default() };
     let batcher = start(vec![device], limits);
     for round in 0..2 {
         let mut tasks = vec![occupy(&batcher, &controls).await];
-        for i in 1..=12_u8 {
+        for i in 1..=40_u8 {
             tasks.push(ask(&batcher, f32::from(i), Priority::Background).await);
         }
         controls.release();
-        // The first round exceeds the memory at 16 and at 8; the second never tries more than 4.
-        let runs = if round == 0 { 2 + 3 } else { 3 };
+        // The first round exceeds the memory at 64 and at 32; the second never tries more than 8.
+        let runs = if round == 0 { 2 + 5 } else { 5 };
         for _ in 0..runs {
             controls.next();
             controls.release();
@@ -30,7 +30,7 @@ async fn out_of_memory_halves_the_batch_and_is_remembered() {
             assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
         }
     }
-    assert_eq!(*sizes.lock().unwrap(), [1, 16, 8, 4, 4, 4, 1, 4, 4, 4]);
+    assert_eq!(*sizes.lock().unwrap(), [1, 64, 32, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8, 8]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

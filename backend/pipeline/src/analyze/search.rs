@@ -40,6 +40,12 @@ const UPRIGHT_SCORE: f32 = 0.9;
 /// detector's work is 9% of that for 640 pixels, and detectors reliably find a face that fills the
 /// view.
 const SMALL_VIEW: u32 = 192;
+
+/// Returns the side in pixels of the canvas of the small view that `passes` adds to the whole image
+/// on a canvas with sides of `canvas` pixels. `None` if it adds none.
+pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
+    (passes != Passes::Single && canvas > MAX_SIDE_WITHOUT_SMALL).then_some(SMALL_VIEW)
+}
 /// Maximum longer side of a canvas on which the detector finds faces that fill the view. Such a
 /// canvas needs no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that
 /// fill 480.

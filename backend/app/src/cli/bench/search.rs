@@ -24,11 +24,22 @@ pub(super) async fn batch_size(
         config.gpu_batch_size = batch;
         let side = engines::side(settings, config, true).await?;
         Ok(match engines::why_no_gpu(&side, &[search.target()]) {
-            None => Ok(side),
+            None => smaller_batch(&side, batch).map_or(Ok(side), Err),
             Some(reason) => Err(reason),
         })
     };
     let found = search.run(start).await?;
     bar.finish_and_clear();
     Ok(found)
+}
+
+/// Returns the reason if a model of the engine runs batches, but smaller ones than `batch`, because
+/// the GPU does not have enough memory.
+fn smaller_batch(side: &Side, batch: usize) -> Option<String> {
+    let models = side.analyzer.engine().report().models;
+    let smaller = models.iter().find(|model| (2..batch).contains(&model.max_batch))?;
+    Some(format!(
+        "{}: out of memory on {}; the largest batch is {}",
+        smaller.operation, smaller.device, smaller.max_batch
+    ))
 }

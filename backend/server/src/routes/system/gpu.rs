@@ -104,6 +104,9 @@ struct LoadedView {
     /// Number of sessions.
     #[schema(example = 2)]
     sessions: usize,
+    /// Maximum number of items in one run.
+    #[schema(example = 1)]
+    max_batch: usize,
     /// Duration of loading and warm-up in seconds.
     #[schema(example = 0.12)]
     seconds: f64,
@@ -221,6 +224,7 @@ pub(super) async fn get_gpu(State(state): State<AppState>) -> Json<GpuAnswer> {
                 provider: model.provider.to_owned(),
                 precision: model.precision.to_owned(),
                 sessions: model.sessions,
+                max_batch: model.max_batch,
                 seconds: model.seconds,
                 memory_before: model.memory_before,
                 memory_after: model.memory_after,
