@@ -1,5 +1,5 @@
 //! Tests which settings of an index outside Postgres reach its engine.
-use super::gallery::{DIMENSIONS, gallery};
+use super::gallery::{DIMENSIONS, brute_force, gallery};
 use super::memory::{self, Faults, Faulty};
 use crate::fixture;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,4 +66,32 @@ async fn the_configured_number_of_candidates_reaches_the_engine() {
     assert_eq!(index_with(config(None)).nearest(&nearest).await.unwrap().faces.len(), 5);
     let strict = index_with(Config { fall_back: false, ..config(None) });
     assert!(matches!(strict.nearest(&nearest).await, Err(StoreError::IndexUnavailable(_))));
+}
+
+#[tokio::test]
+async fn pgvector_finds_more_of_the_nearest_faces_with_more_candidates() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
+    let gallery = gallery(&store, collection, &model, 1_500, 6).await;
+    let pgvector = Pgvector::new(db.pool().clone());
+    pgvector.rebuild(&model).await.unwrap();
+
+    let scope = FaceScope::all(collection, model.id);
+    let mut rng = fixture::rng(7);
+    let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::direction(&mut rng, DIMENSIONS)).collect();
+    let mut found = Vec::new();
+    for candidates in [1, 1_000] {
+        let index = pgvector.clone().with_candidates(Some(candidates));
+        let mut right = 0;
+        for probe in &probes {
+            let nearest =
+                Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 1, exact: false };
+            let first = index.nearest(&nearest).await.unwrap().faces[0].id;
+            right += usize::from(first == brute_force(&gallery, probe, -1.0, 1)[0].0);
+        }
+        found.push(right);
+    }
+    assert!(found[0] < 95 && found[1] > found[0], "with few and many candidates: {found:?}");
 }
