@@ -23,8 +23,8 @@ pub(super) struct MemorySample {
 pub struct Resident {
     /// Maximum of this process.
     pub peak_service: u64,
-    /// Maximum of the decoder's process.
-    pub peak_decoder: u64,
+    /// Maximum of the decoder's process; `null` if it ended before the first sample.
+    pub peak_decoder: Option<u64>,
     /// Maximum of the sum of both. Pages that both use count twice.
     pub peak_together: u64,
     /// The sum of both in each tenth of the video; `null` for a part without a sample.
@@ -57,7 +57,7 @@ impl Resident {
         };
         Some(Self {
             peak_service: samples.iter().map(|sample| sample.service).max()?,
-            peak_decoder: samples.iter().map(|sample| sample.decoder).max()?,
+            peak_decoder: samples.iter().map(|sample| sample.decoder).max().filter(|bytes| *bytes > 0),
             peak_together: samples.iter().map(sum).max()?,
             tenths: (0..PARTS).map(part).collect(),
         })
@@ -99,11 +99,13 @@ mod tests {
         let samples =
             [sample(0, 10, 0), sample(900_000, 10, 5), sample(900_001, 30, 1), sample(10_500_000, 20, 5)];
         let found = Resident::of(&samples, 10.0).expect("samples");
-        assert_eq!((found.peak_service, found.peak_decoder, found.peak_together), (30, 5, 31));
+        assert_eq!((found.peak_service, found.peak_decoder, found.peak_together), (30, Some(5), 31));
         assert_eq!(found.tenths[0], Some(Part { min: 10, median: 15, max: 31 }));
         assert_eq!(found.tenths[9], Some(Part { min: 25, median: 25, max: 25 }));
         assert_eq!(found.tenths[4], None);
         assert!(Resident::of(&[], 10.0).is_none());
+        let without = Resident::of(&[sample(0, 10, 0)], 10.0).expect("a sample");
+        assert_eq!(without.peak_decoder, None, "no decoder ran at the time of a sample");
     }
 
     #[cfg(target_os = "linux")]

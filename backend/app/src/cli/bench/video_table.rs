@@ -56,8 +56,8 @@ fn speed(name: &str, result: &VideoSide) -> [String; 8] {
         result.cores_used.map(|cores| format!("{cores:.1}")).unwrap_or_default(),
         format!("{}\n{}", result.tracks, result.people),
         memory.map_or_else(none, |memory| {
-            let [service, decoder, both] =
-                [memory.peak_service, memory.peak_decoder, memory.peak_together].map(megabytes);
+            let [service, both] = [memory.peak_service, memory.peak_together].map(megabytes);
+            let decoder = memory.peak_decoder.map_or_else(none, megabytes);
             format!("{service}\n{decoder}\n{both}")
         }),
         format!("{:.0} %", result.success_rate * 100.0),
