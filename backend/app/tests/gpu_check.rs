@@ -72,9 +72,9 @@ fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
     assert!(finished.stdout.contains("6 passed, 0 failed"), "{}", finished.stdout);
 }
 
-/// Writes a program that claims to have a GPU. On the CPU it finds `faces` faces. On the GPU the
-/// first one is `shift` pixels to the right, and its embedding is `[1, turn]`. The report states
-/// that the GPU's operations run on `place`.
+/// Writes a program that claims to have a GPU and finds `faces` faces. On the GPU, it finds the
+/// first face `shift` pixels further to the right and with the embedding `[1, turn]`. The report
+/// states that the GPU's operations run on `place`.
 fn pretender(folder: &Path, faces: usize, shift: f64, turn: f64, place: &str) -> PathBuf {
     let path = folder.join("pretender");
     let program = format!(

@@ -202,8 +202,8 @@ pub struct Config {
     /// `DETECTION_SIZE`: side in pixels of the canvas that warms up a detector with a free input
     /// size. TensorRT builds its engine for this size.
     pub detection_size: u32,
-    /// Side in pixels of the canvas of a second view that most images have. Devices prepare it at
-    /// start, too.
+    /// Side in pixels of a second canvas on which the detector sees most images, in addition to
+    /// `detection_size`. Devices prepare both at start.
     pub second_canvas: Option<u32>,
     /// `DETECTION_CANVAS`.
     pub detection_canvas: DetectionCanvas,

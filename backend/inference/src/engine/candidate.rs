@@ -49,8 +49,6 @@ pub(super) struct Trial {
     /// Where the session runs.
     pub(super) placement: Placement,
     pub(super) runs: Vec<BatchRun>,
-    /// Maximum number of items in one run on this device.
-    pub(super) batch: usize,
 }
 
 impl<'a, M: Model> CandidateModel<'a, M> {
@@ -144,11 +142,12 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     /// Fails with the reason if the model cannot be loaded or run, or the results differ; with
     /// `measure`, also if the largest size does not fit in the device's memory.
     pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
-        let mut loading = Loading {
+        let loading = Loading {
             operation: self.model.operation(),
             file: &self.file.file,
             bytes: self.device_bytes().len(),
             sessions: 1,
+            max_batch: 1,
             began: Instant::now(),
             before: devices::find(provider, device_id),
         };
@@ -157,17 +156,16 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
         }
         let (mut session, session_seconds, mut runs) = self.run_on(&placement, measure)?;
-        let batch = runs.last().map_or(1, |run| run.batch);
+        let max_batch = runs.last().map_or(1, |run| run.batch);
         if let Some(engine) = &placement.tensorrt {
             session = session.limited_to(engine.profile.clone(), self.cuda_fallback(device_id)?);
         }
-        loading.sessions = session.sessions();
-        let load = LoadedModel { max_batch: batch, ..loading.finish(&placement) };
+        let load = Loading { sessions: session.sessions(), max_batch, ..loading }.finish(&placement);
         for run in runs.iter_mut().filter(|_| measure) {
             let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
             run.steady_seconds = Some(median_seconds(sample)?);
         }
-        Ok(Trial { session, session_seconds, load, placement, runs, batch })
+        Ok(Trial { session, session_seconds, load, placement, runs })
     }
 
     /// Loads the model at `placement` and runs it ([`Self::runs`]). Also returns the seconds for
@@ -177,15 +175,9 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         placement: &Placement,
         measure: bool,
     ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
-        let load_and_run = |load: &dyn Fn() -> Result<OnnxModel, String>| {
-            let began = Instant::now();
-            let mut session = load()?;
-            let seconds = began.elapsed().as_secs_f64();
-            let runs = self.runs(&mut session, placement, measure)?;
-            Ok::<_, String>((session, seconds, runs))
-        };
-        match load_and_run(&|| self.load_on(placement)) {
-            Err(reason) if self.has_own_sessions(placement) && !measure && is_out_of_memory(&reason) => {
+        let shapes = self.own_shapes(placement);
+        match self.load_and_run(placement, &shapes, measure) {
+            Err(reason) if !shapes.is_empty() && !measure && is_out_of_memory(&reason) => {
                 let (file, device) = (&self.file.file, placement.label());
                 tracing::warn!(
                     file,
@@ -195,10 +187,25 @@ impl<'a, M: Model> CandidateModel<'a, M> {
                 );
                 // A single session needs one copy of the weights, and may use the whole memory
                 // limit.
-                load_and_run(&|| OnnxModel::load(self.runtime, self.device_bytes(), placement))
+                self.load_and_run(placement, &[], measure)
             }
             result => result,
         }
+    }
+
+    /// [`Self::run_on`], with sessions of their own for `shapes`.
+    fn load_and_run(
+        &self,
+        placement: &Placement,
+        shapes: &[[usize; 4]],
+        measure: bool,
+    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+        let began = Instant::now();
+        let bytes = self.device_bytes();
+        let mut session = OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, self.any_size)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let runs = self.runs(&mut session, placement, measure)?;
+        Ok((session, seconds, runs))
     }
 
     /// Returns whether each frequent shape has a session of its own at `placement`.
@@ -206,34 +213,30 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         placement.provider.prepares_one_shape() || self.config.stand_in != StandIn::None
     }
 
-    /// Loads the model at `placement`.
-    fn load_on(&self, placement: &Placement) -> Result<OnnxModel, String> {
+    /// Returns the shapes that have sessions of their own at `placement`.
+    fn own_shapes(&self, placement: &Placement) -> Vec<[usize; 4]> {
         if !self.has_own_sessions(placement) {
-            return OnnxModel::load(self.runtime, self.device_bytes(), placement);
+            return Vec::new();
         }
         let samples = std::iter::once(&self.sample).chain(self.others.iter().map(|(sample, _)| sample));
         let sizes = self.sizes(false);
-        let shapes: Vec<[usize; 4]> = samples
+        samples
             .flat_map(|sample| sizes.iter().map(|size| (*size, sample.shape())))
             .map(|(size, [channels, height, width])| [size, channels, height, width])
-            .collect();
-        OnnxModel::load_for_shapes(self.runtime, self.device_bytes(), placement, &shapes, self.any_size)
+            .collect()
     }
 
     pub(super) fn placement(&self, provider: Provider, device_id: u32) -> Placement {
+        let operation = self.model.operation();
+        let memory_limit = memory_share(self.config, operation);
         if provider.on_cpu() {
             let precision = match (provider, self.config.cpu_backend) {
                 (Provider::OpenVino, CpuBackend::OpenVino(precision)) => precision,
                 (Provider::Cpu, CpuBackend::Auto | CpuBackend::OnnxRuntimeInt8) => Precision::Int8,
                 _ => Precision::Fp32,
             };
-            // A CPU that replaces a device divides its memory like the device.
-            let stand_in = self.config.stand_in != StandIn::None;
-            let memory_limit = if stand_in { memory_share(self.config, self.model.operation()) } else { 0 };
             return Placement { provider, precision, memory_limit, ..cpu(self.config) };
         }
-        let operation = self.model.operation();
-        let memory_limit = memory_share(self.config, operation);
         // A request can ask for a canvas of any size, so a detector may receive new shapes.
         let fuse_bias = operation == Operation::FaceDetection;
         Placement { provider, device_id, memory_limit, fuse_bias, ..Placement::CPU }
@@ -300,8 +303,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     }
 
     /// Runs each shape once, the smallest batch size first, and compares the results with the
-    /// CPU's. Ends before the first batch size for which the device does not have enough memory;
-    /// with `measure`, this is an error. Returns the runs of the most frequent shape.
+    /// CPU's. If the device does not have enough memory for a batch size, this size and larger ones
+    /// are not used; with `measure`, this is an error. Returns the runs of the most frequent shape.
     fn runs(
         &self,
         session: &mut OnnxModel,

@@ -123,6 +123,7 @@ impl<M: Model> CandidateImageOperation<M> {
             file: "graphs made by code",
             bytes: self.programs.iter().map(Vec::len).sum(),
             sessions: self.programs.len(),
+            max_batch: 1,
             began: Instant::now(),
             before: devices::find(placement.provider, device_id),
         };

@@ -12,14 +12,15 @@ pub(super) struct Loading<'a> {
     pub(super) file: &'a str,
     pub(super) bytes: usize,
     pub(super) sessions: usize,
+    /// Maximum number of items in one run.
+    pub(super) max_batch: usize,
     pub(super) began: Instant,
     /// The GPU's state before the load.
     pub(super) before: Option<GpuDevice>,
 }
 
 impl Loading<'_> {
-    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory,
-    /// with a `max_batch` of 1.
+    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
     pub(super) fn finish(self, placement: &Placement) -> LoadedModel {
         let after = devices::find(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
@@ -31,7 +32,7 @@ impl Loading<'_> {
             provider: placement.provider.name(),
             precision: placement.precision(),
             sessions: self.sessions,
-            max_batch: 1,
+            max_batch: self.max_batch,
             seconds: self.began.elapsed().as_secs_f64(),
             memory_before: memory(&self.before),
             memory_after: memory(&after),

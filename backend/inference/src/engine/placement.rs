@@ -69,11 +69,12 @@ pub(super) fn place<M: Model>(
 
     if report.gpu_requested {
         match try_providers(attempts, &mut candidate, &mut reference) {
-            Ok(found) => {
-                let max_batch = found.iter().map(|trial| trial.batch).min().unwrap_or(1);
-                let mut found = found;
+            Ok(mut found) => {
+                // All devices take batches from one queue.
+                let max_batch = found.iter().map(|trial| trial.load.max_batch).min().unwrap_or(1);
                 for trial in &mut found {
                     trial.session.release_batches_above(max_batch);
+                    (trial.load.sessions, trial.load.max_batch) = (trial.session.sessions(), max_batch);
                 }
                 let loads = found.iter().map(|trial| trial.load.clone()).collect();
                 let sessions: Vec<_> =
@@ -109,7 +110,7 @@ pub(super) fn place<M: Model>(
     }
     let devices = more_sessions(&candidate, first, sessions, &placement).map_err(failed)?;
     let (file, bytes) = (candidate.file.file.as_str(), candidate.forms.general.len());
-    let load = Loading { operation, file, bytes, sessions, began, before: None };
+    let load = Loading { operation, file, bytes, sessions, max_batch: 1, began, before: None };
     let loads = vec![load.finish(&placement)];
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
     Ok(PlacedModel { model: candidate.model, devices, max_batch: 1, report, loads })

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn out_of_memory_halves_the_batch_and_is_remembered() {
+async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
     let (gate, controls) = gate();
     let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
     let sizes = Arc::new(Mutex::new(Vec::new()));

@@ -84,7 +84,7 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prepared_batch_that_is_too_large_by_now_is_halved() {
+async fn a_prepared_batch_that_is_too_large_by_now_is_split() {
     let (gate, controls) = gate();
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let device =

@@ -40,12 +40,6 @@ const UPRIGHT_SCORE: f32 = 0.9;
 /// detector's work is 9% of that for 640 pixels, and detectors reliably find a face that fills the
 /// view.
 const SMALL_VIEW: u32 = 192;
-
-/// Returns the side in pixels of the canvas of the small view that `passes` adds to the whole image
-/// on a canvas with sides of `canvas` pixels. `None` if it adds none.
-pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
-    (passes != Passes::Single && canvas > MAX_SIDE_WITHOUT_SMALL).then_some(SMALL_VIEW)
-}
 /// Maximum longer side of a canvas on which the detector finds faces that fill the view. Such a
 /// canvas needs no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that
 /// fill 480.
@@ -82,6 +76,12 @@ const MAX_SIGNS: usize = 16;
 /// Maximum number of faces that are compared directly on the async thread. For this number of
 /// faces, the comparison takes less time than a switch to another thread.
 const MAX_FACES_INLINE: usize = 256;
+
+/// Returns the side in pixels of the canvas of the small view. Returns `None` if `passes` include
+/// no small view of images whose main canvas has a longer side of `canvas` pixels.
+pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
+    (passes != Passes::Single && canvas > MAX_SIDE_WITHOUT_SMALL).then_some(SMALL_VIEW)
+}
 /// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
 /// leave space for other images.
 const TILES_IN_FLIGHT: usize = 8;
@@ -212,12 +212,8 @@ impl Search<'_> {
     /// then searched only if nothing was found.
     fn wants_small(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.settings.canvas;
-        match self.settings.passes {
-            _ if width.max(height) <= MAX_SIDE_WITHOUT_SMALL => false,
-            Passes::Single => false,
-            Passes::Auto => !self.can_look() && found.detections.is_empty(),
-            Passes::Thorough => true,
-        }
+        small_view(self.settings.passes, width.max(height)).is_some()
+            && (self.settings.passes == Passes::Thorough || (!self.can_look() && found.detections.is_empty()))
     }
 
     /// Adds the detections of the tiles to those of the whole image.

@@ -3,9 +3,9 @@
 //!
 //! It also tries what CUDA does when it starts, and prints `done` instead of `allowed`.
 //!
-//! Arguments: the port of a server on loopback, the process id of the service, a folder with
-//! the file `victim` and the sockets `service` and `seqpacket service`, and the name of an abstract
-//! socket of the service.
+//! Arguments: the port of a server on loopback, the process id of the service, a folder, and the
+//! name of an abstract socket of the service. The folder contains the file `victim` and the sockets
+//! `service` and `seqpacket service`.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};

@@ -66,8 +66,8 @@ const ALLOWED_HERE: &[i64] = &[libc::SYS_arch_prctl, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
-/// Further calls of CUDA. None of them changes another process, and none sends anything. Those
-/// about scheduling show whether a process with a given number exists.
+/// Further calls of CUDA. None of them changes another process or sends anything. The calls that
+/// read priorities show whether a process with a given number exists.
 const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
@@ -192,8 +192,8 @@ fn conditional_with_gpu() -> Outcome<Vec<(i64, Vec<SeccompRule>)>> {
     const UVM_INITIALIZE: u64 = 0x3000_0001;
     const UVM_DEINITIALIZE: u64 = 0x3000_0002;
     let creating = libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
-    // How the C library's `fopen` opens the name of a thread. Landlock prevents the creation of
-    // files.
+    // The flags with which `fopen` opens a file for writing. CUDA writes the names of its threads
+    // in this way. Landlock prevents the creation of files.
     let written = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
     let all_but_cloexec = !libc::O_CLOEXEC.unsigned_abs();
     let own = std::process::id();

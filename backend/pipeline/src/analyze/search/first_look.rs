@@ -11,7 +11,7 @@
 //! whether the image is searched. The faces of an image always come from the detector of faces.
 
 use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
-use super::{Search, Timings, ViewDetections, longer_side};
+use super::{Search, Timings, ViewDetections, longer_side, small_view};
 use crate::analyze::Passes;
 use inference::Detector;
 use vision::{Detection, View};
@@ -62,7 +62,8 @@ impl Search<'_> {
     pub(super) fn can_look(&self) -> bool {
         let (width, height) = self.settings.canvas;
         let fixed = self.looks_with().info().fixed_size.is_some();
-        self.settings.passes == Passes::Auto && !fixed && width.max(height) > MAX_SIDE_WITHOUT_SMALL
+        let small = small_view(self.settings.passes, width.max(height));
+        self.settings.passes == Passes::Auto && !fixed && small.is_some()
     }
 
     /// Returns the detector of looks and close-ups.

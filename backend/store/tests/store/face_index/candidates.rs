@@ -1,4 +1,4 @@
-//! Tests which settings of an index outside Postgres reach its engine.
+//! Tests that the settings of a search reach the index.
 use super::gallery::{DIMENSIONS, brute_force, gallery};
 use super::memory::{self, Faults, Faulty};
 use crate::fixture;
@@ -81,15 +81,17 @@ async fn pgvector_finds_more_of_the_nearest_faces_with_more_candidates() {
     let scope = FaceScope::all(collection, model.id);
     let mut rng = fixture::rng(7);
     let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::direction(&mut rng, DIMENSIONS)).collect();
+    let nearest_of = |probe: &Vec<f32>| brute_force(&gallery, probe, -1.0, 1)[0].0;
+    let expected: Vec<_> = probes.iter().map(nearest_of).collect();
     let mut found = Vec::new();
     for candidates in [1, 1_000] {
         let index = pgvector.clone().with_candidates(Some(candidates));
         let mut right = 0;
-        for probe in &probes {
+        for (probe, expected) in probes.iter().zip(&expected) {
             let nearest =
                 Nearest { scope: &scope, model: &model, probe, threshold: -1.0, limit: 1, exact: false };
             let first = index.nearest(&nearest).await.unwrap().faces[0].id;
-            right += usize::from(first == brute_force(&gallery, probe, -1.0, 1)[0].0);
+            right += usize::from(first == *expected);
         }
         found.push(right);
     }
