@@ -1,4 +1,5 @@
 //! Tests migrations while other versions of the program use the database.
+use sqlx::AssertSqlSafe;
 use sqlx::migrate::Migrator;
 use std::path::Path;
 use std::time::Duration;
@@ -169,4 +170,39 @@ async fn a_program_with_other_migrations_stops_no_other_program() {
     let refused = db.store().migrate_to(&newer, OlderPrograms::Stop).await.err();
     assert!(matches!(refused, Some(StoreError::Migrate(_))));
     assert_eq!(required(&db).await, STOPPING);
+}
+
+#[tokio::test]
+async fn the_fast_expression_finds_the_same_hosts_as_the_first_one() {
+    let db = TestDatabase::create().await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+    let first = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
+    let first = first.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
+    let first = first.replace("create function url_host(", "create function first_url_host(");
+    let store = db.store();
+    sqlx::raw_sql(AssertSqlSafe(first)).execute(store.pool()).await.unwrap();
+    let (host, long) = ("a".repeat(253), "b".repeat(254));
+    let urls = [
+        "http://a.test".to_owned(),
+        "https://User:secret@Shop.Example.TEST.:8443/a?b#c".to_owned(),
+        "http://[2001:DB8::1]:80/".to_owned(),
+        "http://[:]/".to_owned(),
+        format!("http://[{}]/", "1:".repeat(23)),
+        format!("http://a.test/{}", "p".repeat(5_000)),
+        format!("http://{host}/"),
+        format!("http://{long}/"),
+        format!("http://user:{long}@{host}:80"),
+        format!("http://user:pw@{long}/"),
+        "http:///path".to_owned(),
+        "http://a b/".to_owned(),
+        "ftp://a.test/".to_owned(),
+        "file:///home/a.jpg".to_owned(),
+        String::new(),
+    ];
+    let count = async |what: &str| -> i64 {
+        let sql = format!("select count({what}) from unnest($1::text[]) as url");
+        sqlx::query_scalar(AssertSqlSafe(sql)).bind(urls.as_slice()).fetch_one(store.pool()).await.unwrap()
+    };
+    assert_eq!(count("nullif(url_host(url) is distinct from first_url_host(url), false)").await, 0);
+    assert_eq!(count("url_host(url)").await, 8);
 }
