@@ -10,6 +10,7 @@ mod host_throttle;
 mod http_cache;
 mod image;
 mod job_error;
+mod live_jobs;
 mod next_run;
 mod page;
 mod page_outcome;

@@ -3,6 +3,7 @@
 
 use super::host_throttle::{HostThrottle, RequestedDelay};
 use super::job_error::JobError;
+use super::live_jobs::LiveJobs;
 use super::robots::RobotsCache;
 use super::sitemap_permits::SitemapPermits;
 use crate::completion;
@@ -39,6 +40,7 @@ pub(super) struct Context {
     pub(super) robots: RobotsCache,
     pub(super) sitemap_permits: SitemapPermits,
     crawls: Mutex<HashMap<Uuid, (Instant, Arc<CrawlView>)>>,
+    live_jobs: LiveJobs,
 }
 
 /// The data of a crawl that its jobs need.
@@ -73,10 +75,12 @@ impl Context {
             robots,
             sitemap_permits: SitemapPermits::default(),
             crawls: Mutex::default(),
+            live_jobs: LiveJobs::default(),
         }
     }
 
     /// Runs the work of a job and ends the job, so that the row and the job always end together.
+    /// Ends the crawl if this was its last row.
     pub(super) async fn run_and_end(
         &self,
         job: &ClaimedJob,
@@ -85,10 +89,14 @@ impl Context {
         cancel: CancellationToken,
         work: impl Future<Output = Result<(), JobError>>,
     ) -> Outcome {
+        let mut live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
         // The row of a stale claim may be settled too, by a commit without a response or before the
         // work was dropped.
         if matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled() {
+            live.settle();
+        }
+        if live.end() {
             completion::end_if_done(&self.store, &self.queue, crawl).await;
         }
         outcome
