@@ -20,6 +20,9 @@ const MAX_WAITING_COMPLETIONS: usize = 10_000;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the last completions and releases. The database may be shutting down too.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for which a claim waits until a quarter of a kind's slots is free. A claim of one job
+/// costs the database about as much as a claim of several.
+const GATHER_SLOTS: Duration = Duration::from_millis(20);
 /// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
 /// claiming that job.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
@@ -74,6 +77,10 @@ async fn claim_until(
     let mut next_poll = Instant::now();
     while !shutdown.is_cancelled() {
         while runs.try_join_next().is_some() {}
+        gather_slots(shared, shutdown).await;
+        if shutdown.is_cancelled() {
+            return;
+        }
         let requests = shared.slots.requests();
         if !requests.is_empty() {
             // Not in a `select!` with the shutdown, because a claim whose future is dropped may
@@ -100,6 +107,18 @@ async fn claim_until(
                 next_poll = Instant::now() + poll(shared);
                 shared.slots.wake();
             }
+        }
+    }
+}
+
+/// Waits until a claim can fill several slots, for [`GATHER_SLOTS`] at most.
+async fn gather_slots(shared: &Shared, shutdown: &CancellationToken) {
+    let deadline = tokio::time::Instant::now() + GATHER_SLOTS;
+    while shared.slots.are_nearly_full() {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep_until(deadline) => return,
+            () = shared.slots.changed() => {}
         }
     }
 }

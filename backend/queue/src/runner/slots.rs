@@ -145,6 +145,15 @@ impl Slots {
         requests
     }
 
+    /// Returns whether more slots will probably become free soon, so that one claim can fill several:
+    /// some kind may have jobs, and each such kind has less than a quarter of its slots free.
+    pub(super) fn are_nearly_full(&self) -> bool {
+        let kinds = self.kinds.lock();
+        let mut claimable = kinds.values().filter(|slot| slot.may_have_jobs && slot.used < slot.limit);
+        let nearly_full = |slot: &Slot| slot.used > slot.share();
+        claimable.next().is_some_and(nearly_full) && claimable.all(nearly_full)
+    }
+
     /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
     /// these kinds.
     pub(super) fn kinds_with_free_slots(&self) -> Vec<String> {
@@ -246,5 +255,44 @@ impl Slots {
     /// Returns the number of running jobs per kind.
     pub(super) fn used(&self) -> Vec<(String, usize)> {
         self.kinds.lock().iter().map(|(kind, slot)| (kind.clone(), slot.used)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns slots of one kind, of which `used` are occupied.
+    fn slots(limit: usize, used: usize) -> Slots {
+        let slots = Slots::new(std::iter::once(("image".to_owned(), limit)));
+        (0..used).for_each(|_| slots.take("image", Uuid::nil()));
+        slots
+    }
+
+    #[test]
+    fn a_claim_waits_only_while_less_than_a_quarter_is_free() {
+        for (limit, used, nearly_full) in [
+            (8, 0, false),
+            (8, 6, false),
+            (8, 7, true),
+            (8, 8, false),
+            (4, 3, false),
+            (1, 0, false),
+            (100, 75, false),
+            (100, 76, true),
+        ] {
+            assert_eq!(slots(limit, used).are_nearly_full(), nearly_full, "{used} of {limit}");
+        }
+    }
+
+    #[test]
+    fn a_claim_does_not_wait_without_jobs_or_for_another_kind() {
+        let slots = Slots::new([("image".to_owned(), 8), ("page".to_owned(), 8)].into_iter());
+        (0..7).for_each(|_| slots.take("image", Uuid::nil()));
+        assert!(!slots.are_nearly_full(), "all slots for pages are free");
+        slots.requests();
+        assert!(!slots.are_nearly_full(), "no kind may have jobs");
+        slots.wake_kind("image");
+        assert!(slots.are_nearly_full());
     }
 }
