@@ -88,14 +88,15 @@ def rates(result):
     }
 
 
-def facecrawl(release, site, models, pack, *options, where=None, **settings):
-    """Runs `facecrawl scan` on the site, or on the folder `where`, with an empty database."""
+def facecrawl(release, site, scratch, models, pack, *options, where=None, **settings):
+    """Runs `facecrawl scan` on the site, or on the folder `where`, with an empty database. Its files
+    stay in `scratch` until all runs have ended: for minutes after many files were deleted, ext4 takes
+    longer to create new ones."""
     limits = [] if where else ["--max-pages", str(site.pictures), "--max-images", str(site.pictures)]
     own_settings = {"MODEL_PACK": pack, "MODELS_DIR": str(models), "ACCEPT_LICENSE": "true", "LOG_LEVEL": "error"}
     crawling = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_DELAY_MS": "0"}
-    with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as folder:
-        command = [release / "facecrawl", "--data-dir", folder, "scan", where or site.url, "--json", *limits, *options]
-        answer = site.measure(command, env=environment(**own_settings, **crawling, **settings))
+    command = [release / "facecrawl", "--data-dir", tempfile.mkdtemp(dir=scratch), "scan", where or site.url, "--json", *limits, *options]
+    answer = site.measure(command, env=environment(**own_settings, **crawling, **settings))
     images = answer["images"]
     counts = {"pictures": images["processed"] + images["duplicate"], "duplicates": images["duplicate"]}
     counts |= {key: images[key] for key in ("skipped", "failed")} | {"faces": answer["faces"], "seconds": answer["seconds"]}
@@ -132,7 +133,7 @@ def contestants(release, site, folder, scratch, models):
     exact = ["--dedupe", "exact"]
 
     def scan(*options, **settings):
-        return lambda: facecrawl(release, site, own_models, *options, **settings)
+        return lambda: facecrawl(release, site, scratch, own_models, *options, **settings)
 
     found = {
         "insightface": lambda: rival(peer, site, "insightface_pipeline", pair),
@@ -188,7 +189,7 @@ def main():
     made = mix(arguments.pictures, release, arguments.photographs)
     answer = {"operation": "e2e", "mix": summary(made)}
     for part in ["pictures", *["faceless"][: arguments.faceless]]:
-        with tempfile.TemporaryDirectory(prefix="facecrawl-bench-") as scratch, Site(release, made / part) as site:
+        with tempfile.TemporaryDirectory(prefix="facecrawl-bench-", ignore_cleanup_errors=True) as scratch, Site(release, made / part) as site:
             say(f"{site.pictures} {part} at {site.url}")
             every = contestants(release, site, made / part, pathlib.Path(scratch), arguments.models.resolve())
             names = arguments.only.split(",") if arguments.only else list(every)
