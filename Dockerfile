@@ -58,7 +58,6 @@ COPY --from=build /src/target/release/facecrawl /usr/local/bin/facecrawl
 # At the start, the program copies missing models from the image into MODELS_DIR. This also updates
 # a volume that an older image filled.
 ENV ORT_DYLIB_PATH=/opt/onnxruntime/libonnxruntime.so \
-    MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=4194304 \
     FACE_MODEL_MIRROR=/opt/models \
     MODELS_DIR=/models \
     DATA_DIR=/data \

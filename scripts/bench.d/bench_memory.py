@@ -20,8 +20,6 @@ from _rivals import PEERS, python
 from _run import last_json
 from _service import compact, resident_mb, service
 
-ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "4194304"}
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,7 +42,7 @@ def main():
             make = [peer, PEERS / "web_like.py", arguments.images_from, pictures, "200", str(arguments.longest)]
             subprocess.run(make, check=True)
         series = []
-        with service(release, scratch / "data", **ALLOCATOR, **compact(arguments.models, scratch)) as running:
+        with service(release, scratch / "data", **compact(arguments.models, scratch)) as running:
             idle = resident_mb(running.process.pid)
             while len(series) < 10:
                 step = arguments.images // 10

@@ -51,7 +51,8 @@ async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() 
     let service = Service::start(command.env("DATABASE_URL", database.url()));
     assert_eq!(variables(&service, "ORT_DISABLE_TELEMETRY"), ["ORT_DISABLE_TELEMETRY=1"]);
     assert_eq!(variables(&service, "MALLOC_ARENA_MAX"), ["MALLOC_ARENA_MAX=2"]);
-    assert_eq!(variables(&service, "MALLOC_MMAP_THRESHOLD_"), ["MALLOC_MMAP_THRESHOLD_=4194304"]);
+    assert_eq!(variables(&service, "MALLOC_MMAP_THRESHOLD_"), ["MALLOC_MMAP_THRESHOLD_=8388608"]);
+    assert_eq!(variables(&service, "MALLOC_TRIM_THRESHOLD_"), ["MALLOC_TRIM_THRESHOLD_=16777216"]);
     drop(service);
     // A user's value is kept.
     let service = Service::start(command.env("MALLOC_ARENA_MAX", "5"));

@@ -8,11 +8,19 @@
 #[cfg(unix)]
 const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
-/// Settings of glibc's allocator, unless the user sets them. Without them, glibc keeps the memory
-/// of images and frames for each thread instead of returning it to the system:
-/// docs/measurements/VIDEO.md.
+/// Settings of glibc's allocator, unless the user sets them. Child processes, such as Postgres,
+/// inherit them.
+///
+/// Without the first two, glibc keeps the memory of images and frames for each thread instead of
+/// returning it to the system. Without the third, it returns every 128 KiB, and the page faults for
+/// memory that is needed again take up to a tenth of the processor time:
+/// docs/measurements/MEMORY.md.
 #[cfg(unix)]
-const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304")];
+const ALLOCATOR: [(&str, &str); 3] = [
+    ("MALLOC_ARENA_MAX", "2"),
+    ("MALLOC_MMAP_THRESHOLD_", "8388608"),
+    ("MALLOC_TRIM_THRESHOLD_", "16777216"),
+];
 
 /// Starts the program again with the variables above, unless it has them. The process keeps its ID,
 /// and nothing is lost if this is called before anything else.

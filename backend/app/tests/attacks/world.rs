@@ -45,8 +45,6 @@ impl World {
         let mut command = place.facecrawl(&["up", "--port", "0"]);
         command.env("DATABASE_URL", database.url()).env("AUTH", "keys").env("LOG_LEVEL", "error");
         command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
-        // The container images, the systemd units and scripts/run set the same values.
-        command.env("MALLOC_ARENA_MAX", "2").env("MALLOC_MMAP_THRESHOLD_", "4194304");
         // These settings are for a machine with a gigabyte of free memory, which processes one
         // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");

@@ -1,6 +1,6 @@
 //! Checks the Dockerfiles: the referenced files exist, the programs run unprivileged and with a
 //! health check, and the downloads are pinned.
-use crate::{ALLOCATOR, accepts, read, root};
+use crate::{accepts, read, root};
 use app::config::variables;
 
 /// An instruction, with its continued lines joined.
@@ -190,11 +190,8 @@ fn images_run_the_program_unprivileged_with_a_health_check_that_it_has() {
         assert!(environment.contains("HOST=0.0.0.0"), "{file}: {environment}");
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
-            let known = names.contains(&name) || loader.contains(&name) || ALLOCATOR.contains(&name);
+            let known = names.contains(&name) || loader.contains(&name);
             assert!(known, "{file}: {name} is not a variable of this program");
-        }
-        for name in ALLOCATOR {
-            assert!(environment.contains(name), "{file}: {name} is not set");
         }
         for folder in words(last("VOLUME")) {
             assert!(

@@ -9,9 +9,6 @@ use app::cli::Cli;
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Variables of glibc's allocator that the images and the units set.
-const ALLOCATOR: [&str; 2] = ["MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_"];
-
 /// Returns the folder of the checkout.
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")

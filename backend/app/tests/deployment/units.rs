@@ -1,5 +1,5 @@
 //! Checks the systemd units and the example configurations of proxies.
-use crate::{ALLOCATOR, accepts, read};
+use crate::{accepts, read};
 use app::config::variables;
 
 const SERVICES: [&str; 2] = ["deploy/facecrawl.service", "deploy/facecrawl-worker@.service"];
@@ -19,10 +19,7 @@ fn services_start_commands_and_set_variables_that_the_program_has() {
         accepts(&command[1..]).unwrap();
         for assignment in values(&unit, "Environment").flat_map(|line| line.split(' ')) {
             let (name, _) = assignment.split_once('=').unwrap();
-            assert!(names.contains(&name) || ALLOCATOR.contains(&name), "{service}: {name}");
-        }
-        for name in ALLOCATOR {
-            assert!(unit.contains(&format!("{name}=")), "{service}: {name} is not set");
+            assert!(names.contains(&name), "{service}: {name}");
         }
         let drain = unit.split("DRAIN_SECONDS=").nth(1).unwrap().lines().next().unwrap();
         let stop = values(&unit, "TimeoutStopSec").next().unwrap();

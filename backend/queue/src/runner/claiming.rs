@@ -20,8 +20,8 @@ const MAX_WAITING_COMPLETIONS: usize = 10_000;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the last completions and releases. The database may be shutting down too.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a claim waits until a quarter of a kind's slots is free. A claim of one job
-/// costs the database about as much as a claim of several.
+/// Maximum time for which a claim waits until a quarter of a kind's slots is free. A claim of one
+/// job costs the database about as much as a claim of several.
 const GATHER_SLOTS: Duration = Duration::from_millis(20);
 /// Minimum pause after an empty claim. It applies even if a job is due, because another worker is
 /// claiming that job.

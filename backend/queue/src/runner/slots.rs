@@ -145,8 +145,9 @@ impl Slots {
         requests
     }
 
-    /// Returns whether more slots will probably become free soon, so that one claim can fill several:
-    /// some kind may have jobs, and each such kind has less than a quarter of its slots free.
+    /// Returns whether more slots will probably become free soon, so that one claim can fill
+    /// several: some kind may have jobs, and each such kind has less than a quarter of its slots
+    /// free.
     pub(super) fn are_nearly_full(&self) -> bool {
         let kinds = self.kinds.lock();
         let mut claimable = kinds.values().filter(|slot| slot.may_have_jobs && slot.used < slot.limit);
