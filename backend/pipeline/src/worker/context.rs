@@ -89,14 +89,12 @@ impl Context {
         cancel: CancellationToken,
         work: impl Future<Output = Result<(), JobError>>,
     ) -> Outcome {
-        let mut live = self.live_jobs.begin(crawl);
+        let live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
         // The row of a stale claim may be settled too, by a commit without a response or before the
         // work was dropped.
-        if matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled() {
-            live.settle();
-        }
-        if live.end() {
+        let settled = matches!(outcome, Outcome::Settled | Outcome::Stale) || cancel.is_cancelled();
+        if live.end(settled) {
             completion::end_if_done(&self.store, &self.queue, crawl).await;
         }
         outcome

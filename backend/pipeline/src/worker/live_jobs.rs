@@ -25,15 +25,15 @@ struct Jobs {
 pub(super) struct LiveJob<'a> {
     jobs: &'a LiveJobs,
     crawl: Uuid,
-    settled: bool,
     has_ended: bool,
 }
 
 impl LiveJobs {
-    /// Counts a job of the crawl until the result ends or is dropped.
+    /// Counts a job of the crawl as running, until [`LiveJob::end`] is called or the job is
+    /// dropped.
     pub(super) fn begin(&self, crawl: Uuid) -> LiveJob<'_> {
         self.lock().entry(crawl).or_default().running += 1;
-        LiveJob { jobs: self, crawl, settled: false, has_ended: false }
+        LiveJob { jobs: self, crawl, has_ended: false }
     }
 
     /// Removes a job. Returns whether it was the last one and a row was settled since the last
@@ -55,23 +55,19 @@ impl LiveJobs {
 }
 
 impl LiveJob<'_> {
-    /// Records that the job settled its row, or may have settled it.
-    pub(super) fn settle(&mut self) {
-        self.settled = true;
-    }
-
-    /// Ends the job. Returns whether the caller must check if the crawl has ended: no other job of
-    /// the crawl runs in this process, and a row was settled since the last check.
-    pub(super) fn end(mut self) -> bool {
+    /// Ends the job. `settled` means that it settled its row, or may have settled it. Returns
+    /// whether the caller must check if the crawl has ended: no other job of the crawl runs in this
+    /// process, and a row was settled since the last check.
+    pub(super) fn end(mut self, settled: bool) -> bool {
         self.has_ended = true;
-        self.jobs.leave(self.crawl, self.settled)
+        self.jobs.leave(self.crawl, settled)
     }
 }
 
 impl Drop for LiveJob<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.jobs.leave(self.crawl, self.settled);
+            self.jobs.leave(self.crawl, false);
         }
     }
 }
@@ -83,20 +79,18 @@ mod tests {
     #[test]
     fn the_last_job_checks_if_any_row_was_settled() {
         let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
-        let (mut first, second, other) = (jobs.begin(crawl), jobs.begin(crawl), jobs.begin(Uuid::now_v7()));
-        first.settle();
-        assert!(!first.end(), "another job of the crawl is running");
-        assert!(second.end(), "the first job left the check to this one");
-        assert!(!other.end(), "nothing was settled");
+        let (first, second, other) = (jobs.begin(crawl), jobs.begin(crawl), jobs.begin(Uuid::now_v7()));
+        assert!(!first.end(true), "another job of the crawl is running");
+        assert!(second.end(false), "the first job left the check to this one");
+        assert!(!other.end(false), "nothing was settled");
         assert!(jobs.lock().is_empty());
     }
 
     #[test]
     fn a_dropped_job_is_not_waited_for() {
         let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
-        let (dropped, mut last) = (jobs.begin(crawl), jobs.begin(crawl));
+        let (dropped, last) = (jobs.begin(crawl), jobs.begin(crawl));
         drop(dropped);
-        last.settle();
-        assert!(last.end());
+        assert!(last.end(true));
     }
 }

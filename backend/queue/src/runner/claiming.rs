@@ -111,7 +111,7 @@ async fn claim_until(
     }
 }
 
-/// Waits until a claim can fill several slots, for [`GATHER_SLOTS`] at most.
+/// Waits until a claim can fill several slots, but not longer than [`GATHER_SLOTS`].
 async fn gather_slots(shared: &Shared, shutdown: &CancellationToken) {
     let deadline = tokio::time::Instant::now() + GATHER_SLOTS;
     while shared.slots.are_nearly_full() {

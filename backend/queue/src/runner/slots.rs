@@ -74,6 +74,11 @@ impl Slot {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
 
+    /// Returns whether a claim for this kind is worthwhile: it may have jobs and has a free slot.
+    fn is_claimable(&self) -> bool {
+        self.may_have_jobs && self.used < self.limit
+    }
+
     /// Records that there may be jobs. If only other tenants may use more slots, the next claim
     /// searches for their jobs immediately.
     fn wake(&mut self) {
@@ -133,8 +138,7 @@ impl Slots {
         let now = Instant::now();
         let mut kinds = self.kinds.lock();
         let mut requests = Vec::new();
-        for (kind, slot) in kinds.iter_mut().filter(|(_, slot)| slot.may_have_jobs && slot.used < slot.limit)
-        {
+        for (kind, slot) in kinds.iter_mut().filter(|(_, slot)| slot.is_claimable()) {
             slot.tenants.retain(|_, tenant| tenant.is_recent(now));
             let request = slot.request(kind, now);
             (slot.may_have_jobs, slot.skips_busiest_tenant) = (false, request.any == 0);
@@ -150,9 +154,8 @@ impl Slots {
     /// free.
     pub(super) fn are_nearly_full(&self) -> bool {
         let kinds = self.kinds.lock();
-        let mut claimable = kinds.values().filter(|slot| slot.may_have_jobs && slot.used < slot.limit);
-        let nearly_full = |slot: &Slot| slot.used > slot.share();
-        claimable.next().is_some_and(nearly_full) && claimable.all(nearly_full)
+        let mut claimable = kinds.values().filter(|slot| slot.is_claimable()).peekable();
+        claimable.peek().is_some() && claimable.all(|slot| slot.used > slot.share())
     }
 
     /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
