@@ -1,0 +1,150 @@
+//! The index under test, the program with this index, and a writer of random faces.
+use crate::common::process::{Finished, TestFolder};
+use crate::common::service::Service;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::Command;
+use store::faces::NewFace;
+use store::images::NewImage;
+use store::models::EmbeddingModel;
+use store::{Store, StoreError};
+use testing::embeddings::{DIMENSIONS, Random};
+use uuid::Uuid;
+
+pub(crate) const FACES_PER_IMAGE: usize = 10;
+
+/// An index under test.
+pub(crate) struct Index {
+    /// The value of `SEARCH_INDEX`.
+    pub(crate) name: &'static str,
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+impl Index {
+    pub(crate) fn edge() -> Self {
+        Self { name: "edge", environment: Vec::new() }
+    }
+
+    /// Collections of its own in the server.
+    pub(crate) fn qdrant() -> Self {
+        let url = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
+        let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
+        let prefix = format!("test{}", Uuid::now_v7().simple());
+        let replicas = url.split(',').count().min(2).to_string();
+        let environment = vec![
+            ("QDRANT_URL", url),
+            ("QDRANT_API_KEY", key),
+            ("QDRANT_PREFIX", prefix),
+            ("QDRANT_REPLICAS", replicas),
+        ];
+        Self { name: "qdrant", environment }
+    }
+}
+
+/// Runs the program with a database and an index.
+pub(crate) struct Program<'a> {
+    pub(crate) place: &'a TestFolder,
+    pub(crate) url: String,
+    pub(crate) index: Index,
+}
+
+impl Program<'_> {
+    pub(crate) fn command(&self, index: &str, args: &[&str]) -> Command {
+        let mut command = self.place.facecrawl(args);
+        command.env("DATABASE_URL", &self.url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
+        command.envs(self.index.environment.iter().cloned());
+        command
+    }
+
+    /// Starts the service with this value of `SEARCH_INDEX`.
+    pub(crate) fn start(&self, index: &str) -> Service {
+        Service::start(&mut self.command(index, &["up", "--port", "0"]))
+    }
+
+    pub(crate) fn run(&self, index: &str, args: &[&str]) -> Finished {
+        Finished::of(&mut self.command(index, args))
+    }
+}
+
+/// Writes and deletes faces with random embeddings.
+pub(crate) struct Writer {
+    pub(crate) store: Store,
+    collection: Uuid,
+    model: EmbeddingModel,
+    pub(crate) random: Random,
+    pub(crate) images: BTreeMap<Uuid, Vec<NewFace>>,
+}
+
+impl Writer {
+    pub(crate) async fn new(store: Store, seed: u64) -> Self {
+        let collection = store.ensure_collection("default").await.unwrap().id;
+        let model = store.model(1).await.unwrap();
+        Self { store, collection, model, random: Random(seed), images: BTreeMap::new() }
+    }
+
+    fn face(&mut self) -> NewFace {
+        NewFace {
+            id: Uuid::now_v7(),
+            bbox: [0.0, 0.0, 9.0, 9.0],
+            det_score: 0.9,
+            landmarks: [0.0; 10],
+            quality: None,
+            quality_overall: Some(0.5),
+            quality_passed: Some(true),
+            embedding: self.random.direction(DIMENSIONS),
+            model_id: self.model.id,
+            chip_key: None,
+            crop_key: None,
+        }
+    }
+
+    /// Stores an image with its faces.
+    pub(crate) async fn add(&mut self) -> Result<(), StoreError> {
+        let mut sha256 = [0; 32];
+        sha256[..8].copy_from_slice(&self.random.bits().to_be_bytes());
+        let hash = self.random.bits() as i64;
+        let image = NewImage {
+            id: Uuid::now_v7(),
+            sha256,
+            phash: hash,
+            dhash: hash,
+            ahash: hash,
+            width: 9,
+            height: 9,
+            format: "png".into(),
+            bytes: 1,
+            rotation: 0,
+            thumbnail_key: None,
+        };
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
+        let mut tx = self.store.begin().await?;
+        self.store.insert_image(tx.conn(), self.collection, &image).await?.unwrap();
+        self.store.insert_faces(tx.conn(), self.collection, image.id, &faces).await?;
+        tx.commit().await?;
+        self.images.insert(image.id, faces);
+        Ok(())
+    }
+
+    /// Gives a face another embedding.
+    pub(crate) async fn turn(&mut self) -> Result<(), StoreError> {
+        let Some(image) = self.any_image() else { return Ok(()) };
+        let embedding = self.random.direction(DIMENSIONS);
+        let face = self.images[&image][0].id;
+        self.store.replace_embeddings(&self.model, &[(face, embedding)]).await?;
+        Ok(())
+    }
+
+    pub(crate) fn any_image(&mut self) -> Option<Uuid> {
+        let at = self.random.below(self.images.len().max(1));
+        self.images.keys().nth(at).copied()
+    }
+}
+
+pub(crate) fn search(embedding: &[f32]) -> Value {
+    json!({"embedding": embedding, "threshold": -1, "limit": 5})
+}
+
+pub(crate) fn found(answer: &Value) -> Vec<Uuid> {
+    let matches = answer["matches"].as_array().unwrap();
+    matches.iter().map(|hit| hit["face_id"].as_str().unwrap().parse().unwrap()).collect()
+}
