@@ -11,10 +11,10 @@ const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 /// Settings of glibc's allocator, unless the user sets them. Child processes, such as Postgres,
 /// inherit them.
 ///
-/// Without the first two, glibc keeps the memory of images and frames for each thread instead of
-/// returning it to the system. Without the third, it returns every 128 KiB, and the page faults for
-/// memory that is needed again take up to a tenth of the processor time:
-/// docs/measurements/MEMORY.md.
+/// Without the first two, glibc keeps the memory of images and frames for each thread, and does not
+/// return it to the system. Without the third, it returns free memory as soon as there are 128 KiB
+/// of it. The program soon needs this memory again, and the page faults then take up to a tenth of
+/// the processor time: docs/measurements/MEMORY.md.
 #[cfg(unix)]
 const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "2"),

@@ -76,15 +76,16 @@ const MAX_SIGNS: usize = 16;
 /// Maximum number of faces that are compared directly on the async thread. For this number of
 /// faces, the comparison takes less time than a switch to another thread.
 const MAX_FACES_INLINE: usize = 256;
-
-/// Returns the side in pixels of the canvas of the small view. Returns `None` if `passes` include
-/// no small view of images whose main canvas has a longer side of `canvas` pixels.
-pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
-    (passes != Passes::Single && canvas > MAX_SIDE_WITHOUT_SMALL).then_some(SMALL_VIEW)
-}
 /// Maximum number of tiles of one image in the detector's queue at a time. They fill a batch and
 /// leave space for other images.
 const TILES_IN_FLIGHT: usize = 8;
+
+/// Returns the side in pixels of the canvas of the small view. `canvas` is the longer side of the
+/// main canvas in pixels. Returns `None` if there is no small view, because of `passes` or because
+/// the main canvas is small enough.
+pub fn small_view(passes: Passes, canvas: u32) -> Option<u32> {
+    (passes != Passes::Single && canvas > MAX_SIDE_WITHOUT_SMALL).then_some(SMALL_VIEW)
+}
 
 /// The result of a search. `detections` are in image coordinates, best first. `rotation` is the
 /// clockwise rotation of the image, in degrees, at which they were found. `views` is the number of
