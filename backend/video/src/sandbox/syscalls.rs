@@ -1,8 +1,8 @@
 //! Restricts the system calls of the child, with seccomp: a list of those that ffmpeg needs.
 //!
-//! Other calls fail with `EPERM`, except `clone3` (`ENOSYS`) and, with a GPU, `connect` (`ENOENT`).
-//! The lists come from traces of ffmpeg 7.0 and 9.0 for each accepted codec, and of ffmpeg 9.0 on
-//! an H200 with driver 580 for H.264.
+//! Other calls fail with `EPERM`, except `clone3` (`ENOSYS`) and, with a GPU, [`MISSING_WITH_GPU`]
+//! (`ENOENT`). The lists come from traces of ffmpeg 7.0 and 9.0 for each accepted codec, and of
+//! ffmpeg 9.0 on an H100 and an H200 with driver 580 for H.264.
 
 use super::Mode;
 use seccompiler::{
@@ -66,6 +66,9 @@ const ALLOWED_HERE: &[i64] = &[libc::SYS_arch_prctl, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
+/// Calls that fail with `ENOSYS`. The C library then uses `clone`, whose flags a filter can read.
+const NOT_IMPLEMENTED: &[i64] = &[libc::SYS_clone3];
+
 /// Further calls of CUDA. None of them changes another process or sends anything. The calls that
 /// read priorities show whether a process with a given number exists.
 const ALLOWED_WITH_GPU: &[i64] = &[
@@ -97,6 +100,17 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_listen,
 ];
+/// Calls that fail with `ENOENT` in a child with a GPU. CUDA goes on after this error, but fails
+/// after `EPERM`.
+const MISSING_WITH_GPU: &[i64] = &[
+    // The control daemon of MPS does not run.
+    libc::SYS_connect,
+    // CUDA removes the file of its socket, which has no name.
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_WITH_GPU_HERE: &[i64] =
     &[libc::SYS_access, libc::SYS_readlink, libc::SYS_stat, libc::SYS_lstat];
@@ -109,42 +123,37 @@ const ALLOWED_WITH_GPU_HERE: &[i64] = &[];
 /// Returns a message if the kernel rejects it, or the processor is neither x86-64 nor arm64.
 pub(super) fn restrict(mode: Mode) -> Result<(), String> {
     let apply = || {
-        // With this error, the C library uses `clone`, whose flags a filter can read. A filter has
-        // one error, so this is a filter of its own. The one with the list comes last, because it
-        // forbids further filters.
-        fail_with(CLONE3, libc::ENOSYS)?;
+        // A filter has one error, so each error has a filter. The one with the list of allowed
+        // calls comes last, because it forbids further filters.
+        fail_with(libc::ENOSYS, NOT_IMPLEMENTED)?;
         if mode == Mode::Gpu {
-            // With this error, CUDA concludes that the control daemon of MPS does not run.
-            fail_with(CONNECT, libc::ENOENT)?;
+            fail_with(libc::ENOENT, MISSING_WITH_GPU)?;
         }
-        let more: [&[i64]; 2] = match mode {
-            Mode::Cpu => [&[], &[]],
-            Mode::Gpu => [ALLOWED_WITH_GPU, ALLOWED_WITH_GPU_HERE],
+        // The last filter allows the calls that an earlier filter rejects, so that its `EPERM` does
+        // not replace their error.
+        let more: [&[i64]; 3] = match mode {
+            Mode::Cpu => [&[], &[], &[]],
+            Mode::Gpu => [ALLOWED_WITH_GPU, ALLOWED_WITH_GPU_HERE, MISSING_WITH_GPU],
         };
-        let calls = ALLOWED.iter().chain(ALLOWED_HERE).chain(more.into_iter().flatten());
-        let calls = calls.map(|call| (*call, Vec::new()));
-        let mut rules: Rules = calls.chain([CLONE3]).chain(conditional()?).collect();
+        let calls =
+            ALLOWED.iter().chain(ALLOWED_HERE).chain(NOT_IMPLEMENTED).chain(more.into_iter().flatten());
+        let mut rules: Rules = calls.map(|call| (*call, Vec::new())).chain(conditional()?).collect();
         if mode == Mode::Gpu {
             rules.extend(conditional_with_gpu()?);
-            rules.extend([CONNECT]);
         }
         install(&filter(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)?)
     };
     apply().map_err(|error: Box<dyn std::error::Error>| format!("cannot restrict system calls: {error}"))
 }
 
-/// Calls that an earlier filter rejects with a specific error. The last filter must allow them, so
-/// that its `EPERM` does not replace that error.
-const CLONE3: (i64, Vec<SeccompRule>) = (libc::SYS_clone3, Vec::new());
-const CONNECT: (i64, Vec<SeccompRule>) = (libc::SYS_connect, Vec::new());
-
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Installs a filter with which `call` fails with `error`.
-fn fail_with(call: (i64, Vec<SeccompRule>), error: libc::c_int) -> Outcome<()> {
+/// Installs a filter with which `calls` fail with `error`.
+fn fail_with(error: libc::c_int, calls: &[i64]) -> Outcome<()> {
     let action = SeccompAction::Errno(error.unsigned_abs());
-    install(&filter(BTreeMap::from([call]), SeccompAction::Allow, action)?)
+    let calls = calls.iter().map(|call| (*call, Vec::new())).collect();
+    install(&filter(calls, SeccompAction::Allow, action)?)
 }
 
 fn filter(rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> Outcome<BpfProgram> {
