@@ -19,10 +19,6 @@ pub struct Placement {
     pub device_id: u32,
     /// Maximum device memory in bytes that the session may allocate; ignored on the CPU.
     pub memory_limit: usize,
-    /// Whether CUDA adds the bias of a convolution in the same kernel. On an H200 with 32 items,
-    /// the first run of YuNet then takes 0.3 s instead of 3.3 s. Later runs of SFace take 4.0 ms
-    /// instead of 2.7 ms.
-    pub fuse_bias: bool,
     /// Number of threads of a session on the CPU, at least 1.
     pub threads: usize,
     /// The precision on the CPU; ignored on devices.
@@ -41,7 +37,6 @@ impl Placement {
             provider: Provider::Cpu,
             device_id: 0,
             memory_limit: 0,
-            fuse_bias: false,
             threads,
             precision: Precision::Fp32,
             tensorrt: None,

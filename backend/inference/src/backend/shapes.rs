@@ -3,8 +3,8 @@
 //! Since version 1.20, the CUDA provider of ONNX Runtime keeps cuDNN's execution plans for the
 //! last shape only (<https://github.com/microsoft/onnxruntime/issues/23006>). A run with
 //! another shape makes them again on one core: with 32 items on an H200, this takes 0.5 s for
-//! SFace, and 3.3 s for YuNet (0.3 s with [`Placement::fuse_bias`](super::Placement::fuse_bias)).
-//! MIGraphX compiles the model again. A session that always runs the same shape does this once.
+//! SFace, and 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the
+//! same shape does this once.
 
 /// Memory for the weights of a session, as a multiple of the size of the model file.
 const WEIGHTS: usize = 2;

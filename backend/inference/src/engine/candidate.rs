@@ -12,7 +12,7 @@ use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
 use crate::unavailable::{Unavailable, is_out_of_memory};
-use crate::{Config, CpuBackend, Operation, Precision, ResolvedPack, StandIn, StartError, devices};
+use crate::{Config, CpuBackend, Precision, ResolvedPack, StandIn, StartError, devices};
 use bytes::Bytes;
 use std::time::Instant;
 
@@ -237,9 +237,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             };
             return Placement { provider, precision, memory_limit, ..cpu(self.config) };
         }
-        // A request can ask for a canvas of any size, so a detector may receive new shapes.
-        let fuse_bias = operation == Operation::FaceDetection;
-        Placement { provider, device_id, memory_limit, fuse_bias, ..Placement::CPU }
+        Placement { provider, device_id, memory_limit, ..Placement::CPU }
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
@@ -325,9 +323,10 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         Ok(runs)
     }
 
-    /// Runs the samples with one batch size and compares the results with the CPU's. Returns the
-    /// run of the most frequent shape. The other shapes run only where they have sessions of their
-    /// own: a TensorRT engine was not built for them, and a CPU needs no preparation.
+    /// Runs the samples with one batch size and compares the results with the CPU's. On a device,
+    /// it also compares those of a later run. Returns the first run of the most frequent shape. The
+    /// other shapes run only where they have sessions of their own: a TensorRT engine was not built
+    /// for them, and a CPU needs no preparation.
     fn run_shapes(
         &self,
         session: &mut OnnxModel,
@@ -342,10 +341,17 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         let began = Instant::now();
         let found = self.sample.run(&self.model, session, batch)?;
         let first_seconds = began.elapsed().as_secs_f64();
-        let difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
+        let mut difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
+        if !placement.provider.on_cpu() {
+            let later = self.sample.run_again(&self.model, session, batch)?;
+            difference = compare_outputs(&self.expected, &later, batch, tolerance)?.max(difference);
+        }
         for (sample, expected) in self.others.iter().filter(|_| self.has_own_sessions(placement)) {
-            let found = sample.run(&self.model, session, batch)?;
-            compare_outputs(expected, &found, batch, tolerance)?;
+            for found in
+                [sample.run(&self.model, session, batch)?, sample.run_again(&self.model, session, batch)?]
+            {
+                compare_outputs(expected, &found, batch, tolerance)?;
+            }
         }
         Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
     }

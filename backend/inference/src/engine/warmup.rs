@@ -63,6 +63,20 @@ impl<M: Model> Sample<M> {
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
+    /// Runs another input of the same shape, and then [`Self::run`]. Devices can keep what they
+    /// prepared in the first run of a shape, or parts of its results. A faulty device may therefore
+    /// be correct in its first run only.
+    pub(super) fn run_again(
+        &self,
+        model: &M,
+        backend: &mut dyn Backend,
+        batch: usize,
+    ) -> Result<Vec<Vec<f32>>, String> {
+        let other: Vec<f32> = self.data.iter().rev().map(|value| value * 0.5).collect();
+        self.run_values(model, backend, &other.repeat(batch))?;
+        self.run(model, backend, batch)
+    }
+
     /// Runs the model on `data`, which contains one or more items of the sample's shape. Returns
     /// each output with the length of its first axis.
     fn run_values(
@@ -178,6 +192,68 @@ fn length(values: impl Iterator<Item = f32>) -> f64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::Operation;
+    use crate::backend::BackendError;
+
+    /// A model whose input and output are its request.
+    struct Echo;
+
+    impl Model for Echo {
+        type Input = [f32; 4];
+        type Output = ();
+
+        fn operation(&self) -> Operation {
+            Operation::FaceDetection
+        }
+
+        fn shape(&self, _: &[f32; 4]) -> [usize; 3] {
+            [1, 2, 2]
+        }
+
+        fn write(&self, input: &[f32; 4], slot: &mut [f32]) {
+            slot.copy_from_slice(input);
+        }
+
+        fn read(&self, _: &[f32; 4], _: &[OutputView<'_>], _: usize, _: usize) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A device that returns its input. With `faulty`, it adds a value of the previous run.
+    struct Device {
+        faulty: bool,
+        bias: f32,
+    }
+
+    impl Backend for Device {
+        fn run(
+            &mut self,
+            batch: BatchView<'_>,
+            read: &mut dyn FnMut(&[OutputView<'_>]),
+        ) -> Result<(), BackendError> {
+            let data: Vec<f32> = batch.data.iter().map(|value| value + self.bias).collect();
+            self.bias = if self.faulty { data[0] } else { 0.0 };
+            read(&[OutputView { name: "echo", shape: batch.shape.into(), data: &data, bytes: &[] }]);
+            Ok(())
+        }
+
+        fn device(&self) -> &str {
+            "cuda:0"
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_correct_only_in_its_first_run_is_found() {
+        let sample = Sample::new(&Echo, [1.0, 2.0, 3.0, 4.0]);
+        let expected = vec![vec![1.0, 2.0, 3.0, 4.0]];
+        for (faulty, wanted) in [(false, true), (true, false)] {
+            let device = &mut Device { faulty, bias: 0.0 };
+            let first = sample.run(&Echo, device, 2).unwrap();
+            assert!(compare_outputs(&expected, &first, 2, TOLERANCE).is_ok());
+            let later = sample.run_again(&Echo, device, 2).unwrap();
+            assert_eq!(compare_outputs(&expected, &later, 2, TOLERANCE).is_ok(), wanted);
+        }
+    }
 
     #[test]
     fn outputs_that_differ_are_told_from_rounding() {
