@@ -63,9 +63,8 @@ impl<M: Model> Sample<M> {
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
-    /// Runs another input of the same shape, and then [`Self::run`]. Devices can keep what they
-    /// prepared in the first run of a shape, or parts of its results. A faulty device may therefore
-    /// be correct in its first run only.
+    /// Runs another input of the same shape, runs the sample again, and returns its outputs. A
+    /// provider can reuse state of an earlier run, so a fault may appear only after the first run.
     pub(super) fn run_again(
         &self,
         model: &M,

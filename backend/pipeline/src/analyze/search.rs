@@ -59,9 +59,12 @@ const MAX_TILES: usize = 320;
 /// Scale (canvas pixels per image pixel) up to which a faint box can be a face that is too small
 /// for the view. At a scale of one half, the view misses faces under 24 image pixels.
 const COARSE_SCALE: f64 = 0.5;
-/// Score of a reliable face minus the detector's own `min_score`. Detectors assign lower scores to
-/// most false detections and to faces that are almost too small. The best face of 43 of 45
-/// photographs is reliable for YuNet (at least 0.8), and of 40 for SCRFD 2.5G (at least 0.7).
+/// Maximum score that a face needs to be reliable. Detectors assign lower scores to most false
+/// detections and to faces that are almost too small.
+const RELIABLE_SCORE: f32 = 0.8;
+/// Score that a reliable face needs in addition to the detector's own `min_score`. The best face of
+/// 43 of 45 photographs is reliable for YuNet (at least 0.8), and of 40 for SCRFD 2.5G (at least
+/// 0.7).
 const RELIABLE_MARGIN: f32 = 0.2;
 /// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. This
 /// bounds the cost of a large image without faces. An image of 24 megapixels has 15 such tiles.
@@ -229,7 +232,7 @@ impl Search<'_> {
         let (image, canvas) = (self.image(), self.settings.canvas);
         let mut all = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
-        let reliable_score = self.faces().info().min_score + RELIABLE_MARGIN;
+        let reliable_score = (self.faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE);
         let more = self.settings.passes != Passes::Single && !found.nothing;
         while more && scale < 1.0 {
             let reliable = all.iter().any(|face| face.det_score >= reliable_score);
@@ -255,32 +258,18 @@ impl Search<'_> {
             if !(promising || may_miss_usable) || !affordable {
                 break;
             }
-            // A cheaper detector decides whether a level without a sign is worth its cost.
-            if !promising && self.analyzer.engine().has_first_look() {
-                *views += tiles.len();
-                let look = self.search_views(self.looks_with(), tiles.clone(), rotation).await?;
-                look.account(timings);
-                if !self.shows_face(&look, rotation, timings, views).await? {
-                    break;
-                }
-            }
             *views += tiles.len();
-            found = self.search_views(self.faces(), tiles, rotation).await?;
+            found = self.search_views(tiles, rotation).await?;
             found.account(timings);
             gather(&mut all, &mut found.detections);
         }
         self.suppress(all, timings).await
     }
 
-    /// Searches several views with a detector, at most [`TILES_IN_FLIGHT`] at a time.
-    async fn search_views(
-        &self,
-        detector: Detector<'_>,
-        views: Vec<View>,
-        rotation: u32,
-    ) -> Result<ViewDetections, AnalyzeError> {
+    /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
+    async fn search_views(&self, views: Vec<View>, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let started = Instant::now();
-        let search = |view| self.search_view(detector, view, rotation);
+        let search = |view| self.search_view(self.faces(), view, rotation);
         let searches = futures::stream::iter(views.into_iter().map(search));
         let mut queued: Option<Duration> = None;
         let mut all = ViewDetections::default();

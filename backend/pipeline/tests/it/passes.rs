@@ -247,25 +247,6 @@ async fn a_cheaper_detector_takes_the_first_look_for_a_slow_one() {
     assert_eq!((nothing.faces.len(), nothing.views), (0, 1));
 }
 
-/// In a large image, the cheap detector looks at the tiles first. The slow one searches them only
-/// if a tile shows a face.
-#[testing::needs(shared)]
-#[tokio::test]
-async fn a_cheaper_detector_looks_at_speculative_tiles_for_a_slow_one() {
-    let analyzer = analyzer_on("research").await;
-    let empty = encode::png(&Frame::filled(6000, 4000, [120, 130, 90]));
-    let nothing = look(&analyzer, empty, Passes::Auto).await;
-    // The small view, the whole image, and the look at the tiles: 5 x 3.
-    assert_eq!((nothing.faces.len(), nothing.views), (0, 2 + 15));
-    let group = photographed("group_6.jpg");
-    let scale = 40.0 / f64::from(group[0].height);
-    let (picture, faces) = lost_group(&image("view.jpg"), &image("group_6.jpg"), &group, scale);
-    let found = look(&analyzer, picture, Passes::Auto).await;
-    assert!(found.views >= 2 + 15 + 15, "{} views", found.views);
-    let true_ones = known(&boxes(&found), &faces);
-    assert!(true_ones + 1 >= faces.len(), "{true_ones} of {}", faces.len());
-}
-
 async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
     let single = look(analyzer, picture.clone(), Passes::Single).await;
     let auto = look(analyzer, picture, Passes::Auto).await;

@@ -100,12 +100,13 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_listen,
 ];
+
 /// Calls that fail with `ENOENT` in a child with a GPU. CUDA goes on after this error, but fails
 /// after `EPERM`.
 const MISSING_WITH_GPU: &[i64] = &[
-    // The control daemon of MPS does not run.
+    // CUDA connects to the control daemon of NVIDIA's Multi-Process Service, and works without it.
     libc::SYS_connect,
-    // CUDA removes the file of its socket, which has no name.
+    // CUDA calls `unlink("")` at its start. A decoder cannot delete files.
     libc::SYS_unlinkat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,

@@ -67,7 +67,7 @@ impl Search<'_> {
     }
 
     /// Returns the detector of looks and close-ups.
-    pub(super) fn looks_with(&self) -> Detector<'_> {
+    fn looks_with(&self) -> Detector<'_> {
         self.analyzer.engine().first_look()
     }
 
@@ -131,7 +131,7 @@ impl Search<'_> {
 
     /// Returns whether a view shows a face: a clear box, or a faint one that becomes clear when it
     /// is enlarged.
-    pub(super) async fn shows_face(
+    async fn shows_face(
         &self,
         found: &ViewDetections,
         rotation: u32,
