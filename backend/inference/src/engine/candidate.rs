@@ -300,9 +300,9 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         }
     }
 
-    /// Runs each shape, the smallest batch size first, and compares the results with the
-    /// CPU's. If the device does not have enough memory for a batch size, this size and larger ones
-    /// are not used; with `measure`, this is an error. Returns the runs of the most frequent shape.
+    /// Runs each shape, the smallest batch size first, and compares the results with the CPU's. If
+    /// the device does not have enough memory for a batch size, this size and larger ones are not
+    /// used; with `measure`, this is an error. Returns the runs of the most frequent shape.
     fn runs(
         &self,
         session: &mut OnnxModel,
@@ -326,7 +326,8 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     /// Runs the samples with one batch size, on a device also a second time, and compares all
     /// results with the CPU's. Returns the duration of the first run and the largest difference,
     /// both of the most frequent shape. Other shapes run only if they have sessions of their own.
-    /// TensorRT has no engine for them, and a CPU prepares nothing.
+    /// They do not run with TensorRT, which has no engine for them, or on a CPU, which needs no
+    /// preparation.
     fn run_shapes(
         &self,
         session: &mut OnnxModel,
@@ -338,20 +339,21 @@ impl<'a, M: Model> CandidateModel<'a, M> {
             Precision::Bf16 => BF16_TOLERANCE,
             Precision::Int8 => INT8_TOLERANCE,
         };
-        let began = Instant::now();
-        let found = self.sample.run(&self.model, session, batch)?;
-        let first_seconds = began.elapsed().as_secs_f64();
-        let mut difference = compare_outputs(&self.expected, &found, batch, tolerance)?;
-        if self.has_own_sessions(placement) || !placement.provider.on_cpu() {
-            let later = self.sample.run_again(&self.model, session, batch)?;
-            difference = compare_outputs(&self.expected, &later, batch, tolerance)?.max(difference);
-        }
-        for (sample, expected) in self.others.iter().filter(|_| self.has_own_sessions(placement)) {
-            for found in
-                [sample.run(&self.model, session, batch)?, sample.run_again(&self.model, session, batch)?]
-            {
-                compare_outputs(expected, &found, batch, tolerance)?;
+        let own_sessions = self.has_own_sessions(placement);
+        let mut run = |sample: &Sample<M>, expected: &[Vec<f32>]| {
+            let began = Instant::now();
+            let first = sample.run(&self.model, session, batch)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let mut difference = compare_outputs(expected, &first, batch, tolerance)?;
+            if own_sessions || !placement.provider.on_cpu() {
+                let later = sample.run_again(&self.model, session, batch)?;
+                difference = compare_outputs(expected, &later, batch, tolerance)?.max(difference);
             }
+            Ok::<_, String>((seconds, difference))
+        };
+        let (first_seconds, difference) = run(&self.sample, &self.expected)?;
+        for (sample, expected) in self.others.iter().filter(|_| own_sessions) {
+            run(sample, expected)?;
         }
         Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
     }

@@ -218,7 +218,8 @@ mod tests {
         }
     }
 
-    /// A device that returns its input. With `faulty`, it adds a value of the previous run.
+    /// A device that returns its input. If it is `faulty`, it adds the first output of the previous
+    /// run to all values.
     struct Device {
         faulty: bool,
         bias: f32,

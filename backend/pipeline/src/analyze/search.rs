@@ -59,12 +59,12 @@ const MAX_TILES: usize = 320;
 /// Scale (canvas pixels per image pixel) up to which a faint box can be a face that is too small
 /// for the view. At a scale of one half, the view misses faces under 24 image pixels.
 const COARSE_SCALE: f64 = 0.5;
-/// Maximum score that a face needs to be reliable. Detectors assign lower scores to most false
-/// detections and to faces that are almost too small.
+/// Score at which a face is reliable for every detector. Detectors assign lower scores to most
+/// false detections and to faces that are almost too small.
 const RELIABLE_SCORE: f32 = 0.8;
-/// Score that a reliable face needs in addition to the detector's own `min_score`. The best face of
-/// 43 of 45 photographs is reliable for YuNet (at least 0.8), and of 40 for SCRFD 2.5G (at least
-/// 0.7).
+/// A face is also reliable if its score exceeds the detector's own `min_score` by this value. In 45
+/// photographs, the best face is reliable for YuNet in 43 (at least 0.8) and for SCRFD 2.5G in 40
+/// (at least 0.7).
 const RELIABLE_MARGIN: f32 = 0.2;
 /// Maximum number of tiles of a level that [`Passes::Auto`] searches without a sign of faces. This
 /// bounds the cost of a large image without faces. An image of 24 megapixels has 15 such tiles.

@@ -59,12 +59,11 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getrusage,
     libc::SYS_sysinfo,
     libc::SYS_uname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_arch_prctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
 ];
-
-#[cfg(target_arch = "x86_64")]
-const ALLOWED_HERE: &[i64] = &[libc::SYS_arch_prctl, libc::SYS_poll];
-#[cfg(not(target_arch = "x86_64"))]
-const ALLOWED_HERE: &[i64] = &[];
 
 /// Calls that fail with `ENOSYS`. The C library then uses `clone`, whose flags a filter can read.
 const NOT_IMPLEMENTED: &[i64] = &[libc::SYS_clone3];
@@ -94,6 +93,14 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_getparam,
     libc::SYS_getpriority,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
     // CUDA fails if it cannot listen on a socket. The only sockets are Unix sockets. Landlock
     // denies creating socket files, so only abstract names can be bound. `accept` is not in the
     // list.
@@ -101,7 +108,7 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_listen,
 ];
 
-/// Calls that fail with `ENOENT` in a child with a GPU. CUDA goes on after this error, but fails
+/// Calls that fail with `ENOENT` in a child with a GPU. CUDA continues after this error, but fails
 /// after `EPERM`.
 const MISSING_WITH_GPU: &[i64] = &[
     // CUDA connects to the control daemon of NVIDIA's Multi-Process Service, and works without it.
@@ -111,12 +118,6 @@ const MISSING_WITH_GPU: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
 ];
-
-#[cfg(target_arch = "x86_64")]
-const ALLOWED_WITH_GPU_HERE: &[i64] =
-    &[libc::SYS_access, libc::SYS_readlink, libc::SYS_stat, libc::SYS_lstat];
-#[cfg(not(target_arch = "x86_64"))]
-const ALLOWED_WITH_GPU_HERE: &[i64] = &[];
 
 /// Applies the list.
 ///
@@ -132,12 +133,11 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         }
         // The last filter allows the calls that an earlier filter rejects, so that its `EPERM` does
         // not replace their error.
-        let more: [&[i64]; 3] = match mode {
-            Mode::Cpu => [&[], &[], &[]],
-            Mode::Gpu => [ALLOWED_WITH_GPU, ALLOWED_WITH_GPU_HERE, MISSING_WITH_GPU],
+        let more: [&[i64]; 2] = match mode {
+            Mode::Cpu => [&[], &[]],
+            Mode::Gpu => [ALLOWED_WITH_GPU, MISSING_WITH_GPU],
         };
-        let calls =
-            ALLOWED.iter().chain(ALLOWED_HERE).chain(NOT_IMPLEMENTED).chain(more.into_iter().flatten());
+        let calls = ALLOWED.iter().chain(NOT_IMPLEMENTED).chain(more.into_iter().flatten());
         let mut rules: Rules = calls.map(|call| (*call, Vec::new())).chain(conditional()?).collect();
         if mode == Mode::Gpu {
             rules.extend(conditional_with_gpu()?);
