@@ -19,19 +19,21 @@ use world::{FACES_PER_IMAGE, Index, Program, Writer, found, search};
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Checks a report of `index recall`. The collection is so small that no match is missed.
+/// Checks a report of `index recall`. An external index compares all faces of so small a
+/// collection. pgvector searches a graph that it builds at random. In this
+/// graph, a face can be unreachable.
 fn is_measured(name: &str, report: &Value) {
     let model = &report[0];
     assert_eq!((&model["probes"], &model["exact_probes"]), (&json!(100), &json!(0)), "{report:#}");
     let results = model["results"].as_array().unwrap();
     let candidates: Vec<&Value> = results.iter().map(|result| &result["candidates"]).collect();
-    // pgvector allows at most 1,000.
-    let expected = match name {
-        "pgvector" => json!([null, 128, 256, 512, 1000]),
-        _ => json!([null, 128, 256, 512, 1024, 2048, 4096]),
+    // pgvector allows at most 1,000 candidates.
+    let (expected, recall) = match name {
+        "pgvector" => (json!([null, 128, 256, 512, 1000]), 0.99),
+        _ => (json!([null, 128, 256, 512, 1024, 2048, 4096]), 1.0),
     };
     assert_eq!(json!(candidates), expected);
-    assert!(results.iter().all(|result| result["recall"] == 1.0), "{report:#}");
+    assert!(results.iter().all(|result| result["recall"].as_f64() >= Some(recall)), "{report:#}");
     assert!(results.iter().all(|result| result["p99_ms"].as_f64() >= result["p50_ms"].as_f64()));
 }
 
