@@ -10,9 +10,6 @@ use std::sync::Arc;
 use vision::enhance::LOW_SIDE;
 use vision::{Detection, Enhanced, Frame, Letterbox};
 
-/// Minimum `det_score` of a strong face: the usual threshold for a reliable detection.
-const STRONG_SCORE: f32 = 0.8;
-
 /// The result of all searches.
 pub(super) struct SearchOutcome {
     /// The faces, in coordinates of the original image.
@@ -27,7 +24,7 @@ pub(super) struct SearchOutcome {
 }
 
 impl Analyzer {
-    /// Detects faces. If the image is small, no face is strong and `enhance` allows it, detects
+    /// Detects faces. If the image is small, no face is reliable and `enhance` allows it, detects
     /// again on the enhanced image and returns the result with the better total score.
     pub(super) async fn detect_with_enhancement(
         &self,
@@ -38,9 +35,9 @@ impl Analyzer {
         timings: &mut Timings,
     ) -> Result<SearchOutcome, AnalyzeError> {
         let mut found = self.detect(frame, settings, rotate, priority, timings).await?;
-        let strong = found.detections.iter().any(|face| face.det_score >= STRONG_SCORE);
+        let reliable = found.detections.iter().any(|face| face.det_score >= self.reliable_score());
         let low = frame.width().min(frame.height()) < LOW_SIDE;
-        if enhance == Enhance::Off || strong || !low {
+        if enhance == Enhance::Off || reliable || !low {
             return Ok(SearchOutcome { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let enhanced = self.pixels().enhance(frame.clone(), priority).await?;

@@ -128,6 +128,12 @@ impl Analyzer {
     ) -> Result<Found, AnalyzeError> {
         Search { analyzer: self, frame, settings, priority }.run(rotate, timings).await
     }
+
+    /// Returns the minimum `det_score` of a face that is almost certainly a face. Further searches
+    /// are then less likely to find one that was missed.
+    pub(super) fn reliable_score(&self) -> f32 {
+        (self.engine().faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE)
+    }
 }
 
 /// One search in one image.
@@ -232,7 +238,7 @@ impl Search<'_> {
         let (image, canvas) = (self.image(), self.settings.canvas);
         let mut all = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
-        let reliable_score = (self.faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE);
+        let reliable_score = self.analyzer.reliable_score();
         let more = self.settings.passes != Passes::Single && !found.nothing;
         while more && scale < 1.0 {
             let reliable = all.iter().any(|face| face.det_score >= reliable_score);

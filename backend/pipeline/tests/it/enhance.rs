@@ -38,7 +38,7 @@ async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     assert!((scale - 640.0 / 166.0).abs() < 1e-3, "{scale}");
     assert_eq!((found.frame.width(), found.frame.height()), (295, 166), "the frame is the original image");
     let clear = analyze(&analyzer, &faint(1.0), Enhance::Auto).await;
-    assert_eq!(clear.enhancement_scale, None, "no enhancement if a strong face is found");
+    assert_eq!(clear.enhancement_scale, None, "no enhancement if a reliable face is found");
     let (wanted, bbox) = (clear.faces[0].detection.bbox, found.faces[0].detection.bbox);
     assert!((46.0..52.0).contains(&bbox.height), "{bbox:?}");
     let apart = (bbox.x - wanted.x).abs().max((bbox.y - wanted.y).abs());
