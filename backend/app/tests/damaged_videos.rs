@@ -13,13 +13,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use testing::TestDatabase;
 use testing::film::{Codec, Container, DamagedFilms, Encoding, Film};
+use testing::{MAX_WAIT, TestDatabase};
 
 /// Number of files without `MUTATED_FILES`.
 const FILES: usize = 30;
-/// Maximum wait for the end of a process or the deletion of a file.
-const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The reasons that docs/reference/REASONS.md documents for files that cannot be read.
 const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video", "video_too_large"];
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use testing::TestDatabase;
+use testing::{MAX_WAIT, TestDatabase};
 
 const MAX_PAGES: i64 = 60;
 /// Maximum growth of the service's peak memory, with models, in an unoptimised build.
@@ -135,7 +135,7 @@ async fn a_hostile_site_ends_within_the_limits() {
     let created: Value = created.json().await.unwrap();
     let url = format!("{}/crawls/{}", service.base, created["id"].as_str().unwrap());
 
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + MAX_WAIT;
     let answer = loop {
         let answer: Value = serde_json::from_str(&get(&url).await.1).unwrap();
         if answer["state"] != "running" {

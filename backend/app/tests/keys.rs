@@ -19,11 +19,12 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     };
     let keys = |args: &[&str]| Finished::of(facecrawl(&["keys"]).args(args)).expect(0);
     let mut service = Service::start(&mut facecrawl(&["--port", "0"]));
+    // The service answers after it has found that there is no key yet, and logged that.
+    let url = format!("{}/faces", service.base);
+    assert_eq!(get(&url).await.0, 401);
     let made = keys(&["create", "--collection", "default", "--scope", "read,search", "--expires", "90d"]);
     let key = made.stdout.trim();
     assert!(key.starts_with("fc_") && made.stderr.contains("only time"), "{made:?}");
-    let url = format!("{}/faces", service.base);
-    assert_eq!(get(&url).await.0, 401);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     assert_eq!(client.get(&url).bearer_auth(key).send().await.unwrap().status(), 200);
 

@@ -17,7 +17,7 @@ use store::audit::{Action, AuditFilter};
 use store::collections::DEFAULT_COLLECTION;
 use store::subjects::SubjectFilter;
 use store::{Blobs, Store};
-use testing::{Hold, TestDatabase, files_below};
+use testing::{Hold, MAX_WAIT, TestDatabase, files_below};
 use uuid::Uuid;
 
 /// Number of copies of one face, which is more than one transaction handles.
@@ -35,7 +35,7 @@ fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
 
 /// Waits until the call of `is_so` returns `true`.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + MAX_WAIT;
     while !is_so().await {
         assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

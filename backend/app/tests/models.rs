@@ -148,8 +148,7 @@ async fn wrong_content_never_gets_the_models_name() {
 async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     // The sources are a port without a listener and a mirror without the files.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = |name: &str| format!("http://{gone}/{name}");
+    let url = |name: &str| format!("http://127.0.0.1:1/{name}");
     let files = ["one.onnx", "two.onnx"].map(|name| file(name, &content(), &[url(name)]));
     let mirror = folder.path().join("mirror");
     std::fs::create_dir_all(&mirror).unwrap();

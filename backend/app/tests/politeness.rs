@@ -15,12 +15,10 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testing::TestDatabase;
+use testing::{MAX_WAIT, TestDatabase};
 use tokio::sync::watch;
 
 const DELAY: Duration = Duration::from_secs(1);
-/// Time after which a step of the test fails.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Both processes try to claim each page when it is due, and either can be first. With this number
 /// of pages, it is very unlikely that one process fetches all of them.
 const PAGES: usize = 14;
@@ -82,17 +80,18 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     };
     let mut arrivals = site.subscribe();
     let both = arrivals.wait_for(|arrivals| arrivals.len() >= 4 && agents(arrivals).len() == 2);
-    tokio::time::timeout(PATIENCE, both).await.expect("only one process sent requests").unwrap();
+    tokio::time::timeout(MAX_WAIT, both).await.expect("only one process sent requests").unwrap();
     two.signal(Signal::KILL);
     let _ = two.ended();
-    // The test does not wait for a minute. A politeness permit of the killed process expires two
-    // seconds after it was granted. Its jobs return immediately.
-    database.execute("update hosts set granted_at = granted_at - interval '58 seconds'").await;
+    // The test does not wait for a minute. A politeness permit of the killed process expires 15
+    // seconds after it was granted. A permit of the other process does so too, which is long enough
+    // for it to fetch a page. The jobs of the killed process return immediately.
+    database.execute("update hosts set granted_at = granted_at - interval '45 seconds'").await;
     database
         .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
         .await;
     let two = start("three");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     let crawl = loop {
         let (_, answer) = get(&format!("{}/crawls/{id}", two.base)).await;
         let answer: Value = serde_json::from_str(&answer).unwrap();

@@ -136,7 +136,7 @@ async fn a_scan_that_is_broken_off_says_how_far_it_came() {
     let child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
 
     let store = database.store();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    let deadline = std::time::Instant::now() + testing::MAX_WAIT;
     loop {
         let crawl = store.crawls(&Default::default(), None, 1).await.unwrap().into_iter().next();
         if let Some(crawl) = crawl

@@ -12,11 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use store::tracks::{Track, TrackFilter};
 use store::videos::{Video, VideoFilter};
-use testing::TestDatabase;
 use testing::film::{Codec, Container, Encoding, Film, repeat};
-
-/// Time after which a test fails in which nothing happens.
-const PATIENCE: Duration = Duration::from_secs(300);
+use testing::{MAX_WAIT, TestDatabase};
 
 fn command(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     let mut command = place.facecrawl(&["scan", "--json", "--sampling", "fps=5"]);
@@ -66,7 +63,7 @@ fn summaries(tracks: &[Track]) -> Vec<Value> {
 
 /// Waits until more of the only video is stored than `after_us`.
 async fn stored_more(database: &TestDatabase, after_us: Option<i64>, child: &mut Child) -> Video {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         if let [video] = videos(database, "default").await.as_slice()
             && video.checkpoint_us > after_us

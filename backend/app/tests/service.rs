@@ -19,7 +19,7 @@ async fn up_is_ready_answers_and_stops_when_asked() {
     let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
     let (status, body) = get(&format!("{}/health/ready", service.base)).await;
     assert_eq!(status, 200, "{body}");
-    place.run(&["health", "--url", &service.base]).expect(0);
+    place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
 
     let detect = format!("{}/faces/detect", service.base);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -201,16 +201,15 @@ fn a_failed_start_names_the_setting_and_repeats_no_cause() {
     let place = TestFolder::new();
     let inside_a_file = place.put("file", "").join("folder");
     let inside_a_file = inside_a_file.to_str().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = format!("postgres://u:s3cret@{}/faces", listener.local_addr().unwrap());
-    drop(listener);
+    // Nothing listens on port 1.
+    let nobody = "postgres://u:s3cret@127.0.0.1:1/faces";
     for (args, name, value, words) in [
-        (&["migrate"][..], "DATABASE_URL", nobody.as_str(), "DATABASE_URL=postgres://u:***@"),
+        (&["migrate"][..], "DATABASE_URL", nobody, "DATABASE_URL=postgres://u:***@"),
         (&["serve", "--port", "0"], "DATA_DIR", inside_a_file, "DATA_DIR="),
         (&["models", "fetch"], "MODELS_DIR", "/proc/nowhere", "MODELS_DIR"),
     ] {
         let mut command = place.facecrawl(args);
-        let failed = Finished::of(command.env("DATABASE_URL", &nobody).env(name, value)).expect(1);
+        let failed = Finished::of(command.env("DATABASE_URL", nobody).env(name, value)).expect(1);
         let error = failed.stderr.lines().last().unwrap();
         assert!(error.contains(words), "{name}: {}", failed.stderr);
         assert_eq!(error.matches("os error").count(), 1, "{name}: {error}");

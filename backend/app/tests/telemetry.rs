@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use testing::TestDatabase;
+use testing::{MAX_WAIT, TestDatabase};
 
 fn client() -> reqwest::Client {
     let _already = rustls::crypto::ring::default_provider().install_default();
@@ -39,7 +39,7 @@ async fn crawl(base: &str, seed: &str) {
     let created: Value =
         client().post(format!("{base}/crawls")).json(&body).send().await.unwrap().json().await.unwrap();
     let url = format!("{base}/crawls/{}", created["id"].as_str().unwrap());
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         let crawl: Value = client().get(&url).send().await.unwrap().json().await.unwrap();
         if crawl["state"] == "completed" {
@@ -67,13 +67,15 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
         .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
         .env("LOG_LEVEL", "info,server=debug,pipeline=debug");
     let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let stderr = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    // A thread reads the log, because a full pipe would block the service.
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || stderr.map_while(Result::ok).for_each(|line| drop(sender.send(line))));
     let mut log: Vec<Value> = Vec::new();
     let base = loop {
         // Every line is one JSON object, including the first.
-        let line: Value =
-            serde_json::from_str(&lines.next().expect("the service logs that it is ready").unwrap()).unwrap();
-        log.push(line);
+        let line = lines.recv_timeout(MAX_WAIT).expect("the service logs that it is ready");
+        log.push(serde_json::from_str(&line).unwrap());
         let last = log.last().unwrap();
         if last["message"] == "ready" {
             break format!("http://{}", last["address"].as_str().unwrap());
@@ -84,7 +86,7 @@ async fn json_lines_of_requests_and_jobs_carry_their_ids() {
     assert_eq!(answer.headers()["x-request-id"], "from-the-caller");
     crawl(&base, &site(ada).await).await;
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
-    log.extend(lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).expect("JSON")));
+    log.extend(lines.iter().map(|line| serde_json::from_str::<Value>(&line).expect("JSON")));
     assert!(child.wait().unwrap().success());
 
     let with =
@@ -214,7 +216,7 @@ async fn a_worker_shows_health_and_metrics_on_a_port_of_its_own() {
     let mut service =
         Service::start(command.arg(format!("WORKER_PORT={port}")).env("DATABASE_URL", database.url()));
     assert_eq!(service.base, format!("http://127.0.0.1:{port}"));
-    place.run(&["health", "--url", &service.base]).expect(0);
+    place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
     let (status, metrics) = common::service::get(&format!("{}/metrics", service.base)).await;
     assert!(status == 200 && metrics.contains("facecrawl_queue_oldest_due_seconds"), "{metrics}");
     let (status, body) = common::service::get(&format!("{}/faces", service.base)).await;

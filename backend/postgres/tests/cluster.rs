@@ -4,6 +4,7 @@
 use embedded_postgres::{Cluster, Config, Error};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn bin_dir() -> PathBuf {
     let bin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
@@ -22,6 +23,18 @@ fn config(folder: &Path) -> Config {
     Config::new(bin_dir(), folder.join("postgres")).with_setting("fsync=off")
 }
 
+/// Starts a cluster. A process that another test starts at that time inherits the lock of a cluster
+/// that was just stopped, and holds it until its program begins.
+async fn start(config: &Config) -> Cluster {
+    let began = Instant::now();
+    loop {
+        match Cluster::start(config).await {
+            Err(Error::InUse(_)) if began.elapsed() < Duration::from_secs(60) => {}
+            started => return started.unwrap(),
+        }
+    }
+}
+
 /// Runs one statement with `psql` and returns its output.
 fn sql(cluster: &Cluster, statement: &str) -> String {
     let done = Command::new(bin_dir().join("psql"))
@@ -35,7 +48,7 @@ fn sql(cluster: &Cluster, statement: &str) -> String {
 #[tokio::test]
 async fn data_survives_a_stop_and_the_vector_extension_is_there() {
     let folder = scratch();
-    let cluster = Cluster::start(&config(folder.path())).await.unwrap();
+    let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create extension vector");
     sql(&cluster, "create table kept (v halfvec(3)); insert into kept values ('[1,2,3]')");
     assert_eq!(sql(&cluster, "show listen_addresses"), "");
@@ -43,7 +56,7 @@ async fn data_survives_a_stop_and_the_vector_extension_is_there() {
     cluster.stop().await;
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
 
-    let again = Cluster::start(&config(folder.path())).await.unwrap();
+    let again = start(&config(folder.path())).await;
     assert_eq!(sql(&again, "select v from kept"), "[1,2,3]");
     again.stop().await;
 }
@@ -51,7 +64,7 @@ async fn data_survives_a_stop_and_the_vector_extension_is_there() {
 #[tokio::test]
 async fn a_second_process_on_the_same_data_is_told_so() {
     let folder = scratch();
-    let first = Cluster::start(&config(folder.path())).await.unwrap();
+    let first = start(&config(folder.path())).await;
     let second = Cluster::start(&config(folder.path())).await.err().unwrap();
     assert!(matches!(second, Error::InUse(_)), "{second}");
     assert!(second.to_string().contains("in use by another facecrawl process"));
@@ -83,7 +96,7 @@ async fn the_server_of_a_killed_process_is_taken_over() {
 
     let mut config = config(folder.path());
     config.database = "tests".into();
-    let cluster = Cluster::start(&config).await.unwrap();
+    let cluster = start(&config).await;
     assert_ne!(cluster.pid().unwrap().to_string(), orphan);
     assert_eq!(sql(&cluster, "select 1"), "1");
     cluster.stop().await;
@@ -92,13 +105,13 @@ async fn the_server_of_a_killed_process_is_taken_over() {
 #[tokio::test]
 async fn a_server_that_crashed_recovers() {
     let folder = scratch();
-    let cluster = Cluster::start(&config(folder.path())).await.unwrap();
+    let cluster = start(&config(folder.path())).await;
     sql(&cluster, "create table kept (n int); insert into kept select generate_series(1, 1000)");
     let pid = cluster.pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     cluster.exited().await;
     drop(cluster);
-    let again = Cluster::start(&config(folder.path())).await.unwrap();
+    let again = start(&config(folder.path())).await;
     assert_eq!(sql(&again, "select count(*) from kept"), "1000");
     again.stop().await;
 }
@@ -106,10 +119,10 @@ async fn a_server_that_crashed_recovers() {
 #[tokio::test]
 async fn a_stale_pid_file_that_names_a_stranger_is_no_obstacle() {
     let folder = scratch();
-    Cluster::start(&config(folder.path())).await.unwrap().stop().await;
+    start(&config(folder.path())).await.stop().await;
     let stranger = format!("{}\n{}\n", std::process::id(), folder.path().join("postgres").display());
     std::fs::write(folder.path().join("postgres/postmaster.pid"), stranger).unwrap();
-    Cluster::start(&config(folder.path())).await.unwrap().stop().await;
+    start(&config(folder.path())).await.stop().await;
 }
 
 #[tokio::test]
@@ -117,7 +130,7 @@ async fn a_long_path_and_a_name_with_spaces_work() {
     let folder = scratch();
     let long = folder.path().join("a name with spaces and ünïcode".repeat(4));
     std::fs::create_dir_all(&long).unwrap();
-    let cluster = Cluster::start(&config(&long)).await.unwrap();
+    let cluster = start(&config(&long)).await;
     assert_eq!(sql(&cluster, "select 1"), "1");
     cluster.stop().await;
 }
@@ -134,7 +147,7 @@ async fn programs_in_a_closed_folder_work() {
     let bin = installation.join("bin");
     let config = Config::new(&bin, folder.path().join("postgres")).with_setting("fsync=off");
     for _ in 0..2 {
-        let cluster = Cluster::start(&config).await.unwrap();
+        let cluster = start(&config).await;
         assert_eq!(sql(&cluster, "select 1"), "1");
         sql(&cluster, "create extension if not exists vector");
         cluster.stop().await;

@@ -3,6 +3,8 @@
 //! Tests run through `./scripts/test`, which starts a temporary Postgres and sets its URL in
 //! `TEST_DATABASE_URL`.
 
+use std::time::Duration;
+
 pub mod assets;
 pub mod clock;
 pub mod damage;
@@ -31,3 +33,7 @@ pub use gpu_ffmpeg::{FakeGpu, ffmpeg_with_gpu};
 pub use hold::Hold;
 pub use testing_macros::needs;
 pub use unpack::unpacked;
+
+/// Time after which a wait of a test fails. Slow machines need up to ten times as long as fast
+/// ones, so this is much longer than any step takes. Only a test that fails waits this long.
+pub const MAX_WAIT: Duration = Duration::from_secs(600);

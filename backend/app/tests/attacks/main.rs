@@ -17,7 +17,7 @@ mod site;
 mod world;
 
 use load::Load;
-use std::time::Duration;
+use testing::MAX_WAIT;
 use world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -49,5 +49,5 @@ async fn every_attack_at_once_costs_the_normal_load_no_request() {
     assert_eq!((alone.failures, beside.failures), (Vec::new(), Vec::new()), "normal requests failed");
     assert_eq!(world.normal_data().await, before, "the normal tenant's data changed");
     // The service still responds, and it stops on request.
-    world.stop(Duration::from_secs(60)).await;
+    world.stop(MAX_WAIT).await;
 }

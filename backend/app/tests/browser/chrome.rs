@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 /// Time limit for conditions that should become true soon. Only a failing test waits this long.
-const DEADLINE_MS: u64 = 60_000;
+const DEADLINE_MS: u64 = 1_200_000;
 
 /// A browser window with a separate profile.
 pub struct Browser {

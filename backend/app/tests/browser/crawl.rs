@@ -122,11 +122,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     // After a confirmation, a face is erased, and then the crawl with all its images.
     browser.click(".probeface").await;
     browser.until_text("h1", "Face").await;
-    // The service answers 404 for an image that is requested after the erasure, and the console
-    // reports that. The test therefore waits until the images are loaded.
-    browser
-        .until("document.querySelector('.portrait img[src]') && document.querySelector('.marked img[src]')")
-        .await;
+    browser.until("document.querySelector('.portrait img') && document.querySelector('.marked img')").await;
+    stage.images_loaded().await;
     browser.click_text("Erase").await;
     browser.until("document.activeElement.textContent === 'Cancel'").await;
     stage.check_view("erase").await;
@@ -135,6 +132,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until("document.querySelectorAll('.tile').length === 14").await;
     stage.open("/crawls", "Crawls").await;
     browser.click(".crawl a").await;
+    browser.until("document.querySelector('.tile')").await;
+    stage.images_loaded().await;
     browser.click_text("Delete").await;
     browser.click("dialog input[type=checkbox]").await;
     browser.click("dialog .danger").await;

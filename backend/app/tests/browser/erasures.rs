@@ -18,7 +18,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.click(".tile").await;
     browser.click_text("Erase and suppress").await;
     browser.until_text("h1", "New erasure").await;
-    browser.until("document.querySelector('.probeface img[src]')").await;
+    browser.until("document.querySelector('.probeface img')").await;
+    stage.images_loaded().await;
     browser.click_text("Show preview").await;
     browser.until_text("h2", "1 face and 1 whole image would be erased").await;
     browser.click_text("Erase permanently").await;
@@ -40,7 +41,8 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     browser.click_text("Show preview").await;
     browser.until_text("h2", "whole images would be erased").await;
     // The view shows two or three images, depending on which face was erased before.
-    browser.until("document.querySelector('.tile img[src]')").await;
+    browser.until("document.querySelector('.tile img')").await;
+    stage.images_loaded().await;
     stage.check_view("new-erasure").await;
     // Typing would append to the number in the field. At similarity 0, strangers match too, so the
     // web page asks for confirmation.
@@ -52,6 +54,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     stage.expect_only_status(422).await;
     browser.click_text("Preview anyway").await;
     browser.until_text("h2", "whole images would be erased").await;
+    stage.images_loaded().await;
     browser.click_text("Erase permanently").await;
     browser.click("dialog .danger").await;
     browser.until_text("tbody tr", "A person, by an image").await;
@@ -62,6 +65,7 @@ async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
         stage.open(&format!("/erasures/new?url={}", site.url(path)), "New erasure").await;
         browser.click_text("Show preview").await;
         browser.until_text("h2", "would be erased").await;
+        stage.images_loaded().await;
         browser.click(".panel .heading .danger").await;
         browser.click("dialog .danger").await;
         browser.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;

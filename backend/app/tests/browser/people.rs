@@ -65,6 +65,7 @@ async fn people_are_found_named_merged_enrolled_and_deleted() {
     browser.until_text("h1", "Example").await;
     browser.until("document.querySelectorAll('.person').length >= 2").await;
     let faces = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
+    stage.images_loaded().await;
     browser.click(".person .button").await;
     browser.until(&format!("document.querySelectorAll('.person').length === {}", faces - 1)).await;
     browser.click_text("Delete").await;

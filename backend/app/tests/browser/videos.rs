@@ -88,6 +88,7 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     browser.until("window.released").await;
     browser.until_text(".crawl .numbers", "7").await;
     browser.click(".crawl a").await;
+    browser.until(LANES).await;
     browser.click_text("Delete").await;
     browser.until_text("dialog", "all its faces").await;
     browser.click("dialog button.danger").await;

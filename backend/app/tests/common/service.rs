@@ -4,8 +4,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use testing::MAX_WAIT;
 
 /// A running service.
 pub struct Service {
@@ -36,7 +37,7 @@ impl Service {
 
     /// Reads the log up to the line that starts with `start` and contains `part`.
     pub fn wait_for(&mut self, start: &str, part: &str) -> String {
-        while let Ok(line) = self.lines.recv() {
+        while let Some(line) = next_line(&self.lines) {
             self.log.push_str(&format!("{line}\n"));
             if line.starts_with(start) && line.contains(part) {
                 return line;
@@ -51,7 +52,7 @@ impl Service {
 
     /// Waits for the end of the process. Returns its exit status and its log.
     pub fn ended(&mut self) -> (Option<i32>, String) {
-        let rest: Vec<String> = self.lines.iter().collect();
+        let rest: Vec<String> = std::iter::from_fn(|| next_line(&self.lines)).collect();
         let status = self.child.wait().unwrap();
         (status.code(), format!("{}{}", self.log, rest.join("\n")))
     }
@@ -62,6 +63,15 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
+    }
+}
+
+/// Returns the next line of a log, or `None` if the log has ended. Panics after [`MAX_WAIT`].
+fn next_line(lines: &mpsc::Receiver<String>) -> Option<String> {
+    match lines.recv_timeout(MAX_WAIT) {
+        Ok(line) => Some(line),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => panic!("the service neither logged anything nor ended"),
     }
 }
 
@@ -111,10 +121,10 @@ impl Caller {
         response.bytes().await.unwrap().to_vec()
     }
 
-    /// Repeats a GET request until `right` returns `true` for the response. The limit of one minute
-    /// is enough for the slowest machine.
+    /// Repeats a GET request until `right` returns `true` for the response. Panics after
+    /// [`MAX_WAIT`].
     pub async fn until(&self, path: &str, right: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             let answer = self.get(path).await;
             if right(&answer) {

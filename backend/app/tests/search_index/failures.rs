@@ -1,5 +1,4 @@
 //! Kills the service and its database while faces are stored, changed, deleted and searched.
-use crate::TIMEOUT;
 use crate::common::process::TestFolder;
 use crate::common::service::client;
 use crate::world::{FACES_PER_IMAGE, Index, Program, Writer, found, search};
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use store::{Store, StoreError};
 use testing::embeddings::{DIMENSIONS, Random};
-use testing::needs;
+use testing::{MAX_WAIT, needs};
 use uuid::Uuid;
 
 /// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
@@ -41,7 +40,7 @@ async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
 
 /// Waits while the database is away.
 async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
-    assert!(*waited < TIMEOUT, "{error}");
+    assert!(*waited < MAX_WAIT, "{error}");
     let pause = Duration::from_millis(50);
     tokio::time::sleep(pause).await;
     *waited += pause;
@@ -139,6 +138,9 @@ async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
     for part in 1..8 {
         while shared.changes.load(Ordering::SeqCst) < changes * part / 8 {
             assert!(!reader.is_finished(), "the reader failed");
+            if let Some(ended) = writers.try_join_next() {
+                ended.unwrap();
+            }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         if part == 4 {
@@ -161,7 +163,7 @@ async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
     let sets = verify().expect(0).json();
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + MAX_WAIT;
     while store.oldest_index_change().await.unwrap().is_some() {
         assert!(Instant::now() < deadline, "the index does not follow the changes");
         tokio::time::sleep(Duration::from_millis(50)).await;

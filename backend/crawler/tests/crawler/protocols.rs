@@ -94,7 +94,7 @@ async fn limits_and_the_guard_hold_over_http2() {
     let forbidden = Forbidden::listen("127.0.0.2:0").await;
     let config = Config {
         page_limit: 1 << 20,
-        min_speed_window: Duration::from_millis(150),
+        min_speed_window: Duration::from_secs(2),
         ports: vec![443, forbidden.address.port()],
         ..local_config()
     };

@@ -50,7 +50,9 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
             let device = Billed { inner: Doubler::default(), clock: clock.clone(), first };
             let limits = Limits { queue_capacity: 2000, max_batch, max_delay: Duration::ZERO, prefetch };
             let device = Device { primary: Box::new(device), fallback: None };
-            let batcher = Batcher::start(Numbers::default(), vec![device], limits).unwrap();
+            let numbers = Numbers::default();
+            let written = numbers.written.clone();
+            let batcher = Batcher::start(numbers, vec![device], limits).unwrap();
             let send = |i: u64| {
                 let own = batcher.clone();
                 let ask = Ask { number: i as f32, width: 2 };
@@ -62,7 +64,8 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
             begun.recv_timeout(Duration::from_secs(20)).unwrap();
             let tasks: Vec<_> = (1..=REQUESTS).map(send).collect();
             let ahead = if prefetch { max_batch } else { 0 };
-            while batcher.waiting() + ahead < REQUESTS as usize {
+            let queued = (1 + ahead, REQUESTS as usize - ahead);
+            while (written.load(Ordering::SeqCst), batcher.waiting()) != queued {
                 tokio::task::yield_now().await;
             }
             start.send(()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::stored_videos::{REQUEST, collection, erase_track, erasure, film, tracks, videos, when};
 use crate::support::World;
-use crate::videos::decoder;
+use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
 use pipeline::ingest::{ScannedVideo, VideoFile};
 use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest};
@@ -62,7 +62,7 @@ async fn first_part(world: &World) -> Uuid {
 #[tokio::test]
 async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
     let world = World::new().await;
-    let path = film(world.folder(), 6);
+    let path = film(world.folder(), 8);
     let control = videos(&world);
     let scan = begin(&world).await;
     let (cancelled, id) = tokio::join!(read(&scan, &path), async {
@@ -264,7 +264,7 @@ async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
     std::fs::copy(testing::ffmpeg(), &ffmpeg).unwrap();
     let config =
         Config { ffmpeg: ffmpeg.clone(), launcher: Launcher::Direct, threads: 2, limits: Limits::default() };
-    let decoder = Decoder::open(config).unwrap();
+    let decoder = open_when_free(&config);
     std::fs::remove_file(&ffmpeg).unwrap();
     let ScannedVideo::Unprocessed { video, reason, detail, .. } =
         read_with(&decoder, &begin(&world).await, &path, REQUEST).await.unwrap()

@@ -21,6 +21,17 @@ pub(crate) fn decoder() -> Decoder {
         .unwrap()
 }
 
+/// Opens a decoder whose program was just written. A process that another test starts at that time
+/// has inherited the file that was written, and the program cannot start until it closes the file.
+pub(crate) fn open_when_free(config: &Config) -> Decoder {
+    loop {
+        match Decoder::open(config.clone()) {
+            Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 fn options(sampling: Sampling) -> VideoOptions {
     VideoOptions { sampling, ..VideoOptions::default() }
 }
@@ -289,13 +300,7 @@ async fn dropping_the_analysis_ends_the_decoder() {
     std::fs::set_permissions(&program, executable).unwrap();
     let limits = Limits { patience: std::time::Duration::from_secs(3_600), ..Limits::default() };
     let config = Config { ffmpeg: program, launcher: Launcher::Direct, threads: 1, limits };
-    let decoder = loop {
-        match Decoder::open(config.clone()) {
-            // A process that another test starts has inherited the file that was just written.
-            Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
-            opened => break opened.unwrap(),
-        }
-    };
+    let decoder = open_when_free(&config);
     let analyzer = analyzer().await;
     let analysis = tokio::spawn(async move {
         let (file, options) = (tempfile::tempfile().unwrap(), options(Sampling::Auto));

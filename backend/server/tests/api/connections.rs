@@ -40,7 +40,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
-    let app = spawn(Config { connection_idle: Duration::from_millis(300), ..Config::default() }).await;
+    let app = spawn(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
     let mut half = connect(&app).await;
     half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
     let mut silent = connect(&app).await;

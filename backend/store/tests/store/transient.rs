@@ -109,7 +109,8 @@ async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
         }
     };
     let (one, other) = tokio::join!(writer(1, 2), writer(2, 1));
-    assert_eq!(one + other, 3, "one of them was the deadlock victim once");
+    // The victim can be so fast that its second attempt leads to another deadlock.
+    assert!(one + other >= 3, "one of them was the deadlock victim");
     let counted: Vec<i32> = sqlx::query_scalar("select n from counters").fetch_all(db.pool()).await.unwrap();
     assert_eq!(counted, [2, 2]);
 }

@@ -35,32 +35,37 @@ fn open_when_free(config: &Config) -> Decoder {
     }
 }
 
-fn index_of(script: &str) -> Result<video::Index, VideoError> {
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = testing::MAX_WAIT;
+
+/// Reads the index of a file with a script in place of FFmpeg. The process is stalled if it uses
+/// almost no processor time for `patience`.
+fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();
-    scripted(folder.path(), script, Duration::from_secs(1)).0.index(&tempfile::tempfile().unwrap())
+    scripted(folder.path(), script, patience).0.index(&tempfile::tempfile().unwrap())
 }
 
 #[test]
 fn a_process_that_works_without_output_is_not_stalled() {
     let works = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
     let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
-    let index = index_of(&format!("{works}; {prints}")).unwrap();
+    let index = index_of(&format!("{works}; {prints}"), SHORT).unwrap();
     assert_eq!((index.width, index.keyframes_us), (16, vec![0]));
-    assert!(matches!(index_of("kill -STOP $$"), Err(VideoError::Stalled(_))));
+    assert!(matches!(index_of("kill -STOP $$", SHORT), Err(VideoError::Stalled(_))));
 }
 
 #[test]
 fn a_process_that_something_killed_has_not_used_up_its_time() {
-    let error = index_of("kill -9 $$").unwrap_err();
+    let error = index_of("kill -9 $$", LONG).unwrap_err();
     assert!(matches!(error, VideoError::Killed), "{error}");
-    let error = index_of("kill -XCPU $$").unwrap_err();
+    let error = index_of("kill -XCPU $$", LONG).unwrap_err();
     assert!(matches!(error, VideoError::CpuLimit(_)), "{error}");
 }
 
 #[test]
 fn a_crash_after_the_first_packets_is_damage() {
     let prints = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
-    let damage = index_of(&format!("{prints}; kill -SEGV $$")).unwrap().damage.unwrap();
+    let damage = index_of(&format!("{prints}; kill -SEGV $$"), LONG).unwrap().damage.unwrap();
     assert!(damage.message.contains("signal: 11"), "{damage:?}");
 }
 

@@ -81,7 +81,7 @@ impl Receiver {
     }
 
     pub(super) async fn next(&mut self) -> Message {
-        let wait = tokio::time::timeout(std::time::Duration::from_secs(60), self.messages.recv());
+        let wait = tokio::time::timeout(testing::MAX_WAIT, self.messages.recv());
         wait.await.expect("no message arrived").unwrap()
     }
 }

@@ -173,7 +173,7 @@ async fn one_address_leaves_room_for_the_others() {
 
 #[tokio::test]
 async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
-    let app = service(Duration::from_secs(2)).await;
+    let app = service(Duration::from_secs(8)).await;
     let mut first = announce_from(&app, "127.0.0.2", "image/png", &format!("content-length: {BODY}")).await;
     wait_for_continue(&mut first).await;
     send(&mut first, BODY - 1).await;

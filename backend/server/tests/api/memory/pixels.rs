@@ -143,7 +143,7 @@ async fn a_caller_who_leaves_gives_his_place_to_the_next() {
 
 #[tokio::test]
 async fn a_caller_for_whom_there_is_no_room_in_time_is_told_to_come_back() {
-    let config = Config { request_timeout: Duration::from_secs(1), ..Config::default() };
+    let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
     let app = spawn(1, config, false).await;
     let held = hold(&app, 1, Priority::Interactive).await;
     let refused = app.post_raw("/faces/detect", "image/png", picture()).await;

@@ -24,7 +24,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum wait for an event that should happen soon. A passing test never waits that long.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = testing::MAX_WAIT;
 
 /// Returns the engine with the default models. All tests of the process share it.
 fn engine() -> Engine {

@@ -82,6 +82,13 @@ pub(crate) fn ids(hits: &[Hit]) -> Vec<Uuid> {
     hits.iter().map(|hit| hit.face.id).collect()
 }
 
+/// Requires ten hits in the order of `best`, which may contain faces that the search missed.
+pub(crate) fn assert_best(hits: &[Hit], best: &[(Uuid, f64)]) {
+    let found: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
+    assert_eq!(found.len(), 10);
+    assert_same(hits, &found);
+}
+
 pub(crate) fn assert_same(hits: &[Hit], expected: &[(Uuid, f64)]) {
     assert_eq!(hits.len(), expected.len());
     for (hit, (id, similarity)) in hits.iter().zip(expected) {
