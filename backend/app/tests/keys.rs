@@ -19,7 +19,8 @@ async fn a_key_that_was_made_at_the_command_line_opens_the_service() {
     };
     let keys = |args: &[&str]| Finished::of(facecrawl(&["keys"]).args(args)).expect(0);
     let mut service = Service::start(&mut facecrawl(&["--port", "0"]));
-    // The service answers after it has found that there is no key yet, and logged that.
+    // At start, the service logs that there is no key yet. It answers only after that, so the key
+    // is created after the first answer.
     let url = format!("{}/faces", service.base);
     assert_eq!(get(&url).await.0, 401);
     let made = keys(&["create", "--collection", "default", "--scope", "read,search", "--expires", "90d"]);

@@ -83,9 +83,9 @@ async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_on
     tokio::time::timeout(MAX_WAIT, both).await.expect("only one process sent requests").unwrap();
     two.signal(Signal::KILL);
     let _ = two.ended();
-    // The test does not wait for a minute. A politeness permit of the killed process expires 15
-    // seconds after it was granted. A permit of the other process does so too, which is long enough
-    // for it to fetch a page. The jobs of the killed process return immediately.
+    // A politeness permit expires after a minute. So that the test does not wait that long, the
+    // current permit expires 15 seconds after it was granted. If it belongs to the other process,
+    // 15 seconds are enough to fetch its page. The jobs of the killed process return immediately.
     database.execute("update hosts set granted_at = granted_at - interval '45 seconds'").await;
     database
         .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")

@@ -23,8 +23,8 @@ fn config(folder: &Path) -> Config {
     Config::new(bin_dir(), folder.join("postgres")).with_setting("fsync=off")
 }
 
-/// Starts a cluster. A process that another test starts at that time inherits the lock of a cluster
-/// that was just stopped, and holds it until its program begins.
+/// Starts a cluster, and tries again for up to a minute while it is in use. If another test starts
+/// a program while a cluster runs, the new process has a copy of the cluster's lock until `exec`.
 async fn start(config: &Config) -> Cluster {
     let began = Instant::now();
     loop {

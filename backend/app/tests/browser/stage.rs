@@ -59,16 +59,16 @@ impl Stage {
         self.browser.until_text(".chip", "Completed").await;
     }
 
-    /// Waits until the images in and near the window are loaded. The service answers 404 for an
-    /// image that is requested after its erasure, and the console reports that. A test therefore
-    /// calls this before it erases something.
+    /// Waits until each image in or near the window is loaded or has failed to load. If an image is
+    /// requested after its erasure, the service answers 404, and the console reports that. A test
+    /// therefore calls this before it erases something.
     pub async fn images_loaded(&self) {
         // The web page loads images at a distance of up to 400 pixels from the window.
         self.browser
             .until(
                 "[...document.querySelectorAll('main img')].every((image) => { \
                  const { top, bottom } = image.getBoundingClientRect(); \
-                 return image.src || top > innerHeight + 400 || bottom < -400 })",
+                 return image.src || image.classList.contains('missing') || top > innerHeight + 400 || bottom < -400 })",
             )
             .await;
     }

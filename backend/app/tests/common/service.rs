@@ -37,7 +37,8 @@ impl Service {
 
     /// Reads the log up to the line that starts with `start` and contains `part`.
     pub fn wait_for(&mut self, start: &str, part: &str) -> String {
-        while let Some(line) = next_line(&self.lines) {
+        let deadline = Instant::now() + MAX_WAIT;
+        while let Some(line) = next_line(&self.lines, deadline) {
             self.log.push_str(&format!("{line}\n"));
             if line.starts_with(start) && line.contains(part) {
                 return line;
@@ -52,7 +53,8 @@ impl Service {
 
     /// Waits for the end of the process. Returns its exit status and its log.
     pub fn ended(&mut self) -> (Option<i32>, String) {
-        let rest: Vec<String> = std::iter::from_fn(|| next_line(&self.lines)).collect();
+        let deadline = Instant::now() + MAX_WAIT;
+        let rest: Vec<String> = std::iter::from_fn(|| next_line(&self.lines, deadline)).collect();
         let status = self.child.wait().unwrap();
         (status.code(), format!("{}{}", self.log, rest.join("\n")))
     }
@@ -66,12 +68,12 @@ impl Drop for Service {
     }
 }
 
-/// Returns the next line of a log, or `None` if the log has ended. Panics after [`MAX_WAIT`].
-fn next_line(lines: &mpsc::Receiver<String>) -> Option<String> {
-    match lines.recv_timeout(MAX_WAIT) {
+/// Returns the next line of a log, or `None` if the log has ended. Panics at the deadline.
+fn next_line(lines: &mpsc::Receiver<String>, deadline: Instant) -> Option<String> {
+    match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(line) => Some(line),
         Err(RecvTimeoutError::Disconnected) => None,
-        Err(RecvTimeoutError::Timeout) => panic!("the service neither logged anything nor ended"),
+        Err(RecvTimeoutError::Timeout) => panic!("the service did not end, or did not log the line"),
     }
 }
 

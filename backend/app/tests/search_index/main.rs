@@ -18,8 +18,8 @@ use testing::{MAX_WAIT, TestDatabase, needs};
 use world::{FACES_PER_IMAGE, Index, Program, Writer, found, search};
 
 /// Checks a report of `index recall`. An external index compares all faces of so small a
-/// collection. pgvector searches a graph that it builds at random. In this
-/// graph, a face can be unreachable.
+/// collection. pgvector searches a graph that it builds at random. In this graph, a face can be
+/// unreachable.
 fn is_measured(name: &str, report: &Value) {
     let model = &report[0];
     assert_eq!((&model["probes"], &model["exact_probes"]), (&json!(100), &json!(0)), "{report:#}");

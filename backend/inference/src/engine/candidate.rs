@@ -326,8 +326,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     /// Runs the samples with one batch size, on a device also a second time, and compares all
     /// results with the CPU's. Returns the duration of the first run and the largest difference,
     /// both of the most frequent shape. Other shapes run only if they have sessions of their own.
-    /// They do not run with TensorRT, which has no engine for them, or on a CPU, which needs no
-    /// preparation.
+    /// TensorRT has none for them, and a CPU needs none.
     fn run_shapes(
         &self,
         session: &mut OnnxModel,

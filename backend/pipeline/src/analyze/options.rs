@@ -36,8 +36,8 @@ pub enum Enhance {
     /// Searches the image once, without enhancement.
     #[default]
     Off,
-    /// If the short side is under 400 pixels and only weak faces or none are found, also searches
-    /// the enhanced image.
+    /// If the short side is under 400 pixels and no reliable face is found, also searches the
+    /// enhanced image.
     Auto,
 }
 

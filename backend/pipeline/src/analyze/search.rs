@@ -129,8 +129,8 @@ impl Analyzer {
         Search { analyzer: self, frame, settings, priority }.run(rotate, timings).await
     }
 
-    /// Returns the minimum `det_score` of a face that is almost certainly a face. Further searches
-    /// are then less likely to find one that was missed.
+    /// Returns the minimum `det_score` of a reliable face, which is almost certainly not a false
+    /// detection. If an image has a reliable face, further searches are less likely to find more.
     pub(super) fn reliable_score(&self) -> f32 {
         (self.engine().faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE)
     }

@@ -21,8 +21,9 @@ pub(crate) fn decoder() -> Decoder {
         .unwrap()
 }
 
-/// Opens a decoder whose program was just written. A process that another test starts at that time
-/// has inherited the file that was written, and the program cannot start until it closes the file.
+/// Opens a decoder whose program was just written, and tries again while the file is busy. If
+/// another test starts a program during the write, the new process holds the open file until
+/// `exec`. Until then, the kernel does not run the file.
 pub(crate) fn open_when_free(config: &Config) -> Decoder {
     loop {
         match Decoder::open(config.clone()) {

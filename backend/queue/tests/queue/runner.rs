@@ -179,7 +179,8 @@ async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
         assert_eq!(soon("the job runs", runs.recv()).await, Some(id));
     }
     // No notification is sent when the job becomes due. The runner reads the time at the next
-    // wake-up. Its priority lets the other job run first on a slow machine too.
+    // wake-up. The scheduled job has the lower priority (1 instead of 0), so that the other job
+    // runs first even if both are due, as on a slow machine.
     let at = Some(OffsetDateTime::now_utc() + Duration::from_millis(300));
     let later = NewJob { scheduled_at: at, priority: 1, ..page() };
     let [Enqueued::New(later), Enqueued::New(now)] = bench.add(&[later, page()]).await[..] else {

@@ -59,6 +59,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getrusage,
     libc::SYS_sysinfo,
     libc::SYS_uname,
+    // Calls that only x86-64 has: thread-local storage, and waiting for files.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_arch_prctl,
     #[cfg(target_arch = "x86_64")]

@@ -35,7 +35,9 @@ fn open_when_free(config: &Config) -> Decoder {
     }
 }
 
+/// Patience of a test in which a stall is the expected result.
 const SHORT: Duration = Duration::from_secs(1);
+/// Patience of a test in which a stall must not be the result.
 const LONG: Duration = testing::MAX_WAIT;
 
 /// Reads the index of a file with a script in place of FFmpeg. The process is stalled if it uses

@@ -82,7 +82,7 @@ pub(crate) fn ids(hits: &[Hit]) -> Vec<Uuid> {
     hits.iter().map(|hit| hit.face.id).collect()
 }
 
-/// Requires ten hits in the order of `best`, which may contain faces that the search missed.
+/// Requires ten hits: the best faces of `best`, in its order, without those that the search missed.
 pub(crate) fn assert_best(hits: &[Hit], best: &[(Uuid, f64)]) {
     let found: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
     assert_eq!(found.len(), 10);
