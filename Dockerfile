@@ -6,7 +6,7 @@
 # fetched into the volume /models at the first start. Dockerfile.gpu begins with the same stages.
 # The file is written for amd64 and arm64, and for builders with and without BuildKit.
 
-FROM rust:1.97-trixie AS chef
+FROM rust:1.95-trixie AS chef
 RUN apt-get update && apt-get install --yes --no-install-recommends libheif-dev pkg-config && rm -rf /var/lib/apt/lists/*
 RUN cargo install cargo-chef --locked --version 0.1.78
 RUN cargo install cargo-cyclonedx --locked --version 0.5.9
