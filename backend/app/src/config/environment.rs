@@ -14,7 +14,7 @@ const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 /// Without the first two, glibc keeps the memory of images and frames for each thread, and does not
 /// return it to the system. Without the third, it returns free memory as soon as there are 128 KiB
 /// of it. The program soon needs this memory again, and the page faults then take up to a tenth of
-/// the processor time: docs/measurements/MEMORY.md.
+/// the processor time (docs/how-to/SIZING.md).
 #[cfg(unix)]
 const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_ARENA_MAX", "2"),

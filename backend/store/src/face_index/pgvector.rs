@@ -17,7 +17,7 @@ use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuild
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
 /// default 16 and 64. With 64 candidates and a million faces, one new face in thirty is linked only
-/// to faces of other people, so later searches do not find it; see `docs/measurements/SEARCH.md`.
+/// to faces of other people, so later searches do not find it.
 const NEIGHBOURS: i32 = 16;
 const CANDIDATES: i32 = 128;
 
