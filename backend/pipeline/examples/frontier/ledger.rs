@@ -1,7 +1,7 @@
 //! Records the events of a simulation. This module is separate from the product code, so that
 //! politeness and fairness are measured independently.
 
-use crate::world::{self, CRAWLS, Manner, Site, Sizes};
+use super::world::{self, CRAWLS, Manner, Site, Sizes};
 use serde_json::{Value, json};
 use std::time::Duration;
 

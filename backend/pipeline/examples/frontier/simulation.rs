@@ -1,8 +1,8 @@
 //! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
 //! the per-host permits of the product on a real database.
 
-use crate::ledger::{Ledger, Outcome};
-use crate::world::{self, CRAWLS, Manner, Site, Sizes};
+use super::ledger::{Ledger, Outcome};
+use super::world::{self, CRAWLS, Manner, Site, Sizes};
 use crawler::frontier::{self, Yield};
 use crawler::pace::{self, Bounds, Pace};
 use queue::{Claim, ClaimedJob, NewJob, Queue};

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod analyze;
+mod budget;
 mod claims;
 mod clocks;
 mod control;
@@ -10,6 +11,7 @@ mod crawled_videos;
 mod duplicates;
 mod enhance;
 mod fairness;
+mod frontier;
 mod maintenance;
 mod part_pictures;
 mod passes;

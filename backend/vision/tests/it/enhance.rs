@@ -1,5 +1,4 @@
 //! Tests enhancement against its formulas, written out pixel by pixel.
-#![allow(clippy::unwrap_used, missing_docs)]
 use vision::enhance::{AMOUNT, LOW_SIDE, MAX_GAIN, MAX_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
 use vision::{Frame, Limits};
 

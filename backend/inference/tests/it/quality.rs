@@ -1,6 +1,4 @@
 //! Tests the learned quality score with a fixture model whose score can be computed by hand.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
 use inference::{
     Config, Engine, GpuBackend, Manifest, ModelFile, Operation, Priority, ResolvedPack, StandIn, StartError,
 };
@@ -35,7 +33,7 @@ async fn follows_its_rule(engine: &Engine) {
 #[tokio::test]
 async fn the_score_is_the_models_output_for_the_normalised_chip() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&common::config(), &pack(folder.path(), Some)).unwrap();
+    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), Some)).unwrap();
     assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
     follows_its_rule(&engine).await;
     let report = engine.report();
@@ -57,7 +55,7 @@ async fn on_a_device_it_runs_in_batches_like_the_embedder() {
         gpu_operations: vec![Operation::QualityChecks],
         backend: GpuBackend::Cuda,
         stand_in: StandIn::Cpu,
-        ..common::config()
+        ..crate::common::config()
     };
     let engine = Engine::start(&config, &pack(folder.path(), Some)).unwrap();
     follows_its_rule(&engine).await;
@@ -68,7 +66,7 @@ async fn on_a_device_it_runs_in_batches_like_the_embedder() {
 #[tokio::test]
 async fn without_the_file_there_is_no_score() {
     let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&common::config(), &pack(folder.path(), |_| None)).unwrap();
+    let engine = Engine::start(&crate::common::config(), &pack(folder.path(), |_| None)).unwrap();
     assert!(engine.scorer().is_none());
     let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
     let error = engine.score(chip, Priority::Interactive).await.unwrap_err().to_string();
@@ -83,7 +81,7 @@ fn a_file_that_is_no_quality_model_is_told_at_start() {
         let detector = fixture_pack(folder.path()).detector;
         Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
     };
-    match Engine::start(&common::config(), &pack(folder.path(), wrong)).unwrap_err() {
+    match Engine::start(&crate::common::config(), &pack(folder.path(), wrong)).unwrap_err() {
         StartError::Model { model, reason } => {
             assert_eq!(model, "fixture_detector.onnx");
             assert!(reason.contains("one score is expected"), "{reason}");

@@ -1,7 +1,5 @@
 //! Tests real models against the outputs of reference implementations.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::backend::{OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
 use inference::models::EmbedderModel;

@@ -1,8 +1,6 @@
 //! Tests the image operations on a device against the CPU's code. The CPU provider replaces the
 //! device.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use futures::future::join_all;
 use inference::{Config, Engine, Operation, Priority, RunError, StandIn};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Tests that the next batch is written while one runs.
-use crate::support::*;
+use crate::batcher::support::*;
 use inference::batcher::{Batcher, Device, Limits};
 use inference::{Priority, RunError};
 use std::sync::atomic::{AtomicUsize, Ordering};

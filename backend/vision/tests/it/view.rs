@@ -1,5 +1,4 @@
 //! Tests that views cover the image, stay inside it, and report which faces they cut.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
 use vision::{Detection, Frame, Point, Rect, View};

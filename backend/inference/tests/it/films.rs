@@ -1,8 +1,6 @@
 //! Tests that the default pack finds and distinguishes the people of the standard film where its
 //! truth says.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::{Embedding, Engine, Priority};
 use std::collections::BTreeMap;
 use std::sync::Arc;

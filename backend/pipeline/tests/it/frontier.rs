@@ -1,12 +1,11 @@
 //! Tests politeness and fairness of crawls over many hosts, in simulated time. Runs
 //! `examples/frontier` at a small size.
-#![allow(missing_docs)]
 
-#[path = "../examples/frontier/ledger.rs"]
+#[path = "../../examples/frontier/ledger.rs"]
 mod ledger;
-#[path = "../examples/frontier/simulation.rs"]
+#[path = "../../examples/frontier/simulation.rs"]
 mod simulation;
-#[path = "../examples/frontier/world.rs"]
+#[path = "../../examples/frontier/world.rs"]
 mod world;
 
 use serde_json::json;

@@ -1,5 +1,5 @@
 //! Tests the order of requests, batches, full queues, abandoned requests and deadlines.
-use crate::support::*;
+use crate::batcher::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits, Terms};
 use inference::{Priority, Requester, RunError};

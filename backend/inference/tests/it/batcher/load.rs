@@ -1,6 +1,6 @@
 //! Tests many concurrent requests: the total cost matches the device's cost model, and no request
 //! is lost when devices fail.
-use crate::support::*;
+use crate::batcher::support::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputView};
 use inference::batcher::{Batcher, Device, Limits};
 use inference::{Priority, RunError};

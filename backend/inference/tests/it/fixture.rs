@@ -1,7 +1,5 @@
 //! Tests on the real engine that the fixture models behave as their documentation says. The tests
 //! of other crates rely on these models.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
 use inference::{Engine, Manifest, Priority, ResolvedPack};
 use std::sync::Arc;
 use testing::{draw_face, fixture_pack};
@@ -25,7 +23,7 @@ async fn fixture_models_follow_their_rules() {
     let fixture = fixture_pack(&folder);
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
     let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), &fixture.directory).unwrap();
-    let engine = Engine::start(&common::config(), &pack).unwrap();
+    let engine = Engine::start(&crate::common::config(), &pack).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 
     let picture = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);

@@ -1,5 +1,4 @@
 //! Tests what the header of a file reports before the file is decoded.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use image::{ColorType, ImageEncoder};
 use std::path::Path;

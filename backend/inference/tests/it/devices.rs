@@ -1,8 +1,6 @@
 //! Tests models on all devices: batches, shapes, the self-test, and the reports about missing
 //! devices.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::backend::{Backend, BackendError, BatchView, OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
 use inference::models::{DetectionRequest, DetectorModel};

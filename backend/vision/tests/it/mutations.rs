@@ -1,5 +1,4 @@
 //! Tests damaged files: for any bytes, decoding returns pixels within the limits or an error.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::path::Path;

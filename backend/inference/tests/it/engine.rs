@@ -1,7 +1,5 @@
 //! Tests the start of engines, rejected inputs and reports.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::{
     Config, Engine, GpuBackend, Manifest, ModelKind, Operation, Priority, ResolvedPack, RunError, StartError,
 };

@@ -1,8 +1,6 @@
 //! Tests the decoding of every supported kind of file, and the rejection of all others.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 #[cfg(any(feature = "avif", feature = "heic"))]
-#[path = "decode/heif.rs"]
 mod heif;
 
 use std::path::Path;

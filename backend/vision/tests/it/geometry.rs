@@ -1,5 +1,4 @@
 //! Tests geometric properties that must hold for all inputs.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
 use vision::{ARCFACE_TEMPLATE, Detection, Frame, Landmarks, Letterbox, Point, Rect, Similarity, crop, nms};

@@ -1,6 +1,5 @@
 //! Tests agreement with the reference implementations on the photographs: decoding, statistics,
 //! alignment, quality, hashes.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use serde_json::Value;
 use vision::quality::{GreyStatistics, assess, grey_statistics};

@@ -1,8 +1,6 @@
 //! Tests that the default pack finds and distinguishes the synthetic people that other tests rely
 //! on.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::{Embedding, Engine, Priority};
 use std::sync::Arc;
 use vision::Frame;

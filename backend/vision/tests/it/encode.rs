@@ -1,5 +1,4 @@
 //! Tests that encoded images can be decoded and look like the originals.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageFormat};

@@ -1,7 +1,5 @@
 //! Tests the default pack against OpenCV, which runs the same two files.
-#![allow(clippy::unwrap_used, missing_docs)]
-mod common;
-use common::*;
+use crate::common::*;
 use inference::{Config, CpuBackend, Embedding, Engine, Priority};
 use serde_json::Value;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Tests devices that run out of memory, fail, panic or are lost.
-use crate::support::*;
+use crate::batcher::support::*;
 use inference::backend::BackendError;
 use inference::batcher::{Batcher, Device, Limits};
 use inference::{Priority, RunError};

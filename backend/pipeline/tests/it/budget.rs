@@ -1,5 +1,4 @@
 //! Tests of the memory budget: order, limits, deadlines and parts of shares.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use futures::{FutureExt, poll};
 use inference::Priority;
