@@ -1,13 +1,19 @@
-//! Defines the attribute [`macro@needs`], which only decides whether a test is ignored.
+//! Defines the attributes [`macro@test`] and [`macro@needs`], which decide at compile time whether a
+//! test is ignored.
 
-use proc_macro::TokenStream;
+use proc_macro::{TokenStream, TokenTree};
+use std::path::PathBuf;
 
 /// The variable that lists this machine's capabilities, separated by commas. `./scripts/test` sets
 /// it.
 const VARIABLE: &str = "TEST_CAPABILITIES";
 
+/// What `./scripts/test` installs before it runs any test. The other capabilities are optional.
+const SETUP: &str = "setup";
+
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 7] = [
+const REASONS: [(&str, &str); 8] = [
+    (SETUP, "needs Postgres, ONNX Runtime and the default models (./scripts/test)"),
     ("shared", "needs the reference photographs and models of ../shared"),
     (
         "browser",
@@ -20,28 +26,63 @@ const REASONS: [(&str, &str); 7] = [
     ("no_gpu", "needs a machine without a GPU of NVIDIA"),
 ];
 
+/// Marks a function as a test, like `#[test]` or, if it is `async`, like `#[tokio::test]` with the
+/// same arguments. The test is ignored, with the reason, if Postgres, ONNX Runtime or the default
+/// models are not installed in this checkout.
+#[proc_macro_attribute]
+pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
+    let words: Vec<String> = test.clone().into_iter().map(|token| token.to_string()).collect();
+    let is_async = words.iter().zip(words.iter().skip(1)).any(|(one, next)| one == "async" && next == "fn");
+    let attribute =
+        if is_async { format!("#[::tokio::test({arguments})]") } else { "#[::core::prelude::v1::test]".into() };
+    // A test can have only one reason to be ignored.
+    let is_ignored = test.clone().into_iter().any(
+        |token| matches!(token, TokenTree::Group(group) if group.to_string().starts_with("[ignore")),
+    );
+    let reason = if is_ignored { None } else { missing(SETUP) };
+    decorated(&attribute, reason, test)
+}
+
 /// Marks a test as ignored, with the reason, if a capability that it names is missing:
-/// `#[needs(shared, openvino)]`.
+/// `#[needs(shared, openvino)]`. Put it above the attribute that marks the test.
 ///
-/// Put it above `#[test]` or `#[tokio::test]`. `TEST_CAPABILITIES` lists the available capabilities
-/// at compile time; a change of it recompiles the test. If the variable is not set, no test is
-/// ignored: a test without a capability that it needs fails and says which.
+/// `TEST_CAPABILITIES` lists the available capabilities at compile time; a change of it recompiles
+/// the test. If the variable is not set, all of them count as missing.
 #[proc_macro_attribute]
 pub fn needs(what: TokenStream, test: TokenStream) -> TokenStream {
-    let listed = std::env::var(VARIABLE).ok();
-    let here =
-        |name: &str| listed.as_deref().is_none_or(|listed| listed.split(',').any(|one| one.trim() == name));
-    let mut missing = None;
+    let mut reason = None;
     for name in what.to_string().split(',').map(str::trim) {
-        match REASONS.iter().find(|(known, _)| *known == name) {
-            Some((_, reason)) if !here(name) => missing = missing.or(Some(*reason)),
-            Some(_) => {}
-            None => return error(&format!("`{name}` is unknown; known are {}", names())),
+        if !REASONS.iter().any(|(known, _)| *known == name) {
+            return error(&format!("`{name}` is unknown; known are {}", names()));
         }
+        reason = reason.or_else(|| missing(name));
     }
+    decorated("", reason, test)
+}
+
+/// Returns the reason to report if a known capability is missing.
+fn missing(name: &str) -> Option<String> {
+    let (_, reason) = REASONS.iter().find(|(known, _)| *known == name)?;
+    match std::env::var(VARIABLE) {
+        Ok(listed) if listed.split(',').any(|one| one.trim() == name) => None,
+        Ok(_) => Some((*reason).to_owned()),
+        Err(_) if name == SETUP && is_set_up() => None,
+        Err(_) if name == SETUP => Some((*reason).to_owned()),
+        Err(_) => Some(format!("{reason}, and only ./scripts/test looks for it")),
+    }
+}
+
+/// Returns whether `./scripts/test` has installed in this checkout what it installs first.
+fn is_set_up() -> bool {
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+    [".runtime/.complete", "models/.fetched"].iter().all(|file| crate_folder.join("../..").join(file).exists())
+}
+
+/// Returns the test with the attribute, and ignored if there is a reason.
+fn decorated(attribute: &str, reason: Option<String>, test: TokenStream) -> TokenStream {
     // Cargo recompiles when an environment variable that `option_env!` reads changes.
-    let mut code = format!("const _: Option<&str> = option_env!({VARIABLE:?});");
-    if let Some(reason) = missing {
+    let mut code = format!("const _: Option<&str> = option_env!({VARIABLE:?});{attribute}");
+    if let Some(reason) = reason {
         code.push_str(&format!("#[ignore = {reason:?}]"));
     }
     match code.parse::<TokenStream>() {

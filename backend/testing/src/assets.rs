@@ -9,7 +9,7 @@ use inference::{Manifest, ResolvedPack};
 use std::path::{Path, PathBuf};
 
 /// Returns the root of the checkout.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace root exists")
 }
 

@@ -1,6 +1,7 @@
 //! Creates a database per test, cloned from a migrated template and dropped together with the
 //! returned value.
 
+use crate::server;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use std::str::FromStr;
@@ -100,8 +101,7 @@ impl TestDatabase {
 
     /// Returns the URL of the database, for other processes.
     pub fn url(&self) -> String {
-        let mut url = url::Url::parse(&std::env::var("TEST_DATABASE_URL").unwrap_or_default())
-            .expect("checked in server()");
+        let mut url = url::Url::parse(server::url()).expect("checked in server()");
         url.set_path(&self.name);
         url.to_string()
     }
@@ -164,9 +164,7 @@ impl Drop for TestDatabase {
 }
 
 fn server() -> PgConnectOptions {
-    let url = std::env::var("TEST_DATABASE_URL")
-        .expect("TEST_DATABASE_URL is not set; run the tests through ./scripts/test");
-    PgConnectOptions::from_str(&url).expect("TEST_DATABASE_URL is a postgres:// URL")
+    PgConnectOptions::from_str(server::url()).expect("TEST_DATABASE_URL is a postgres:// URL")
 }
 
 /// Creates and migrates a template, once per schema. Its name contains the migrations' checksums,
@@ -174,7 +172,7 @@ fn server() -> PgConnectOptions {
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::Store::schema_fingerprint());
     let mut admin =
-        PgConnection::connect_with(server).await.expect("the test server answers (TEST_DATABASE_URL)");
+        PgConnection::connect_with(server).await.expect("the test server answers");
     sqlx::query("select pg_advisory_lock($1)")
         .bind(TEMPLATE_LOCK)
         .execute(&mut admin)

@@ -1,7 +1,7 @@
 //! Helpers shared by the tests: databases, models, drawn people, photographs and reference outputs.
 //!
-//! Tests run through `./scripts/test`, which starts a temporary Postgres and sets its URL in
-//! `TEST_DATABASE_URL`.
+//! Each test process starts a Postgres server of its own when it first needs one, unless
+//! `TEST_DATABASE_URL` names another server.
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ pub mod gpu_ffmpeg;
 pub mod hold;
 pub mod people;
 pub mod scene;
+pub mod server;
 pub mod unpack;
 
 pub use assets::{
@@ -31,7 +32,7 @@ pub use fixture_models::{
 pub use gallery::picture;
 pub use gpu_ffmpeg::{FakeGpu, ffmpeg_with_gpu};
 pub use hold::Hold;
-pub use testing_macros::needs;
+pub use testing_macros::{needs, test};
 pub use unpack::unpacked;
 
 /// Time after which a wait of a test fails. Slow machines need up to ten times as long as fast

@@ -19,7 +19,7 @@ pub(crate) struct Admin {
 
 impl Admin {
     pub(crate) async fn of(bench: &Bench) -> Self {
-        let conn = PgConnection::connect(&std::env::var("TEST_DATABASE_URL").unwrap()).await.unwrap();
+        let conn = PgConnection::connect(testing::server::url()).await.unwrap();
         let database = bench.db.pool().connect_options().get_database().unwrap().to_owned();
         Self { conn, database }
     }
