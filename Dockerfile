@@ -19,11 +19,11 @@ RUN cargo chef prepare --recipe-path recipe.json
 
 FROM chef AS build
 COPY --from=plan /src/recipe.json recipe.json
-RUN cargo chef cook --release --locked --package facecrawl --features avif,heic,edge --recipe-path recipe.json
+RUN cargo chef cook --release --locked --package facecrawl --features avif,heic --recipe-path recipe.json
 COPY . .
-RUN cargo build --release --locked --package facecrawl --features avif,heic,edge && strip target/release/facecrawl
+RUN cargo build --release --locked --package facecrawl --features avif,heic && strip target/release/facecrawl
 # The list of the crates in the program.
-RUN cargo cyclonedx --manifest-path backend/app/Cargo.toml --features avif,heic,edge --format json --spec-version 1.5 \
+RUN cargo cyclonedx --manifest-path backend/app/Cargo.toml --features avif,heic --format json --spec-version 1.5 \
         --describe binaries --no-build-deps --quiet \
     && mv backend/app/facecrawl_bin.cdx.json target/release/crates.cdx.json
 

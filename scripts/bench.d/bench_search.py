@@ -3,9 +3,9 @@ product. Reports recall@10 against the exact result, and p50 and p99 in three ca
 filter that keeps a tenth, and while --writes faces per second are stored. Also reports the
 build time and the size of the index.
 
---engine measures one index, or several with the same faces, one after the other: pgvector, edge,
-qdrant, and exact for none, comma-separated. qdrant is the Qdrant server of --qdrant. `--rate N` runs
-N searches per second while faces are stored. Without it, each search starts when the previous one
+--engine measures one index, or several with the same faces, one after the other: pgvector, qdrant,
+and exact for none, comma-separated. qdrant is the Qdrant server of --qdrant. `--rate N` runs N
+searches per second while faces are stored. Without it, each search starts when the previous one
 ends.
 
 Creates its own database on the private Postgres of `facecrawl up`, with its usual settings. Storing
@@ -14,7 +14,6 @@ and indexing a million faces takes about twenty minutes and 3 GB of disk.
 import argparse
 import json
 import pathlib
-import tempfile
 
 from _build import ROOT, release as build_release
 from _postgres import private_postgres
@@ -27,7 +26,7 @@ def main():
     sizes = {"faces": 1_000_000, "probes": 200, "searches": 2000, "writes": 200, "rate": 0, "dimensions": 128, "tenants": 1, "exact-limit": 50_000}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--engine", default="pgvector", help="exact, pgvector, edge or qdrant, or a comma-separated list of them")
+    parser.add_argument("--engine", default="pgvector", help="exact, pgvector or qdrant, or a comma-separated list of them")
     texts = {
         "qdrant": "addresses of the gRPC interface of the Qdrant server, comma-separated",
         "quantization": "how the server stores embeddings: none (the default) or int8",
@@ -42,8 +41,8 @@ def main():
         parser.add_argument(f"--{name}", help=text)
     arguments = parser.parse_args()
     release = build_release()
-    with private_postgres(release, arguments.models) as url, tempfile.TemporaryDirectory() as folder:
-        command = [release / "examples/gallery", "--url", url, "--engine", arguments.engine, "--folder", pathlib.Path(folder, "index")]
+    with private_postgres(release, arguments.models) as url:
+        command = [release / "examples/gallery", "--url", url, "--engine", arguments.engine]
         for name in [*sizes, *texts]:
             if (value := getattr(arguments, name.replace("-", "_"))) is not None:
                 command += [f"--{name}", value]

@@ -7,20 +7,18 @@ use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
 use crate::output::{self, at};
 use crate::service::search_index;
-use crate::service::search_index::engines::{self, Opened};
+use crate::service::search_index::engines;
 use crate::service::{Database, Sharing, listen_for_signals};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
 use store::external_index::{Checked, ExternalIndex, Followed};
-use store::face_index::Pgvector;
 use store::face_index::pgvector::HnswIndex;
+use store::face_index::{FaceIndex, Pgvector};
 use store::index_sets::{IndexSet, IndexSetState};
 use store::schema::OlderPrograms;
 use store::{Store, StoreError};
 
-/// Time between two reads of a request that another process carries out.
-const POLL: Duration = Duration::from_millis(500);
 /// Number of times in succession that a command tries again while the index is not available.
 const MAX_FAILURES: usize = 10;
 /// Time before it tries again.
@@ -47,19 +45,18 @@ enum IndexCommand {
         #[arg(long)]
         index: Option<Index>,
     },
-    /// Compare every face of the index outside Postgres (SEARCH_INDEX=edge or qdrant) with its row;
-    /// exit status 3 if they differ
+    /// Compare every face of the index outside Postgres (SEARCH_INDEX=qdrant) with its row; exit
+    /// status 3 if they differ
     Verify,
     /// Measure which share of the most similar faces the index finds, and how long a look-up in it
     /// takes, for several values of SEARCH_CANDIDATES. Each probe is a random stored face whose
     /// embedding is changed until its similarity to the stored one is 0.7. Can take long: each
-    /// probe is compared with every face of its collection. With SEARCH_INDEX=edge, stop the
-    /// service first
+    /// probe is compared with every face of its collection
     Recall(recall::RecallArgs),
     /// Drop the indexes of pgvector, so that storing faces costs less. Fails if the index of
-    /// SEARCH_INDEX (edge or qdrant) is not complete. With SEARCH_INDEX=pgvector, add --bulk-load.
-    /// With --index qdrant --forget, delete only what Postgres has recorded about a Qdrant server
-    /// that no longer exists
+    /// SEARCH_INDEX=qdrant is not complete. With SEARCH_INDEX=pgvector, add --bulk-load. With
+    /// --index qdrant --forget, delete only what Postgres has recorded about a Qdrant server that
+    /// no longer exists
     Drop {
         /// The index
         #[arg(long)]
@@ -80,8 +77,6 @@ enum IndexCommand {
 enum Index {
     /// The HNSW indexes in Postgres
     Pgvector,
-    /// The index in files under DATA_DIR
-    Edge,
     /// The index in the server of QDRANT_URL
     Qdrant,
 }
@@ -90,7 +85,6 @@ impl Index {
     fn setting(self) -> SearchIndex {
         match self {
             Self::Pgvector => SearchIndex::Pgvector,
-            Self::Edge => SearchIndex::Edge,
             Self::Qdrant => SearchIndex::Qdrant,
         }
     }
@@ -131,7 +125,7 @@ async fn dispatch(settings: &Settings, database: &Database, args: IndexArgs) -> 
         IndexCommand::Rebuild { index } => {
             match index.map_or(settings.storage.search_index, Index::setting) {
                 SearchIndex::Pgvector => rebuild_pgvector(store).await?,
-                index => rebuild_external(settings, store, index).await?,
+                SearchIndex::Qdrant => rebuild_external(settings, store).await?,
             }
             status(settings, store, args.json).await
         }
@@ -229,18 +223,11 @@ async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn rebuild_external(settings: &Settings, store: &Store, index: SearchIndex) -> anyhow::Result<()> {
-    let used = external(settings)?;
-    if index != used {
-        let (index, used) = (index.name(), used.name());
-        return Err(UsageError(format!(
-            "SEARCH_INDEX={used} does not use the index {index}; change it first"
-        ))
-        .into());
-    }
+async fn rebuild_external(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    let index = external(settings, store)?;
     let requested = store.request_index_rebuild(index.name()).await?;
     eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
-    carry_out(settings, store, is_complete).await
+    carry_out(&index, store, is_complete).await
 }
 
 /// Returns whether searches use a set of this index for the model.
@@ -255,12 +242,12 @@ fn is_complete(sets: &[IndexSet]) -> bool {
 }
 
 async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
-    let index = external(settings)?;
+    let index = external(settings, store)?;
     // Only complete sets can be compared. A set that is replaced meanwhile has no result.
     loop {
-        carry_out(settings, store, is_complete).await?;
+        carry_out(&index, store, is_complete).await?;
         store.request_index_check(index.name()).await?;
-        carry_out(settings, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
+        carry_out(&index, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
         let sets = sets(store).await?;
         if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
             break;
@@ -279,22 +266,23 @@ async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
     Ok(if different == 0 { Exit::Success } else { Exit::Partial })
 }
 
-/// Waits until a request is carried out. With `edge`, this process does the work itself only if no
-/// service runs. With `qdrant`, it works beside the service. Prints the progress when it changes.
+/// Waits until a request is carried out, and works beside the service. Prints the progress when it
+/// changes.
 async fn carry_out(
-    settings: &Settings,
+    index: &ExternalIndex,
     store: &Store,
     done: impl Fn(&[IndexSet]) -> bool,
 ) -> anyhow::Result<()> {
-    let mut own: Option<ExternalIndex> = None;
+    let mut is_first = true;
     let mut shown = String::new();
     let mut failures = 0;
     loop {
         let sets = sets(store).await?;
+        // The first step creates the sets.
         anyhow::ensure!(
-            !sets.is_empty() || own.is_none(),
+            !sets.is_empty() || is_first,
             "there is no set to build; start the service with SEARCH_INDEX={} first",
-            settings.storage.search_index.name()
+            index.name()
         );
         if !sets.is_empty() && done(&sets) {
             return Ok(());
@@ -304,30 +292,19 @@ async fn carry_out(
             eprintln!("{progress}");
             shown = progress;
         }
-        // With `edge`, the files are available when the service has ended.
-        if own.is_none() {
-            let index =
-                |engine| ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
-            own = match engines::open(settings)? {
-                Opened::Engine(engine) => Some(index(engine)),
-                Opened::InUse(_) => None,
-            };
-        }
-        let wait = match &own {
-            None => POLL,
-            Some(index) => match index.step(search_index::STEP).await {
-                Ok(Followed::Applied(changes)) => {
-                    failures = 0;
-                    if changes > 0 { Duration::ZERO } else { search_index::IDLE }
-                }
-                Ok(Followed::Busy) => search_index::IDLE,
-                Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
-                    eprintln!("{reason}; trying again");
-                    failures += 1;
-                    PAUSE
-                }
-                Err(error) => return Err(error.into()),
-            },
+        is_first = false;
+        let wait = match index.step(search_index::STEP).await {
+            Ok(Followed::Applied(changes)) => {
+                failures = 0;
+                if changes > 0 { Duration::ZERO } else { search_index::IDLE }
+            }
+            Ok(Followed::Busy) => search_index::IDLE,
+            Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
+                eprintln!("{reason}; trying again");
+                failures += 1;
+                PAUSE
+            }
+            Err(error) => return Err(error.into()),
         };
         tokio::time::sleep(wait).await;
     }
@@ -344,13 +321,12 @@ fn progress(sets: &[IndexSet]) -> String {
 }
 
 /// Returns the index outside Postgres that the settings select.
-fn external(settings: &Settings) -> anyhow::Result<SearchIndex> {
-    match settings.storage.search_index {
-        SearchIndex::Pgvector => Err(UsageError(
-            "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=edge or qdrant, or `index rebuild --index pgvector`"
+fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex> {
+    let engine = engines::open(settings)?.ok_or_else(|| {
+        UsageError(
+            "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=qdrant, or `index rebuild --index pgvector`"
                 .into(),
         )
-        .into()),
-        index => Ok(index),
-    }
+    })?;
+    Ok(ExternalIndex::new(store.clone(), engine).with_config(settings.search_index()))
 }

@@ -37,12 +37,6 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             loaded.source("GPU_DEVICE_IDS"),
         ));
     }
-    if settings.storage.search_index == SearchIndex::Edge && !cfg!(feature = "edge") {
-        say(format!(
-            "SEARCH_INDEX=edge ({}) needs a program with the Cargo feature edge; allowed: pgvector, or a program that was built with `cargo build --release --package facecrawl --features edge`",
-            loaded.source("SEARCH_INDEX"),
-        ));
-    }
     if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
         say(format!(
             "SEARCH_INDEX=qdrant ({}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334",

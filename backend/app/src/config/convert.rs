@@ -263,11 +263,6 @@ impl Settings {
         })
     }
 
-    /// Returns the folder of the search index, for `SEARCH_INDEX=edge`.
-    pub fn index_dir(&self) -> PathBuf {
-        self.storage.data_dir.join("index")
-    }
-
     /// Returns the folder that is searched before a model is downloaded.
     pub fn model_mirror(&self) -> Option<PathBuf> {
         let beside = || Some(PathBuf::from("../shared/models")).filter(|folder| folder.is_dir());

@@ -29,8 +29,6 @@ pub enum LogFormat {
 pub enum SearchIndex {
     /// The HNSW indexes of pgvector, in Postgres.
     Pgvector,
-    /// The storage engine of Qdrant, in files of the process that serves the API.
-    Edge,
     /// A Qdrant server or cluster.
     Qdrant,
 }
@@ -40,14 +38,13 @@ impl SearchIndex {
     pub fn name(self) -> &'static str {
         match self {
             Self::Pgvector => "pgvector",
-            Self::Edge => "edge",
             Self::Qdrant => "qdrant",
         }
     }
 }
 
 const INDEXES: &[(&str, SearchIndex)] =
-    &[("pgvector", SearchIndex::Pgvector), ("edge", SearchIndex::Edge), ("qdrant", SearchIndex::Qdrant)];
+    &[("pgvector", SearchIndex::Pgvector), ("qdrant", SearchIndex::Qdrant)];
 const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
 const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
@@ -186,16 +183,13 @@ settings! {
             /// Unset: `.runtime/postgres/bin`, where `./scripts/setup` installs them.
             postgres_bin_dir: Option<PathBuf> = POSTGRES_BIN_DIR, "", optional(path());
             /// `SEARCH_INDEX`: The index that searches in large collections use. pgvector: in
-            /// Postgres. edge: in files under `DATA_DIR` of the process that serves the API; only
-            /// one such process may run, and the program must be built with the Cargo feature
-            /// `edge`. qdrant: in the Qdrant server of `QDRANT_URL`. All processes of an
+            /// Postgres. qdrant: in the Qdrant server of `QDRANT_URL`. All processes of an
             /// installation need the same value. The how-to guide about the search index describes
             /// the move.
             search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
-            /// begins to build an index outside Postgres again (`SEARCH_INDEX=edge` or `qdrant`).
-            /// Until the new index is complete, the files of the old one hold the embeddings of
-            /// deleted faces.
+            /// begins to build the index in the Qdrant server again. Until the new index is
+            /// complete, the files of the old one hold the embeddings of deleted faces.
             search_index_rebuild_hours: u64 = SEARCH_INDEX_REBUILD_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`.
@@ -205,8 +199,8 @@ settings! {
             /// search finds more of the most similar faces and takes longer. `facecrawl index
             /// recall` measures both. Maximum with pgvector: 1000. Unset: 100 with pgvector,
             /// otherwise 128 to 2048, depending on the number of faces. With pgvector, a search has
-            /// at least 4 candidates for each requested face. With edge and qdrant, it has at least
-            /// 2 for each requested face, and 20 more.
+            /// at least 4 candidates for each requested face. With qdrant, it has at least 2 for
+            /// each requested face, and 20 more.
             search_candidates: Option<usize> = SEARCH_CANDIDATES, "", optional(number(10..=10_000));
             /// `QDRANT_URL`: Addresses of the gRPC interface of a Qdrant server, or of the nodes of
             /// a cluster, for `SEARCH_INDEX=qdrant`. If a node does not answer, the request goes to

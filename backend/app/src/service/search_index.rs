@@ -1,9 +1,8 @@
 //! Opens the search index that `SEARCH_INDEX` selects, and applies the changes of faces to it.
 pub mod engines;
-mod remote;
 mod unused;
 
-use crate::config::{SearchIndex, Settings};
+use crate::config::Settings;
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +31,8 @@ pub enum Role {
 /// apply changes to it with [`follow`].
 ///
 /// # Errors
-/// Fails if the index of an earlier setting cannot be deleted, or if the files of the index cannot
-/// be opened. Does not fail if the Qdrant server of the selected index does not answer: [`follow`]
-/// tries again.
+/// Fails if the index of an earlier setting cannot be deleted. Does not fail if the Qdrant server
+/// of the selected index does not answer: [`follow`] tries again.
 pub async fn open(
     settings: &Settings,
     store: &mut Store,
@@ -43,13 +41,7 @@ pub async fn open(
     if role == Role::Searches {
         unused::remove(settings, store).await?;
     }
-    if settings.storage.search_index == SearchIndex::Pgvector {
-        return Ok(None);
-    }
-    let engine = match role {
-        Role::Searches => engines::open(settings)?.exclusively()?,
-        Role::StoresFaces => engines::of_worker(settings)?,
-    };
+    let Some(engine) = engines::open(settings)? else { return Ok(None) };
     let index = ExternalIndex::new(store.clone(), engine).with_config(settings.search_index());
     match role {
         Role::Searches => match index.take_over().await {

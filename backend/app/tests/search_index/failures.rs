@@ -1,7 +1,7 @@
 //! Kills the service and its database while faces are stored, changed, deleted and searched.
 use crate::common::process::TestFolder;
 use crate::common::service::client;
-use crate::world::{FACES_PER_IMAGE, Index, Program, Writer, found, search};
+use crate::world::{FACES_PER_IMAGE, Program, Writer, found, search};
 use embedded_postgres::Cluster;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -98,20 +98,9 @@ async fn read(shared: Arc<Shared>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[cfg_attr(not(feature = "edge"), ignore = "needs the Cargo feature edge")]
-async fn the_index_in_files_equals_the_rows_after_kills_of_service_and_database() {
-    equals_the_rows_after_kills_of_service_and_database(Index::edge()).await;
-}
-
 #[needs(qdrant)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_index_in_a_server_equals_the_rows_after_kills_of_service_and_database() {
-    equals_the_rows_after_kills_of_service_and_database(Index::qdrant()).await;
-}
-
-async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
-    let name = index.name;
     let changes = std::env::var("INDEX_CHANGES").map_or(CHANGES, |number| number.parse().unwrap());
     let place = TestFolder::new();
     place.run(&["models", "fetch"]).expect(0);
@@ -120,8 +109,8 @@ async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
     let server = embedded_postgres::Config::new(bin, place.path().join("postgres")).with_setting("fsync=off");
     let mut cluster = Cluster::start(&server).await.unwrap();
     let url = cluster.default_url();
-    let program = Program { place: &place, url: url.clone(), index };
-    let mut service = program.start(name);
+    let program = Program::with_qdrant(&place, url.clone());
+    let mut service = program.start("qdrant");
     let shared = Arc::new(Shared::default());
     *shared.base.lock().unwrap() = service.base.clone();
     let config = store::Config { url: url.clone(), max_connections: 4, ..store::Config::default() };
@@ -153,13 +142,13 @@ async fn equals_the_rows_after_kills_of_service_and_database(index: Index) {
         }
         service.signal(Signal::KILL);
         let _ = service.ended();
-        service = program.start(name);
+        service = program.start("qdrant");
         *shared.base.lock().unwrap() = service.base.clone();
     }
     while let Some(ended) = writers.join_next().await {
         ended.unwrap();
     }
-    let verify = || program.run(name, &["index", "verify", "--json"]);
+    let verify = || program.run("qdrant", &["index", "verify", "--json"]);
     let sets = verify().expect(0).json();
     let rows: i64 = sqlx::query_scalar("select count(*) from faces").fetch_one(store.pool()).await.unwrap();
     assert_eq!(sets[0]["check_result"]["rows"], rows);

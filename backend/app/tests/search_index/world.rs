@@ -1,6 +1,7 @@
-//! The index under test, the program with this index, and a writer of random faces.
+//! The program with a search index, and a writer of random faces.
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::Service;
+use crate::common::service::{Caller, Service};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,51 +9,49 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use store::models::EmbeddingModel;
 use store::{Store, StoreError};
+use testing::TestDatabase;
 use testing::embeddings::{DIMENSIONS, Random};
 use uuid::Uuid;
 
 pub(crate) const FACES_PER_IMAGE: usize = 10;
 
-/// An index under test.
-pub(crate) struct Index {
-    /// The value of `SEARCH_INDEX`.
-    pub(crate) name: &'static str,
-    pub(crate) environment: Vec<(&'static str, String)>,
+/// Runs the program with a database.
+pub(crate) struct Program<'a> {
+    place: &'a TestFolder,
+    url: String,
+    environment: Vec<(&'static str, String)>,
 }
 
-impl Index {
-    pub(crate) fn edge() -> Self {
-        Self { name: "edge", environment: Vec::new() }
+impl<'a> Program<'a> {
+    /// Without a Qdrant server.
+    pub(crate) fn new(place: &'a TestFolder, url: String) -> Self {
+        Self { place, url, environment: Vec::new() }
     }
 
-    /// Collections of its own in the server.
-    pub(crate) fn qdrant() -> Self {
-        let url = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
+    /// With this Qdrant server.
+    pub(crate) fn with_server(place: &'a TestFolder, url: String, server: &str) -> Self {
+        Self { place, url, environment: vec![("QDRANT_URL", server.to_owned())] }
+    }
+
+    /// With collections of its own in the Qdrant server of the tests.
+    pub(crate) fn with_qdrant(place: &'a TestFolder, url: String) -> Self {
+        let server = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
         let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
         let prefix = format!("test{}", Uuid::now_v7().simple());
-        let replicas = url.split(',').count().min(2).to_string();
+        let replicas = server.split(',').count().min(2).to_string();
         let environment = vec![
-            ("QDRANT_URL", url),
+            ("QDRANT_URL", server),
             ("QDRANT_API_KEY", key),
             ("QDRANT_PREFIX", prefix),
             ("QDRANT_REPLICAS", replicas),
         ];
-        Self { name: "qdrant", environment }
+        Self { place, url, environment }
     }
-}
 
-/// Runs the program with a database and an index.
-pub(crate) struct Program<'a> {
-    pub(crate) place: &'a TestFolder,
-    pub(crate) url: String,
-    pub(crate) index: Index,
-}
-
-impl Program<'_> {
     pub(crate) fn command(&self, index: &str, args: &[&str]) -> Command {
         let mut command = self.place.facecrawl(args);
         command.env("DATABASE_URL", &self.url).env("SEARCH_INDEX", index).env("SEARCH_EXACT_LIMIT", "0");
-        command.envs(self.index.environment.iter().cloned());
+        command.envs(self.environment.iter().cloned());
         command
     }
 
@@ -138,6 +137,23 @@ impl Writer {
         let at = self.random.below(self.images.len().max(1));
         self.images.keys().nth(at).copied()
     }
+}
+
+/// Returns a caller of the service.
+pub(crate) fn caller(service: &Service) -> Caller {
+    Caller { base: service.base.clone(), key: "none".into() }
+}
+
+/// Stores faces with the service and `SEARCH_INDEX=pgvector`, and ends the service.
+pub(crate) async fn with_faces(program: &Program<'_>, database: &TestDatabase, images: usize) -> Writer {
+    let mut service = program.start("pgvector");
+    let mut writer = Writer::new(database.store(), 1).await;
+    for _ in 0..images {
+        writer.add().await.unwrap();
+    }
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+    writer
 }
 
 pub(crate) fn search(embedding: &[f32]) -> Value {

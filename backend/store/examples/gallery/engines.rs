@@ -1,12 +1,10 @@
 //! The index that is measured: how it is built, followed and deleted.
 use crate::machine::{disk_usage, resident_mb};
 use anyhow::{Context, Result, bail};
-use edge_index::Edge;
 use qdrant_index::{GRAPH_THRESHOLD, Quantization, Server};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -27,8 +25,6 @@ pub(crate) enum Engine {
     Exact,
     /// With storage parameters that replace the product's, such as `m = 16, ef_construction = 64`.
     Pgvector(Option<String>),
-    /// In files in this folder.
-    Edge(PathBuf),
     Qdrant(qdrant_index::Config),
 }
 
@@ -37,7 +33,6 @@ impl Engine {
         Ok(match name {
             "exact" => Self::Exact,
             "pgvector" => Self::Pgvector(options.get("index").cloned()),
-            "edge" => Self::Edge(options.get("folder").context("--engine edge needs --folder")?.into()),
             "qdrant" => Self::Qdrant(qdrant_index::Config {
                 urls: options
                     .get("qdrant")
@@ -59,7 +54,7 @@ impl Engine {
                     .context("--graph-threshold must be a number of kB")?,
             }),
             other => {
-                bail!("--engine is {other:?}, it must be exact, pgvector, edge or qdrant, or a list of them")
+                bail!("--engine is {other:?}, it must be exact, pgvector or qdrant, or a list of them")
             }
         })
     }
@@ -68,7 +63,6 @@ impl Engine {
         match self {
             Self::Exact => "exact",
             Self::Pgvector(_) => "pgvector",
-            Self::Edge(_) => "edge",
             Self::Qdrant(_) => "qdrant",
         }
     }
@@ -76,7 +70,6 @@ impl Engine {
     fn open(&self) -> Result<Option<Arc<dyn VectorEngine>>> {
         Ok(match self {
             Self::Exact | Self::Pgvector(_) => None,
-            Self::Edge(folder) => Some(Arc::new(Edge::open(folder)?)),
             Self::Qdrant(config) => Some(Arc::new(Server::new(config.clone())?)),
         })
     }
@@ -90,7 +83,7 @@ impl Engine {
             Self::Pgvector(Some(parameters)) => {
                 create_index(store, &with_parameters(definition, parameters)?).await?;
             }
-            Self::Exact | Self::Edge(_) | Self::Qdrant(_) => {}
+            Self::Exact | Self::Qdrant(_) => {}
         }
         let Some(engine) = self.open()? else {
             return Ok(Built { store: store.clone(), engine: None, follower: None });
@@ -119,9 +112,6 @@ impl Engine {
                     .await?;
                 json!({"index_mb": bytes >> 20})
             }
-            Self::Edge(folder) => {
-                json!({"index_mb": disk_usage(folder) >> 20, "process_mb": resident_mb("self").round()})
-            }
             Self::Qdrant(_) => json!({
                 "index_mb": options.get("server-folder").map(|folder| disk_usage(folder.as_ref()) >> 20),
                 "server_mb": options.get("server-pid").map(|process| resident_mb(process).round()),
@@ -137,7 +127,6 @@ impl Engine {
         match self {
             Self::Exact => return Ok(()),
             Self::Pgvector(_) => return drop_index(store, index).await,
-            Self::Edge(folder) => std::fs::remove_dir_all(folder)?,
             Self::Qdrant(config) => Server::new(config.clone())?.remove_all().await?,
         }
         ExternalIndex::release(store, self.name()).await?;

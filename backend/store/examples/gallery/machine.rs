@@ -10,8 +10,8 @@ pub(crate) fn busy_seconds() -> f64 {
     ticks.iter().take(3).sum::<f64>() / 100.0
 }
 
-/// Returns the resident memory of a process, in MB; `process` is its id or `self`. It includes the
-/// files that are mapped and in memory.
+/// Returns the resident memory of the process with this id, in MB. It includes the files that are
+/// mapped and in memory.
 pub(crate) fn resident_mb(process: &str) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();

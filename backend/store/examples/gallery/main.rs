@@ -6,10 +6,9 @@
 //!         --url postgres://… --faces 1000000
 //!
 //! `--engine LIST` measures several indexes with the same faces, one after the other: `pgvector`,
-//! `edge`, `qdrant`, or `exact` for none. `edge` needs `--folder FOLDER`, a new folder for its
-//! files. `qdrant` needs `--qdrant URL[,URL]`, and deletes its collections at the end.
-//! `--server-pid` and `--server-folder` name the process and the folder of this server, whose
-//! memory and files are then part of the report. `--tenants N` divides the faces among N
+//! `qdrant`, or `exact` for none. `qdrant` needs `--qdrant URL[,URL]`, and deletes its collections
+//! at the end. `--server-pid` and `--server-folder` name the process and the folder of this server,
+//! whose memory and files are then part of the report. `--tenants N` divides the faces among N
 //! collections, and each search is in one of them.
 //!
 //! A person is a random unit vector. Faces and probes are random vectors near people. `--dimensions
@@ -209,7 +208,7 @@ async fn measure_engine(
 }
 
 fn options() -> Result<HashMap<String, String>> {
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 18] = [
         "url",
         "faces",
         "probes",
@@ -217,7 +216,6 @@ fn options() -> Result<HashMap<String, String>> {
         "writes",
         "index",
         "engine",
-        "folder",
         "rate",
         "dimensions",
         "variance-ratio",

@@ -8,7 +8,6 @@ macro_rules! suite {
         crate::face_index::run!(pgvector: Pgvector, $($test),+);
         crate::face_index::run!(memory: Memory, $($test),+);
         crate::face_index::run!(untrusted: Untrusted, $($test),+);
-        crate::face_index::run!(edge: InFiles, $($test),+);
         crate::face_index::run_in_server!($($test),+);
     };
 }
@@ -46,7 +45,6 @@ mod candidates;
 mod clustering;
 mod crashes;
 mod deletion;
-mod edge;
 mod following;
 pub(crate) mod gallery;
 mod graphs;
@@ -55,12 +53,12 @@ mod memory;
 mod outage;
 mod pgvector;
 mod qdrant;
+mod rebuilding;
 mod reembedding;
 mod search;
 mod subjects;
 mod untrusted;
 
-pub(crate) use edge::InFiles;
 pub(crate) use memory::Memory;
 pub(crate) use qdrant::InServer;
 use store::Store;

@@ -25,7 +25,7 @@ pub(super) struct RecallArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     probes: u32,
     /// Number of faces that each search asks for. A search has at least 4 candidates for each of
-    /// them with pgvector. With edge and qdrant, it has at least 2 for each of them, and 20 more
+    /// them with pgvector. With qdrant, it has at least 2 for each of them, and 20 more
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
     /// Values of SEARCH_CANDIDATES to measure in addition to the present one, separated by commas.
@@ -132,10 +132,7 @@ fn settings_to_measure(args: &RecallArgs, configured: Option<usize>, pgvector: b
 
 /// Returns the engine of the settings; `None` with pgvector.
 async fn engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
-    if settings.storage.search_index == SearchIndex::Pgvector {
-        return Ok(None);
-    }
-    let engine = engines::open(settings)?.exclusively()?;
+    let Some(engine) = engines::open(settings)? else { return Ok(None) };
     engine.sets().await.with_context(|| format!("the index {} did not answer", engine.name()))?;
     Ok(Some(engine))
 }
@@ -147,7 +144,7 @@ async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]
     for index in indexes {
         let (complete, advice) = match used {
             SearchIndex::Pgvector => (index.complete, "`facecrawl index rebuild` builds it"),
-            SearchIndex::Edge | SearchIndex::Qdrant => (
+            SearchIndex::Qdrant => (
                 super::is_serving(&sets, used, index.model_id),
                 "start the service, and wait until `facecrawl index status` prints the state `serving`",
             ),

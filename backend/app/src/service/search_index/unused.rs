@@ -1,5 +1,5 @@
-//! Deletes the indexes that an earlier `SEARCH_INDEX` has left. No process applies changes to them
-//! any more, so they would keep erased faces.
+//! Deletes the indexes that an earlier `SEARCH_INDEX`, or an earlier version, has left. No process
+//! applies changes to them any more, so they would keep erased faces.
 use super::engines;
 use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
@@ -9,8 +9,11 @@ use store::external_index::ExternalIndex;
 use store::vector_engine::VectorEngine;
 use uuid::Uuid;
 
-/// Stops recording changes if no index needs them. Deletes the files of `edge` and the collections
-/// of `qdrant`, except those of the selected index.
+/// The name under which the database records the index in files of earlier versions.
+const IN_FILES: &str = "edge";
+
+/// Stops recording changes if no index needs them. Deletes the index in files of earlier versions,
+/// and the collections of `qdrant` if it is not the selected index.
 ///
 /// # Errors
 /// Fails if the files or the collections cannot be deleted, or with the database's error.
@@ -18,18 +21,14 @@ pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result
     let used = settings.storage.search_index;
     // First, so that no process applies changes while recording stops.
     let mut server_id = None;
-    if used != SearchIndex::Edge {
-        ExternalIndex::release(store, SearchIndex::Edge.name()).await?;
-    }
+    ExternalIndex::release(store, IN_FILES).await?;
     if used != SearchIndex::Qdrant {
         server_id = ExternalIndex::release(store, SearchIndex::Qdrant.name()).await?;
     }
     if used == SearchIndex::Pgvector && store.records_index_changes().await? {
         store.stop_index_changes().await.context("cannot stop recording the changes of faces")?;
     }
-    if used != SearchIndex::Edge {
-        remove_files(settings, store).await?;
-    }
+    remove_files(settings, store).await?;
     if let Some(id) = server_id {
         remove_collections(settings, store, id).await?;
     }
@@ -37,12 +36,13 @@ pub(super) async fn remove(settings: &Settings, store: &Store) -> anyhow::Result
 }
 
 async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    store.forget_index(SearchIndex::Edge.name()).await?;
-    let folder = settings.index_dir();
+    store.forget_index(IN_FILES).await?;
+    let folder = settings.storage.data_dir.join("index");
     if !folder.exists() {
         return Ok(());
     }
     let removed = tokio::task::block_in_place(|| {
+        // A process of an earlier version holds this lock while it uses the files.
         let lock = File::create(folder.join("lock"))?;
         lock.try_lock()?;
         std::fs::remove_dir_all(&folder)

@@ -174,7 +174,7 @@ async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_
 }
 
 #[tokio::test]
-async fn a_process_with_other_files_takes_over_only_when_it_claims_the_index() {
+async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
     world.faces(1, 5).await;

@@ -4,7 +4,7 @@ use domain::IndexSetState;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use store::Store;
-use store::external_index::{Checked, ExternalIndex, Followed};
+use store::external_index::{ExternalIndex, Followed};
 use store::index_sets::IndexSet;
 use store::vector_engine::{
     Candidate, EngineError, EngineFace, EngineFilter, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
@@ -43,19 +43,6 @@ pub(crate) async fn catch_up(index: &ExternalIndex) {
             _ => idle = 0,
         }
     }
-}
-
-/// Damages a set of 100 faces: three are missing, one is surplus, and three differ from their rows.
-/// Returns what a comparison must find.
-pub(crate) async fn damage(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
-    let mut faces = engine.page(set, Uuid::nil(), 100).await.unwrap();
-    let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
-    let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
-    let later = EngineFace { stored_us: faces[4].stored_us + 1, ..faces[4].clone() };
-    let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
-    let deleted: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
-    engine.update(set, Update { fence, stored: vec![moved, turned, later, surplus], deleted }).await.unwrap();
-    Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
 }
 
 /// Returns the set that searches use for a model; if there is none, the set that is being built.

@@ -1,10 +1,10 @@
 //! Tests the engine in a Qdrant server.
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
-use super::memory::{catch_up, damage, set_of, start};
+use super::memory::{catch_up, start};
+use super::rebuilding::{check, differences_are_counted_and_repaired};
 use super::{Implementation, World, graphs};
 use crate::fixture;
 use qdrant_index::{Config, GRAPH_THRESHOLD, Quantization, Server};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::external_index::{Checked, ExternalIndex, Followed};
@@ -211,11 +211,8 @@ async fn two_processes_apply_changes_in_turn() {
     }
     // Lets searches use the set.
     catch_up(&second).await;
-    store.request_index_check("qdrant").await.unwrap();
-    catch_up(&second).await;
-    let checked = set_of(&store, model.id).await.unwrap().check_result.unwrap();
-    assert!(serde_json::from_value::<Checked>(checked.clone()).unwrap().is_equal(), "{checked}");
-    assert_eq!(checked["rows"], 20 * 33);
+    let equal = Checked { rows: 20 * 33, faces: 20 * 33, ..Checked::default() };
+    assert_eq!(check(&second, &store, model.id).await, equal);
 
     // A third process deletes the index. No step creates a set again.
     let id = ExternalIndex::release(&store, "qdrant").await.unwrap();
@@ -231,33 +228,8 @@ async fn two_processes_apply_changes_in_turn() {
 #[needs(qdrant)]
 #[tokio::test]
 async fn a_comparison_counts_what_is_missing_surplus_and_different() {
-    let (db, own) = (TestDatabase::create().await, Own::new());
-    let engine = own.server.clone();
-    let (index, store) = start(&db, engine.clone()).await;
-    let check = async || {
-        store.request_index_check("qdrant").await.unwrap();
-        catch_up(&index).await;
-        let set = set_of(&store, 1).await.unwrap();
-        serde_json::from_value::<Checked>(set.check_result.unwrap()).unwrap()
-    };
-    let collection = fixture::collection(&store, "default").await;
-    let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert_eq!(model.id, 1);
-    gallery(&store, collection, &model, 100, 1).await;
-    catch_up(&index).await;
-    let set = set_of(&store, model.id).await.unwrap().face_set();
-    let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
-    let expected = damage(engine.as_ref(), &set, fence).await;
-    assert_eq!(check().await, expected);
-
-    // A new set has the rows again, and the old one is deleted.
-    assert_eq!(store.request_index_rebuild("qdrant").await.unwrap(), 1);
-    catch_up(&index).await;
-    let rebuilt = set_of(&store, model.id).await.unwrap();
-    assert_ne!(rebuilt.id, set.id);
-    assert!(check().await.is_equal());
-    let sets: BTreeSet<Uuid> = engine.sets().await.unwrap().into_iter().collect();
-    assert_eq!(sets, BTreeSet::from([rebuilt.id]));
+    let own = Own::new();
+    differences_are_counted_and_repaired(own.server.clone()).await;
 }
 
 /// The index with compressed embeddings.
@@ -298,7 +270,6 @@ async fn a_large_collection_has_a_graph() {
         // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most
         // eight segments.
         let own = Own::with(|config| (config.quantization, config.graph_threshold) = (quantization, 100));
-        let scale = graphs::Scale { dimensions: 128, faces: [20_000, 60], least_quality: 0.8 };
-        graphs::are_built_and_searched(own.server.as_ref(), &scale).await;
+        graphs::are_built_and_searched(own.server.as_ref()).await;
     }
 }
