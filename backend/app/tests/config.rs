@@ -176,6 +176,20 @@ fn a_bad_value_names_key_value_source_and_what_is_allowed() {
 }
 
 #[test]
+fn the_index_of_earlier_versions_is_refused_with_what_to_do() {
+    for value in ["edge", "Edge"] {
+        let text = Layers::new().env("SEARCH_INDEX", value).mistake();
+        let refused = format!("SEARCH_INDEX={value} (from environment) is no longer supported; ");
+        let remedy = "run `facecrawl index rebuild --index pgvector` if";
+        assert_says(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
+    }
+    let text = Layers::new().file("search_index = \"edge\"").mistake();
+    assert_says(&text, &["facecrawl.toml", "no longer supported"]);
+    let text = Layers::new().env("SEARCH_INDEX", "ivf").mistake();
+    assert_says(&text, &["is not allowed; allowed: pgvector, qdrant"]);
+}
+
+#[test]
 fn every_mistake_is_reported_at_once() {
     let errors = Layers::new().env("PORT", "x").file("gpu_batch_size = 0").load().err().unwrap();
     assert_eq!(errors.0.len(), 2);

@@ -16,6 +16,18 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: String,
     },
+    /// A value that an earlier version allowed.
+    #[error("{key}={value} (from {origin}) is no longer supported; {instead}")]
+    Removed {
+        /// The variable.
+        key: String,
+        /// The value as given, with secrets masked.
+        value: String,
+        /// The layer that contains the value.
+        origin: String,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// A key that is not the name of a variable.
     #[error("unknown key `{key}` in {origin}; {hint}")]
     Unknown {

@@ -10,11 +10,13 @@ type Parse<T> = Box<dyn Fn(&str) -> Option<T>>;
 pub struct Parser<T> {
     allowed: String,
     parse: Parse<T>,
+    /// A word that an earlier version allowed, and what to do instead.
+    removed: Option<(&'static str, &'static str)>,
 }
 
 impl<T: 'static> Parser<T> {
     fn new(allowed: impl Into<String>, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
-        Self { allowed: allowed.into(), parse: Box::new(parse) }
+        Self { allowed: allowed.into(), parse: Box::new(parse), removed: None }
     }
 
     /// Returns what is allowed, as the end of the sentence "allowed: …".
@@ -27,8 +29,20 @@ impl<T: 'static> Parser<T> {
         (self.parse)(text)
     }
 
+    /// Remembers a word that an earlier version allowed, and what to do instead.
+    #[must_use]
+    pub fn without(mut self, word: &'static str, instead: &'static str) -> Self {
+        self.removed = Some((word, instead));
+        self
+    }
+
+    /// Returns what to do instead if an earlier version allowed the text.
+    pub fn instead_of(&self, text: &str) -> Option<&'static str> {
+        self.removed.filter(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, instead)| instead)
+    }
+
     fn map<U: 'static>(self, f: impl Fn(T) -> U + 'static) -> Parser<U> {
-        let Self { allowed, parse } = self;
+        let Self { allowed, parse, .. } = self;
         Parser::new(allowed, move |text| parse(text).map(&f))
     }
 }

@@ -45,6 +45,10 @@ impl SearchIndex {
 
 const INDEXES: &[(&str, SearchIndex)] =
     &[("pgvector", SearchIndex::Pgvector), ("qdrant", SearchIndex::Qdrant)];
+/// What to do with `SEARCH_INDEX=edge`, the index in files of earlier versions.
+const INDEX_IN_FILES: &str = "set SEARCH_INDEX=pgvector or qdrant for all processes, and run \
+    `facecrawl index rebuild --index pgvector` if you dropped this index; at its next start, the \
+    service deletes the files of the old index";
 const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
 const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
@@ -186,7 +190,7 @@ settings! {
             /// Postgres. qdrant: in the Qdrant server of `QDRANT_URL`. All processes of an
             /// installation need the same value. The how-to guide about the search index describes
             /// the move.
-            search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES);
+            search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES).without("edge", INDEX_IN_FILES);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
             /// begins to build the index in the Qdrant server again. Until the new index is
             /// complete, the files of the old one hold the embeddings of deleted faces.

@@ -67,11 +67,10 @@ impl Reader<'_> {
         let shown = super::mask::mask(name, &text);
         let parsed = parser.parse(text.trim());
         if parsed.is_none() {
-            self.errors.push(ConfigError::Invalid {
-                key: name.into(),
-                value: shown.clone(),
-                origin: source.clone(),
-                allowed: parser.allowed().into(),
+            let (key, value, origin) = (name.into(), shown.clone(), source.clone());
+            self.errors.push(match parser.instead_of(text.trim()) {
+                Some(instead) => ConfigError::Removed { key, value, origin, instead },
+                None => ConfigError::Invalid { key, value, origin, allowed: parser.allowed().into() },
             });
         }
         self.resolved.push(Resolved { name, value: (!text.is_empty()).then_some(shown), source });

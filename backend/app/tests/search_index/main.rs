@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;
+mod in_files;
 mod world;
 
 use common::process::{Finished, TestFolder};
