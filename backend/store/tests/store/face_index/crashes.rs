@@ -1,4 +1,5 @@
-//! Tests an engine that fails in the middle of its work, while faces are stored and erased.
+//! Tests an engine that fails in the middle of its work, and a process that is interrupted, while
+//! faces are stored and erased.
 use super::gallery::query;
 use super::memory::{self, Faults, Faulty};
 use crate::fixture::{self, direction};
@@ -7,12 +8,13 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use store::external_index::{ExternalIndex, Followed};
 use store::models::EmbeddingModel;
 use store::subjects::NewSubject;
-use store::vector_engine::{EngineError, EngineFace};
+use store::vector_engine::{EngineError, EngineFace, VectorEngine};
 use store::{Store, StoreError};
-use testing::TestDatabase;
+use testing::{MAX_WAIT, TestDatabase};
 use uuid::Uuid;
 
 const DIMENSIONS: usize = 8;
@@ -21,6 +23,8 @@ const WRITERS: u64 = 3;
 const TRANSACTIONS: usize = 120;
 /// Maximum number of changes of one step.
 const STEP: i64 = 25;
+/// Maximum time after which a step is interrupted, in microseconds.
+const INTERRUPTED: u64 = 50_000;
 
 /// Faults of an engine most of whose updates fail: before, during or after the update.
 #[derive(Debug)]
@@ -114,16 +118,20 @@ impl Writer {
     }
 }
 
-/// Applies changes until `done`, and then the rest.
-async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> usize {
-    let mut failures = 0;
+/// Applies changes until `done`, and then the rest. Interrupts steps at random. Returns the numbers
+/// of failures and of interruptions.
+async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
+    let (mut failures, mut interruptions) = (0, 0);
+    let mut rng = StdRng::seed_from_u64(8);
     loop {
         let last = done.load(Ordering::SeqCst);
-        match index.step(STEP).await {
-            Ok(Followed::Applied(0)) if last => return failures,
-            Ok(_) => tokio::task::yield_now().await,
-            Err(StoreError::IndexUnavailable(_)) => failures += 1,
-            Err(error) => panic!("{error}"),
+        let limit = if last { MAX_WAIT } else { Duration::from_micros(rng.random_range(0..INTERRUPTED)) };
+        match tokio::time::timeout(limit, index.step(STEP)).await {
+            Ok(Ok(Followed::Applied(0))) if last => return (failures, interruptions),
+            Ok(Ok(_)) => tokio::task::yield_now().await,
+            Ok(Err(StoreError::IndexUnavailable(_))) => failures += 1,
+            Ok(Err(error)) => panic!("{error}"),
+            Err(_) => interruptions += 1,
         }
     }
 }
@@ -143,7 +151,7 @@ async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_that_fails_at_random_has_the_rows_afterwards_and_shows_no_erased_face() {
+async fn failures_and_interruptions_at_random_lose_no_change_and_show_no_erased_face() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Crashes { rng: Mutex::new(StdRng::seed_from_u64(7)) }));
     let (index, store) = memory::start(&db, engine.clone()).await;
@@ -180,10 +188,12 @@ async fn an_engine_that_fails_at_random_has_the_rows_afterwards_and_shows_no_era
     }
     while let Some(ended) = writers.join_next().await {
         ended.unwrap();
+        store.request_index_rebuild(engine.name()).await.unwrap();
     }
     done.store(true, Ordering::SeqCst);
     reader.await.unwrap();
-    assert!(follower.await.unwrap() > 10, "the engine failed hardly ever");
+    let (failures, interruptions) = follower.await.unwrap();
+    assert!(failures > 10 && interruptions > 10, "{failures} failures, {interruptions} interruptions");
 
     for model in &models {
         let rows: Vec<(Uuid, bool)> = sqlx::query_as(
