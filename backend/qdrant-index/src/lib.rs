@@ -25,11 +25,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::vector_engine::{
-    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, GRAPH_CANDIDATES, GRAPH_LINKS, SetInfo, Update,
-    VectorEngine,
+    Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use uuid::Uuid;
 
+/// Number of links of a graph per face and layer.
+const GRAPH_LINKS: u64 = 16;
+/// Number of candidates considered when a face is added to a graph.
+const GRAPH_CANDIDATES: u64 = 128;
 /// Number of candidates per requested face that the server compares again with full embeddings.
 /// Only with compressed embeddings.
 const OVERSAMPLING: f64 = 2.0;
@@ -250,8 +253,8 @@ impl Server {
             collection_name: self.collection(set.id),
             vectors_config: Some(VectorsConfig { config: Some(vectors_config::Config::ParamsMap(vectors)) }),
             hnsw_config: Some(HnswConfigDiff {
-                m: Some(GRAPH_LINKS as u64),
-                ef_construct: Some(GRAPH_CANDIDATES as u64),
+                m: Some(GRAPH_LINKS),
+                ef_construct: Some(GRAPH_CANDIDATES),
                 full_scan_threshold: Some(self.config.graph_threshold),
                 ..HnswConfigDiff::default()
             }),
@@ -461,7 +464,6 @@ impl VectorEngine for Server {
         Ok(SetInfo {
             faces: info.points_count.unwrap_or_default().saturating_sub(deleted),
             in_graph: info.indexed_vectors_count.unwrap_or_default(),
-            bytes: None,
             // A node of a cluster may not know yet that graphs are to be built.
             settled: info.status() == CollectionStatus::Green && builds_graphs(&info),
         })

@@ -43,9 +43,6 @@ pub struct IndexSet {
     pub faces: Option<i64>,
     /// The number of its faces in a graph at that time.
     pub in_graph: Option<i64>,
-    /// The space that it occupied on disk at that time, in bytes. `None` if the index does not
-    /// report it.
-    pub bytes: Option<i64>,
     /// When a comparison with the rows was requested. `None` after the comparison.
     #[serde(with = "time::serde::rfc3339::option")]
     pub check_requested_at: Option<OffsetDateTime>,
@@ -71,7 +68,7 @@ impl Store {
     pub async fn index_sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         Ok(sqlx::query_as(
             "select s.id, s.index_name, s.model_id, m.name as model, m.dimensions, s.state, s.copied_to, s.copied,
-                    s.created_at, s.served_at, s.deleted_since, s.measured_at, s.faces, s.in_graph, s.bytes, s.check_requested_at, s.checked_at, s.check_result
+                    s.created_at, s.served_at, s.deleted_since, s.measured_at, s.faces, s.in_graph, s.check_requested_at, s.checked_at, s.check_result
              from index_sets s join embedding_models m on m.id = s.model_id
              order by s.index_name, s.model_id, s.created_at, s.id",
         )
@@ -202,15 +199,12 @@ pub(crate) async fn record_size(
     info: &SetInfo,
 ) -> Result<(), StoreError> {
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    sqlx::query(
-        "update index_sets set measured_at = now(), faces = $2, in_graph = $3, bytes = $4 where id = $1",
-    )
-    .bind(set)
-    .bind(whole(info.faces))
-    .bind(whole(info.in_graph))
-    .bind(info.bytes.map(whole))
-    .execute(conn)
-    .await?;
+    sqlx::query("update index_sets set measured_at = now(), faces = $2, in_graph = $3 where id = $1")
+        .bind(set)
+        .bind(whole(info.faces))
+        .bind(whole(info.in_graph))
+        .execute(conn)
+        .await?;
     Ok(())
 }
 
@@ -225,31 +219,35 @@ pub(crate) async fn copied_to(conn: &mut PgConnection, set: Uuid) -> Result<Opti
     .await?)
 }
 
-/// A folder or server whose sets are recorded.
+/// The server whose sets are recorded. The table is named after the folders of an index that
+/// earlier versions kept in files.
 #[derive(Clone, Copy, Debug, sqlx::FromRow)]
-pub(crate) struct Folder {
+pub(crate) struct RecordedServer {
     /// Its id.
-    pub(crate) folder_id: Uuid,
+    pub(crate) id: Uuid,
     /// Whether a process has begun to delete it.
     pub(crate) released: bool,
 }
 
-/// Returns the folder or server whose sets are recorded.
-pub(crate) async fn folder(conn: &mut PgConnection, index: &str) -> Result<Option<Folder>, StoreError> {
-    Ok(sqlx::query_as("select folder_id, released from index_folders where index_name = $1")
+/// Returns the server whose sets are recorded.
+pub(crate) async fn server(
+    conn: &mut PgConnection,
+    index: &str,
+) -> Result<Option<RecordedServer>, StoreError> {
+    Ok(sqlx::query_as("select folder_id as id, released from index_folders where index_name = $1")
         .bind(index)
         .fetch_optional(conn)
         .await?)
 }
 
-/// Records the folder of the sets. Deletes the records of the sets of another folder.
+/// Records the server of the sets. Deletes the records of the sets of another server.
 pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uuid) -> Result<(), StoreError> {
-    let recorded = folder(&mut *conn, index).await?;
-    if recorded.is_some_and(|recorded| recorded.folder_id == claimed) {
+    let recorded = server(&mut *conn, index).await?;
+    if recorded.is_some_and(|recorded| recorded.id == claimed) {
         return Ok(());
     }
-    if let Some(other) = recorded.filter(|recorded| recorded.folder_id != claimed) {
-        tracing::warn!(index, earlier = %other.folder_id, "the search index is in another folder or server now; delete the earlier one, which contains embeddings of faces");
+    if let Some(other) = recorded {
+        tracing::warn!(index, earlier = %other.id, "the search index is in another server now; delete the earlier one, which contains embeddings of faces");
     }
     sqlx::query("delete from index_sets where index_name = $1").bind(index).execute(&mut *conn).await?;
     sqlx::query(
@@ -263,7 +261,7 @@ pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uui
     Ok(())
 }
 
-/// Records that the folder or server will not be deleted.
+/// Records that the index will not be deleted.
 pub(crate) async fn keep(conn: &mut PgConnection, index: &str) -> Result<(), StoreError> {
     sqlx::query("update index_folders set released = false where index_name = $1")
         .bind(index)
@@ -272,7 +270,7 @@ pub(crate) async fn keep(conn: &mut PgConnection, index: &str) -> Result<(), Sto
     Ok(())
 }
 
-/// Records that the folder or server will be deleted. Returns its recorded id.
+/// Records that the index will be deleted. Returns the recorded id of its server.
 pub(crate) async fn release(conn: &mut PgConnection, index: &str) -> Result<Option<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "update index_folders set released = true where index_name = $1 returning folder_id",

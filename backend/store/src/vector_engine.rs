@@ -6,11 +6,6 @@
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
-/// Number of links of a graph per face and layer.
-pub const GRAPH_LINKS: usize = 16;
-/// Number of candidates considered when a face is added to a graph.
-pub const GRAPH_CANDIDATES: usize = 128;
-
 /// Bounds of the number of candidates that a search in a graph keeps, and the number for each
 /// million faces of the set. A larger set needs more candidates to find the same share of the
 /// matches; see `docs/reference/PERFORMANCE.md`.
@@ -112,9 +107,8 @@ pub struct Candidate {
 pub struct Update {
     /// The number of the transaction that read the rows. A later transaction has a greater number.
     ///
-    /// An engine that several processes can reach leaves a face unchanged if an update with the
-    /// same or a greater number has already changed it. Otherwise a delayed request could bring a
-    /// deleted face back.
+    /// The engine leaves a face unchanged if an update with the same or a greater number has
+    /// already changed it. Otherwise a delayed request could bring a deleted face back.
     pub fence: i64,
     /// Faces to store or replace.
     pub stored: Vec<EngineFace>,
@@ -129,8 +123,6 @@ pub struct SetInfo {
     pub faces: u64,
     /// Number of faces in a graph. Searches compare with the other faces one by one.
     pub in_graph: u64,
-    /// Space that the set occupies on disk, in bytes. `None` if the engine does not report it.
-    pub bytes: Option<u64>,
     /// Whether the graphs are as complete as the engine wants them to be. If not, the engine is
     /// building them.
     pub settled: bool,
@@ -148,17 +140,15 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Returns the name of the implementation: the value of `SEARCH_INDEX`.
     fn name(&self) -> &'static str;
 
-    /// Returns the random ids of the folder, or of the server, that stores the sets.
+    /// Returns the random ids of the server that stores the sets.
     async fn ids(&self) -> Result<Vec<Uuid>, EngineError>;
 
     /// Returns the id that the database must record. `recorded` is the id that it contains. Fails
     /// if another installation uses the server.
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError>;
 
-    /// Stores an id that the database has recorded. Files have their id already.
-    async fn mark(&self, _: Uuid) -> Result<(), EngineError> {
-        Ok(())
-    }
+    /// Stores an id that the database has recorded.
+    async fn mark(&self, id: Uuid) -> Result<(), EngineError>;
 
     /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;

@@ -169,7 +169,7 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
             set.model.clone(),
             set.state.to_string(),
             set.faces.map(|faces| faces.to_string()).unwrap_or_default(),
-            set.bytes.map(megabytes).unwrap_or_default(),
+            String::new(),
             at(set.served_at.unwrap_or(set.created_at)),
             checked.unwrap_or_default(),
         ]);

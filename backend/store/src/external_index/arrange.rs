@@ -18,9 +18,9 @@ const WITHOUT_GRAPH: u64 = 50_000;
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl ExternalIndex {
-    /// Records the folder or server of this process as the one that contains the index. Starts to
-    /// record changes if the database does not record them yet. Every later step of a process with
-    /// another folder or server fails with `IndexUnavailable`.
+    /// Records the server of this process as the one that contains the index. Starts to record
+    /// changes if the database does not record them yet. Every later step of a process with another
+    /// server fails with `IndexUnavailable`.
     ///
     /// Sets that were built while changes were not recorded are built again.
     ///
@@ -39,18 +39,18 @@ impl ExternalIndex {
         self.claim().await
     }
 
-    /// Records the folder or server of this process like [`Self::take_over`], but does not start to
-    /// record changes. A process whose first attempt failed calls it again.
+    /// Records the server of this process like [`Self::take_over`], but does not start to record
+    /// changes. A process whose first attempt failed calls it again.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` if the engine is not available, or if another process has
     /// ended the use of this index. Fails with the database's error.
     pub async fn claim(&self) -> Result<(), StoreError> {
         let mut conn = self.store.pool().acquire().await?;
-        let recorded = index_sets::folder(&mut conn, self.engine.name()).await?;
+        let recorded = index_sets::server(&mut conn, self.engine.name()).await?;
         drop(conn);
         self.check_use(recorded).await?;
-        let claimed = self.call(self.engine.claim(recorded.map(|folder| folder.folder_id))).await?;
+        let claimed = self.call(self.engine.claim(recorded.map(|server| server.id))).await?;
         let mut tx = self.store.begin().await?;
         index_sets::take_over(tx.conn(), self.engine.name(), claimed).await?;
         tx.commit().await?;
@@ -59,7 +59,7 @@ impl ExternalIndex {
     }
 
     /// Fails if another process has ended the use of this index.
-    async fn check_use(&self, recorded: Option<index_sets::Folder>) -> Result<(), StoreError> {
+    async fn check_use(&self, recorded: Option<index_sets::RecordedServer>) -> Result<(), StoreError> {
         if recorded.is_some_and(|recorded| recorded.released) {
             return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
         }
@@ -117,18 +117,16 @@ impl ExternalIndex {
         Ok(Some(after))
     }
 
-    /// Fails if the recorded sets belong to another folder or server, or if changes are not
-    /// recorded.
+    /// Fails if the recorded sets belong to another server, or if changes are not recorded.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
-        let recorded = index_sets::folder(conn, self.engine.name()).await?;
+        let recorded = index_sets::server(conn, self.engine.name()).await?;
         self.check_use(recorded).await?;
         let Some(recorded) = recorded else {
             return Err(self.unavailable("no process that serves the API has started with this SEARCH_INDEX"));
         };
-        if !self.call(self.engine.ids()).await?.contains(&recorded.folder_id) {
+        if !self.call(self.engine.ids()).await?.contains(&recorded.id) {
             return Err(self.unavailable(
-                "the recorded sets are in another folder or server, or the server was emptied; \
-                 if this one is right, restart the service",
+                "the recorded sets are in another server, or the server was emptied; if this one is right, restart the service",
             ));
         }
         Ok(())

@@ -2,8 +2,7 @@
 //!
 //! A process changes the engine only in a transaction that holds an advisory lock. The lock ends
 //! with the transaction. A paused process may still send its update afterwards. Each update
-//! therefore has a number, and an engine that several processes can reach ignores outdated changes
-//! ([`Update::fence`]).
+//! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
 use super::{Checked, ExternalIndex, floats, microseconds};
 use crate::index_sets::{self, IndexSet};
 use crate::vector_engine::{EngineFace, Update};
@@ -79,17 +78,16 @@ impl ExternalIndex {
         Ok(locked.then_some(tx))
     }
 
-    /// Records that an index will be deleted. Returns the recorded id of its folder or server;
-    /// `None` if the database has no record of the index. Waits until the process that changes the
-    /// index has ended its transaction. Afterwards, every step for this index fails with
-    /// `IndexUnavailable`.
+    /// Records that an index will be deleted. Returns the recorded id of its server; `None` if the
+    /// database has no record of the index. Waits until the process that changes the index has
+    /// ended its transaction. Afterwards, every step for this index fails with `IndexUnavailable`.
     ///
     /// # Errors
     /// Fails with the database's error.
     pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
         let mut tx = store.begin().await?;
         // A start need not wait for the process that changes another index.
-        if index_sets::folder(tx.conn(), index).await?.is_none() {
+        if index_sets::server(tx.conn(), index).await?.is_none() {
             return Ok(None);
         }
         // Longer than a transaction without statements can hold the lock.

@@ -57,13 +57,13 @@ pub(crate) async fn set_of(store: &Store, model: i32) -> Option<IndexSet> {
 /// An engine in memory: its faces by set.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    folder_id: Uuid,
+    id: Uuid,
     faces: Mutex<HashMap<Uuid, BTreeMap<Uuid, EngineFace>>>,
 }
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { folder_id: Uuid::now_v7(), faces: Mutex::default() }
+        Self { id: Uuid::now_v7(), faces: Mutex::default() }
     }
 }
 
@@ -86,7 +86,7 @@ fn passes(face: &EngineFace, filter: &EngineFilter) -> bool {
     face.collection_id == filter.collection_id
         && filter.min_quality.is_none_or(|least| face.quality.is_some_and(|quality| quality >= least))
         && !(filter.omit_failed && face.failed)
-        && !(filter.with_subject && !face.has_subject)
+        && (!filter.with_subject || face.has_subject)
         && filter.since_us.is_none_or(|since| face.stored_us >= since)
         && filter.until_us.is_none_or(|until| face.stored_us < until)
 }
@@ -103,11 +103,15 @@ impl VectorEngine for Engine {
     }
 
     async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
-        Ok(vec![self.folder_id])
+        Ok(vec![self.id])
     }
 
     async fn claim(&self, _: Option<Uuid>) -> Result<Uuid, EngineError> {
-        Ok(self.folder_id)
+        Ok(self.id)
+    }
+
+    async fn mark(&self, _: Uuid) -> Result<(), EngineError> {
+        Ok(())
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
@@ -143,6 +147,7 @@ impl VectorEngine for Engine {
         Ok(queries.into_iter().map(answer).collect())
     }
 
+    /// Ignores [`Update::fence`]: no update arrives late.
     async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
         let mut all = self.faces.lock().unwrap();
         let faces = all.get_mut(&set.id).ok_or_else(|| EngineError("there is no such set".into()))?;
@@ -157,7 +162,7 @@ impl VectorEngine for Engine {
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
         let faces = self.in_set(set.id)?.len() as u64;
-        Ok(SetInfo { faces, in_graph: faces, bytes: Some(0), settled: true })
+        Ok(SetInfo { faces, in_graph: faces, settled: true })
     }
 }
 
@@ -206,6 +211,10 @@ impl<F: Faults> VectorEngine for Faulty<F> {
 
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
         self.engine.claim(recorded).await
+    }
+
+    async fn mark(&self, id: Uuid) -> Result<(), EngineError> {
+        self.engine.mark(id).await
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
