@@ -48,7 +48,7 @@ fn pictures(files: &[&[u8]]) -> Pictures {
     Pictures::of(files.iter().map(|file| file.to_vec().into()).collect(), &Limits::default())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn every_operation_is_measured_by_the_guides_names() {
     let side = side();
     let files = [picture(2), picture(1)];
@@ -85,7 +85,7 @@ async fn every_operation_is_measured_by_the_guides_names() {
     assert_eq!(json["face_embedding"]["original"]["gpu_false"]["unit"], "face");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     let side = side();
     let good = picture(1);
@@ -104,7 +104,7 @@ async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
     assert!(refused.unwrap_err().to_string().contains("none of the images can be used"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_search_ends_with_the_first_batch_that_cannot_be_measured() {
     let side = side();
     let file = picture(1);

@@ -47,14 +47,14 @@ async fn compare(
 }
 
 #[testing::needs(openvino)]
-#[tokio::test]
+#[testing::test]
 async fn openvino_finds_and_describes_the_faces_that_onnx_runtime_does() {
     let (pack, pictures) = drawn();
     same_faces(&pack, &pictures).await;
 }
 
 #[testing::needs(openvino, shared)]
-#[tokio::test]
+#[testing::test]
 async fn photographed_faces_are_the_same_in_fp32_and_nearly_the_same_in_bf16() {
     for (pack, pictures) in photographed() {
         same_faces(&pack, &pictures).await;
@@ -86,7 +86,7 @@ async fn same_faces(pack: &ResolvedPack, pictures: &[Frame]) {
 }
 
 #[testing::needs(openvino)]
-#[tokio::test]
+#[testing::test]
 async fn bf16_finds_the_same_faces_and_moves_their_embeddings_by_little_or_says_that_the_processor_lacks_it()
 {
     let (pack, pictures) = drawn();

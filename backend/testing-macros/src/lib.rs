@@ -33,12 +33,16 @@ const REASONS: [(&str, &str); 8] = [
 pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
     let words: Vec<String> = test.clone().into_iter().map(|token| token.to_string()).collect();
     let is_async = words.iter().zip(words.iter().skip(1)).any(|(one, next)| one == "async" && next == "fn");
-    let attribute =
-        if is_async { format!("#[::tokio::test({arguments})]") } else { "#[::core::prelude::v1::test]".into() };
+    let attribute = if is_async {
+        format!("#[::tokio::test({arguments})]")
+    } else {
+        "#[::core::prelude::v1::test]".into()
+    };
     // A test can have only one reason to be ignored.
-    let is_ignored = test.clone().into_iter().any(
-        |token| matches!(token, TokenTree::Group(group) if group.to_string().starts_with("[ignore")),
-    );
+    let is_ignored = test
+        .clone()
+        .into_iter()
+        .any(|token| matches!(token, TokenTree::Group(group) if group.to_string().starts_with("[ignore")));
     let reason = if is_ignored { None } else { missing(SETUP) };
     decorated(&attribute, reason, test)
 }
@@ -75,7 +79,9 @@ fn missing(name: &str) -> Option<String> {
 /// Returns whether `./scripts/test` has installed in this checkout what it installs first.
 fn is_set_up() -> bool {
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
-    [".runtime/.complete", "models/.fetched"].iter().all(|file| crate_folder.join("../..").join(file).exists())
+    [".runtime/.complete", "models/.fetched"]
+        .iter()
+        .all(|file| crate_folder.join("../..").join(file).exists())
 }
 
 /// Returns the test with the attribute, and ignored if there is a reason.

@@ -171,8 +171,7 @@ fn server() -> PgConnectOptions {
 /// so an edited migration leads to a new template.
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::Store::schema_fingerprint());
-    let mut admin =
-        PgConnection::connect_with(server).await.expect("the test server answers");
+    let mut admin = PgConnection::connect_with(server).await.expect("the test server answers");
     sqlx::query("select pg_advisory_lock($1)")
         .bind(TEMPLATE_LOCK)
         .execute(&mut admin)

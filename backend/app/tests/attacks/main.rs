@@ -20,7 +20,7 @@ use load::Load;
 use testing::MAX_WAIT;
 use world::World;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_attack_at_once_costs_the_normal_load_no_request() {
     let requests = std::env::var("ATTACK_REQUESTS").map_or(150, |count| count.parse().unwrap());
     let world = World::start().await;

@@ -4,7 +4,7 @@ use serde_json::json;
 use store::audit::{Action, AuditEntry};
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     let stage = Stage::start().await;
     let browser = &stage.browser;

@@ -2,7 +2,7 @@
 use crate::stage::Stage;
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_collection_is_made_used_changed_and_deleted_by_its_name() {
     let stage = Stage::start().await;
     let browser = &stage.browser;

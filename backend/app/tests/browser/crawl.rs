@@ -13,7 +13,7 @@ fn filter(name: &str, value: &str) -> String {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
@@ -144,7 +144,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     let stage = Stage::start().await;
     let browser = &stage.browser;

@@ -5,7 +5,7 @@ const ENTER: char = '\u{E007}';
 const TAB: char = '\u{E004}';
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
@@ -43,7 +43,7 @@ async fn a_pictures_faces_are_marked_and_listed_for_mouse_and_keyboard() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn pictures_come_by_drop_paste_and_camera_and_bad_ones_are_told() {
     let stage = Stage::start().await;
     let browser = &stage.browser;

@@ -4,7 +4,7 @@ use crate::site;
 use crate::stage::Stage;
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     let stage = Stage::with(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await;
     let browser = &stage.browser;

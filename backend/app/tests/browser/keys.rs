@@ -31,7 +31,7 @@ async fn enter(stage: &Stage, view: &str, secret: &str) {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_key_is_asked_for_and_opens_what_it_opens() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
@@ -72,7 +72,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn people_are_found_and_named_with_a_key() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
@@ -104,7 +104,7 @@ async fn people_are_found_and_named_with_a_key() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_key_is_revoked_with_those_that_came_from_it() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
@@ -136,7 +136,7 @@ async fn a_key_is_revoked_with_those_that_came_from_it() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_key_is_made_shown_once_used_and_revoked() {
     let stage = Stage::with(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;

@@ -10,7 +10,7 @@ async fn all(stage: &Stage, module: &str, cases: &[(&str, Value)]) {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn numbers_rectangles_tables_and_metrics_come_out_right() {
     let stage = Stage::start().await;
     stage.open("/detect", "Detect").await;

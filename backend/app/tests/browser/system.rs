@@ -4,7 +4,7 @@ use queue::{NewJob, Queue};
 use serde_json::json;
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
@@ -42,7 +42,7 @@ async fn devices_plots_and_discarded_jobs_are_shown_and_jobs_are_retried() {
 }
 
 #[testing::needs(browser)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn the_page_finds_its_way_by_address_keyboard_and_switch() {
     let stage = Stage::start().await;
     let browser = &stage.browser;

@@ -5,7 +5,7 @@ use crate::common::process::TestFolder;
 use crate::common::service::Service;
 use crate::site;
 use rustix::process::Signal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Prints the duration of each step.
@@ -27,7 +27,7 @@ impl Watch {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 #[ignore = "measures, and asserts no time: ./scripts/tour"]
 async fn from_the_first_command_to_the_first_search_hit() {
     let browser = Browser::start().await;
@@ -37,10 +37,9 @@ async fn from_the_first_command_to_the_first_search_hit() {
     let binary =
         std::env::var_os("TOUR_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_facecrawl").into(), PathBuf::from);
     // The private database, which a new user has by default.
-    let postgres = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
     let mut command = place.facecrawl_at(&binary, &["up", "--port", "0"]);
     command
-        .env("POSTGRES_BIN_DIR", postgres)
+        .env("POSTGRES_BIN_DIR", testing::server::programs())
         .env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8")
         .env("LOG_LEVEL", "warn");
 

@@ -27,7 +27,7 @@ fn choose_state(state: &str) -> String {
 }
 
 #[testing::needs(browser, video)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     let ffmpeg = testing::ffmpeg();
     let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
@@ -98,7 +98,7 @@ async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
 }
 
 #[testing::needs(browser, video)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
     let ffmpeg = testing::ffmpeg();
     let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;

@@ -83,9 +83,3 @@ impl Finished {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
     }
 }
-
-/// Returns the folder of Postgres's programs.
-pub fn postgres_programs() -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/postgres/bin");
-    std::env::var_os("POSTGRES_BIN_DIR").map_or_else(beside, PathBuf::from)
-}

@@ -148,7 +148,7 @@ fn shapes_with_a_session_of_their_own_give_the_same_results() {
 /// A batch of several canvases returns the same faces as single runs, through the threads that
 /// devices use.
 #[testing::needs(shared)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_batch_of_canvases_equals_single_runs() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
     let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();

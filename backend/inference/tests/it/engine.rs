@@ -49,7 +49,7 @@ fn start_counting(
     (engine, counts)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_absent_provider_falls_back_loudly() {
     let pack = testing::pack();
     let config = Config {
@@ -187,7 +187,7 @@ fn an_embedder_that_is_called_a_detector_is_refused() {
     assert!(error.contains("outputs"), "{error}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     let engine = fixture_engine();
     let detect = |width, height, min_score| {
@@ -208,7 +208,7 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     assert!(detect(640, 640, 0.0).await.unwrap().output.len() <= 5000);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn concurrent_requests_get_their_own_answers() {
     let engine = default_engine();
     let names = ["ada.jpg", "two_people.jpg", "view.jpg", "ben.jpg", "group.jpg", "cora.jpg"];
@@ -234,7 +234,7 @@ async fn concurrent_requests_get_their_own_answers() {
     assert_eq!(infos.identity.len(), 64);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_caller_whose_time_is_over_gets_no_run() {
     let engine = fixture_engine();
     let late = engine.before(std::time::Instant::now());

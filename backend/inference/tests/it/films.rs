@@ -16,7 +16,7 @@ async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embeddin
     engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_default_pack_agrees_with_the_truth_of_the_standard_film() {
     let (engine, film) = (default_engine(), Film::standard());
     let truth = film.truth(&Encoding::new(Codec::H264, Container::Mp4));

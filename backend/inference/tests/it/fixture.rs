@@ -16,7 +16,7 @@ fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
     Arc::new(frame)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn fixture_models_follow_their_rules() {
     let folder = std::env::temp_dir().join(format!("facecrawl-fixture-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

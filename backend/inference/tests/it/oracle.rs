@@ -18,7 +18,7 @@ fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
 /// our candidates within the tolerances. A face that we kept, with at least the same score, must
 /// have suppressed it. The number of such faces must be small.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
     let oracle = testing::oracle();
     let pack = builtin("compact");
@@ -51,7 +51,7 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn scrfd_agrees_with_the_reference_at_640() {
     let oracle = testing::oracle();
     let engine = engine(&builtin("research"));
@@ -71,7 +71,7 @@ async fn scrfd_agrees_with_the_reference_at_640() {
 
 /// The same network with a fixed 640x640 input, which is freed on load, detects the same faces.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn fixed_yunet_equals_dynamic_yunet() {
     let fixed = builtin("opencv-fp32").file(ModelKind::Detector).unwrap().clone();
     let (fixed, dynamic) = (engine(&pack_with(fixed)), engine(&builtin("compact")));
@@ -90,7 +90,7 @@ async fn fixed_yunet_equals_dynamic_yunet() {
 /// Tests a different export, with a batch axis, a different order of outputs and a fixed size. The
 /// network is weaker, so only obvious faces must be found.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_other_scrfd_layout_finds_the_obvious_faces() {
     let mut file = builtin("research").file(ModelKind::Detector).unwrap().clone();
     file.file = "scrfd_500m_kps_640.onnx".into();
@@ -135,7 +135,7 @@ fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn mobilefacenet_agrees_with_the_reference() {
     let (engine, chips) = (engine(&builtin("compact")), chips());
     assert_eq!(engine.embedder().dimensions, 128);
@@ -156,7 +156,7 @@ async fn mobilefacenet_agrees_with_the_reference() {
 /// A batch of several items returns the same results as single runs, on a model with a free batch
 /// axis.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn a_batch_equals_single_runs() {
     let (path, chips) = (testing::model("mobilefacenet_dynamic.onnx"), chips());
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
@@ -197,7 +197,7 @@ async fn largest_face(engine: &Engine, name: &str) -> Embedding {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn every_pair_of_one_person_is_closer_than_every_pair_of_two() {
     const PEOPLE: [&[&str]; 4] = [
         &[

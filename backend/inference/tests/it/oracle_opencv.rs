@@ -25,7 +25,7 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
 /// a face must still be one of our candidates within the tolerances. A face that we kept, with at
 /// least the same score, must have suppressed it.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_default_detector_agrees_with_opencv() {
     let oracle = testing::assets::oracle_opencv();
     let engine = default_engine();
@@ -61,7 +61,7 @@ async fn the_default_detector_agrees_with_opencv() {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_default_embedder_agrees_with_opencv_on_every_face() {
     let oracle = testing::assets::oracle_opencv();
     let resolved = testing::pack();

@@ -33,7 +33,7 @@ async fn embeddings(engine: &Engine, picture: &Frame) -> Vec<Embedding> {
     found
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_default_pack_finds_drawn_people_and_tells_them_apart() {
     let engine = default_engine();
     for (name, faces) in [

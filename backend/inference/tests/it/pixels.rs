@@ -89,7 +89,7 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
     assert!(mean <= 0.05, "{name}: the enhanced picture is {mean} grey levels off on average");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
     let engine = on_devices(&PIXELS, StandIn::Cpu);
     for (width, height) in SIZES {
@@ -97,13 +97,13 @@ async fn pictures_of_every_size_are_treated_as_on_the_cpu() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn drawn_people_are_treated_as_on_the_cpu() {
     as_on_the_cpu(&drawings()).await;
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn photographs_are_treated_as_on_the_cpu() {
     let photographs = photographs();
     assert!(photographs.len() > 40);
@@ -131,7 +131,7 @@ fn same_faces(a: &[Detection], b: &[Detection]) -> bool {
         })
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_that_crosses_once_shows_the_same_faces() {
     let operations = [Operation::FaceDetection, Operation::ImageProcessing];
     let device = on_devices(&operations, StandIn::Cpu);
@@ -174,7 +174,7 @@ async fn a_picture_that_crosses_once_shows_the_same_faces() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn operations_on_different_devices_stay_apart() {
     let engine = on_devices(&[Operation::FaceDetection], StandIn::Cpu);
     assert!(!engine.detects_frames());
@@ -183,7 +183,7 @@ async fn operations_on_different_devices_stay_apart() {
     assert!(error.to_string().contains("no device"), "{error}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_device_that_fails_is_an_error_that_the_caller_may_stand_in_for() {
     let engine = on_devices(&PIXELS, StandIn::Failing);
     engine.ready().unwrap();

@@ -30,7 +30,7 @@ async fn follows_its_rule(engine: &Engine) {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_score_is_the_models_output_for_the_normalised_chip() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&crate::common::config(), &pack(folder.path(), Some)).unwrap();
@@ -48,7 +48,7 @@ async fn the_score_is_the_models_output_for_the_normalised_chip() {
     assert!(error.contains("quality_checks") && error.contains("111x112"), "{error}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn on_a_device_it_runs_in_batches_like_the_embedder() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
@@ -63,7 +63,7 @@ async fn on_a_device_it_runs_in_batches_like_the_embedder() {
     assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn without_the_file_there_is_no_score() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(&crate::common::config(), &pack(folder.path(), |_| None)).unwrap();

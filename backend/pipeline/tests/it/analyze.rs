@@ -27,13 +27,13 @@ fn iou(a: &Rect, b: &Rect) -> f32 {
     both / (a.width * a.height + b.width * b.height - both)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_portrait_gives_its_face_in_image_coordinates() {
     one_face(picture("ada.jpg"), (720, 900), testing::gallery::face("ada.jpg")).await;
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_turned() {
     let oracle = testing::oracle();
     let expected = &oracle["obama.jpg"];
@@ -67,7 +67,7 @@ async fn one_face(picture: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     assert!(face.quality.as_ref().unwrap().passed, "{:?}", face.quality);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn same_people_are_nearer_than_different_people() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
@@ -78,7 +78,7 @@ async fn same_people_are_nearer_than_different_people() {
     assert!(similarity(&ada, &ada2) > similarity(&ada2, &ben) + 0.2);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_turned_picture_gives_the_face_of_the_upright_one() {
     turned(&analyzer().await, |degrees| picture(&format!("turned_{degrees}.jpg"))).await;
 }
@@ -122,7 +122,7 @@ async fn turned(analyzer: &Analyzer, picture: impl Fn(u32) -> Vec<u8>) {
     assert_eq!(rotations, [90, 180, 270]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_come_best_first_and_no_more_than_asked_for() {
     let analyzer = analyzer().await;
     let lean = AnalyzeOptions { embeddings: false, quality: false, ..AnalyzeOptions::default() };
@@ -145,7 +145,7 @@ async fn faces_come_best_first_and_no_more_than_asked_for() {
     assert!(analyze(&analyzer, "crowd.jpg", &coarse).await.faces.len() < all.faces.len());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_without_faces_is_an_answer() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() };
@@ -153,7 +153,7 @@ async fn a_picture_without_faces_is_an_answer() {
     assert_eq!((view.faces.len(), view.rotation), (0, 0));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn options_out_of_range_are_named() {
     let analyzer = analyzer().await;
     let ok = AnalyzeOptions::default;
@@ -173,7 +173,7 @@ async fn options_out_of_range_are_named() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_no_picture_is_told_with_its_reason() {
     let analyzer = analyzer().await;
     let analyze = async |bytes: Vec<u8>| {
@@ -187,7 +187,7 @@ async fn what_is_no_picture_is_told_with_its_reason() {
     assert_eq!(error.reason().code(), "corrupt_image", "{error:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn many_pictures_at_once_get_the_answers_they_get_alone() {
     let analyzer = analyzer().await;
     let options = AnalyzeOptions::default();
@@ -211,7 +211,7 @@ async fn many_pictures_at_once_get_the_answers_they_get_alone() {
 
 /// The image is uniformly grey. Without a threshold, the detector finds thousands of faces in each
 /// view of it.
-#[tokio::test]
+#[testing::test]
 async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_faces() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(4_000, 3_000, [127; 3]));
@@ -228,7 +228,7 @@ async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_fa
     assert!(found.faces.len() <= 1_000, "{}", found.faces.len());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn work_on_pixels_is_not_begun_for_a_caller_whose_time_is_over() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(64, 64, [127; 3]));

@@ -18,7 +18,7 @@ fn now(budget: &Budget, mib: u64, priority: Priority) -> Option<Share> {
     budget.take(mib * MIB, priority, None).now_or_never().map(Result::unwrap)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_share_is_not_starved_by_small_ones() {
     let budget = budget();
     let first = now(&budget, 5, Priority::Interactive).unwrap();
@@ -31,7 +31,7 @@ async fn a_large_share_is_not_starved_by_small_ones() {
     let _small = small.await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn background_work_leaves_a_quarter_to_callers() {
     let budget = budget();
     let work: Vec<Share> = (0..3).map(|_| now(&budget, 2, Priority::Background).unwrap()).collect();
@@ -48,7 +48,7 @@ async fn background_work_leaves_a_quarter_to_callers() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_larger_than_the_budget_is_held_alone() {
     let budget = budget();
     let small = now(&budget, 1, Priority::Interactive).unwrap();
@@ -67,7 +67,7 @@ async fn what_is_larger_than_the_budget_is_held_alone() {
     assert!(now(&roomy, 2, Priority::Interactive).is_none());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
     let budget = budget();
     let held = now(&budget, 8, Priority::Interactive).unwrap();
@@ -80,7 +80,7 @@ async fn who_leaves_while_waiting_or_holding_leaves_nothing_behind() {
     drop(now(&budget, 8, Priority::Interactive).unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_wait_ends_with_the_callers_time() {
     let budget = budget();
     let held = now(&budget, 8, Priority::Interactive).unwrap();
@@ -92,7 +92,7 @@ async fn the_wait_ends_with_the_callers_time() {
     assert!(budget.take(8 * MIB, Priority::Interactive, Some(past)).await.is_ok());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_share_can_be_given_back_and_passed_on_in_parts() {
     let budget = budget();
     let mut share = now(&budget, 6, Priority::Background).unwrap();

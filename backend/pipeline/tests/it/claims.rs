@@ -26,7 +26,7 @@ fn short_leases() -> queue::Config {
     queue::Config { lease: Duration::from_millis(50), ..queue::Config::default() }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
     let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
@@ -52,7 +52,7 @@ async fn an_image_is_stored_by_the_holder_of_the_claim_only() {
     assert_eq!(world.images().await.len(), 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_is_read_by_the_holder_of_the_claim_only() {
     let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
@@ -76,7 +76,7 @@ async fn a_page_is_read_by_the_holder_of_the_claim_only() {
     assert_eq!(world.live(crawl.id).await, 2);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
     let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
@@ -100,7 +100,7 @@ async fn the_next_run_is_begun_by_the_holder_of_the_claim_only() {
     assert_eq!(world.live(runs[0].id).await, 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_failure_told_by_an_old_holder_settles_nothing() {
     let world = World::with(short_leases(), fast_politeness()).await;
     let site = Site::start().await;
@@ -111,7 +111,7 @@ async fn a_failure_told_by_an_old_holder_settles_nothing() {
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_worker_that_is_told_to_stop_gives_its_job_back() {
     let world = World::new().await;
     let site = Site::start().await;

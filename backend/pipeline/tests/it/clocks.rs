@@ -17,7 +17,7 @@ async fn world(shift_s: i64, politeness: crawl::Config) -> World {
 
 /// A pause that a process recorded in the past would be ignored, and one in the future would last
 /// an hour longer.
-#[tokio::test]
+#[testing::test]
 async fn a_host_gets_the_pause_it_asked_for() {
     let pause = Duration::from_secs(600);
     for shift_s in SHIFTS_S {
@@ -44,7 +44,7 @@ async fn a_host_gets_the_pause_it_asked_for() {
 }
 
 /// Requests are separated by the delay. A wrong clock makes it neither an hour nor zero.
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_with_a_delay_keeps_it_and_ends() {
     for shift_s in SHIFTS_S {
         let world =
@@ -64,7 +64,7 @@ async fn a_crawl_with_a_delay_keeps_it_and_ends() {
 
 /// The time of a blob comes from the clock of the blob store, which may be that of the database. A
 /// process whose clock is ahead must not regard a blob as old while it is being stored.
-#[tokio::test]
+#[testing::test]
 async fn a_sweep_keeps_what_is_new_by_any_clock() {
     let grace = Duration::from_secs(1800);
     for shift_s in SHIFTS_S {

@@ -38,7 +38,7 @@ fn kinds() -> Vec<String> {
     vec![JobKind::ScanPage.into(), JobKind::ScanImage.into()]
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -69,7 +69,7 @@ async fn a_paused_crawl_starts_nothing_until_it_is_resumed() {
     assert_eq!(progress.images[&ImageState::Processed] + progress.images[&ImageState::Duplicate], 8);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -88,7 +88,7 @@ async fn a_cancelled_crawl_lets_go_of_what_it_is_fetching() {
     assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_that_drains_while_paused_completes() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -103,7 +103,7 @@ async fn a_crawl_that_drains_while_paused_completes() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_crawl_stores_nothing_more_and_accounts_for_the_rest() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -161,7 +161,7 @@ async fn left(world: &World, crawl: Uuid) -> (i64, i64, usize) {
     (rows, world.live(crawl).await, world.store.closing_crawls().await.unwrap().len())
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -177,7 +177,7 @@ async fn a_large_crawl_is_cancelled_at_once_and_closed_afterwards() {
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -192,7 +192,7 @@ async fn what_a_killed_process_left_of_a_cancelled_crawl_is_closed_by_another() 
     assert_eq!(world.progress(crawl).await, progress);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_closed_yet() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -212,7 +212,7 @@ async fn nothing_is_stored_after_a_cancellation_also_by_a_job_that_was_not_close
     assert!(world.images().await.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_retried_job_of_a_live_crawl_records_its_result() {
     let times = queue::Config { retry_base: Duration::from_millis(1), ..queue::Config::default() };
     let world = World::with(times, fast_politeness()).await;
@@ -243,7 +243,7 @@ async fn a_retried_job_of_a_live_crawl_records_its_result() {
     assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -266,7 +266,7 @@ async fn a_cancelled_job_skips_its_row_and_the_last_one_ends_the_crawl() {
     assert!(matches!(again, Err(CrawlError::Queue(QueueError::NotFound(_)))), "{again:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_named() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -287,7 +287,7 @@ async fn all_discarded_jobs_of_a_crawl_are_retried_and_those_that_cannot_be_are_
     assert_eq!((world.live(live.id).await, world.live(ended.id).await), (3, 0));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn steering_a_crawl_that_is_not_there_says_so() {
     let world = World::new().await;
     let id = uuid::Uuid::now_v7();
@@ -297,7 +297,7 @@ async fn steering_a_crawl_that_is_not_there_says_so() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     // Leases expire immediately, so every worker loses its claim before it starts.
     let times = queue::Config {
@@ -331,7 +331,7 @@ async fn rows_of_discarded_jobs_are_settled_and_their_crawl_ends() {
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -349,7 +349,7 @@ async fn a_crawl_whose_process_ended_right_after_its_last_row_is_ended_later() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Completed);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept() {
     let times = queue::Config {
         retry_base: Duration::from_millis(1),

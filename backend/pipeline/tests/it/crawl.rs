@@ -38,7 +38,7 @@ fn build(site: &Site) {
     site.set("/tagged.jpg", Answer::jpeg(picture("ada_2.jpg")).header("x-robots-tag", "noimageindex"));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_accounts_for_every_page_and_image() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -76,7 +76,7 @@ async fn a_crawl_accounts_for_every_page_and_image() {
     assert_eq!(site.asked("/ada.jpg"), 1, "an image on two pages is fetched once");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -117,7 +117,7 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn all_photographs_are_accounted_for() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -140,7 +140,7 @@ async fn all_photographs_are_accounted_for() {
     assert!(progress.faces > 60, "{}", progress.faces);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn limits_hold() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -153,7 +153,7 @@ async fn limits_hold() {
     assert_eq!(counts(&progress.images), map([("failed", 3)]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -176,7 +176,7 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     assert_eq!(site.asked("/about.html"), 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -187,7 +187,7 @@ async fn a_seed_that_is_an_image_file_is_fetched_as_one() {
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_seed_that_moved_within_its_domain_is_followed_there() {
     let world = World::new().await;
     let (old, new) = (Site::start().await, Site::start().await);
@@ -200,7 +200,7 @@ async fn a_seed_that_moved_within_its_domain_is_followed_there() {
     assert_eq!(counts(&progress.images), map([("processed", 1)]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
     let world = World::new().await;
     let (inside, outside) = (Site::start().await, Site::start().await);
@@ -212,7 +212,7 @@ async fn a_page_that_leads_out_of_the_crawl_is_not_followed() {
     assert_eq!(outside.requests(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -222,7 +222,7 @@ async fn a_crawl_that_got_nothing_has_failed_and_says_why() {
     assert_eq!(counts(&progress.pages), map([("failed", 2)]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn two_workers_share_a_crawl_and_do_everything_once() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -258,7 +258,7 @@ async fn two_workers_share_a_crawl_and_do_everything_once() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_page_is_kept() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -278,7 +278,7 @@ async fn an_image_whose_host_is_no_host_name_is_left_out_and_the_rest_of_the_pag
     assert_eq!(site.asked("/"), 1, "the page was not fetched again");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_whose_redirect_is_longer_than_a_link_may_be_is_not_read() {
     let world = World::new().await;
     let site = Site::start().await;

@@ -37,7 +37,7 @@ async fn job_is_postponed(world: &World) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
@@ -64,7 +64,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/film.mkv", Answer::status(503).header("retry-after", "600"));
@@ -79,7 +79,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
     let (world, site) = (World::new().await, Site::start().await);
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
@@ -105,7 +105,7 @@ async fn a_crawl_ends_after_its_last_video_was_cancelled_or_deleted() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_unchanged_file_is_not_downloaded_again() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
@@ -137,7 +137,7 @@ async fn an_unchanged_file_is_not_downloaded_again() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_seed_can_be_a_video_with_or_without_an_extension() {
     let (world, site) = (World::new().await, Site::start().await);
     let playlist = "#EXTM3U\n#EXTINF:6,\n/film.mkv\n#EXT-X-ENDLIST\n";
@@ -192,7 +192,7 @@ async fn erase(world: &World, url: &str) {
     tx.commit().await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_unread_video_of_an_erased_page_is_not_found_again() {
     let (world, site) = (World::new().await, Site::start().await);
     let (_, video) = crawl_with_a_video(&world, &site).await;
@@ -207,7 +207,7 @@ async fn an_unread_video_of_an_erased_page_is_not_found_again() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
     let (world, site) = (World::new().await, Site::start().await);
     erase(&world, &site.url("/")).await;
@@ -227,7 +227,7 @@ async fn videos_of_erased_pages_and_erased_seeds_are_not_fetched() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_can_begin_like_a_video() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/", Answer::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
@@ -246,7 +246,7 @@ async fn run_postponed(world: &World) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/film.mkv", Answer::new("video/x-matroska", film()));
@@ -276,7 +276,7 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/film.mkv", Answer::new("video/x-matroska", film()).etag("one"));
@@ -295,7 +295,7 @@ async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_paused_video_leaves_no_job_after_its_crawl_was_cancelled() {
     let (world, site) = (World::new().await, Site::start().await);
     let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());

@@ -29,7 +29,7 @@ fn images(progress: &CrawlProgress) -> Vec<(&'static str, i64)> {
     counts(&progress.images).into_iter().collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Near).await;
@@ -50,7 +50,7 @@ async fn near_and_exact_duplicates_become_sources_of_the_stored_image() {
     assert!(larger > Some(240), "{larger:?}: the larger version stays");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn exact_tells_files_apart() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;
@@ -59,7 +59,7 @@ async fn exact_tells_files_apart() {
     assert_eq!(world.images().await.len(), 3);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn off_counts_every_address_and_stores_a_file_once() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Off).await;
@@ -68,7 +68,7 @@ async fn off_counts_every_address_and_stores_a_file_once() {
     assert!(progress.reasons.is_empty(), "{:?}", progress.reasons);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_later_crawl_knows_what_an_earlier_one_stored() {
     let world = World::new().await;
     crawl(&world, Dedupe::Near).await;
@@ -107,7 +107,7 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
     assert_eq!(hits.iter().map(|hit| hit.face.id).collect::<Vec<_>>(), [faces[0].id]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -141,7 +141,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_alone(&world, 600, 5).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_with_an_enrolled_face_stays() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -161,7 +161,7 @@ async fn a_picture_with_an_enrolled_face_stays() {
     assert_alone(&world, 300, 2).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn versions_that_come_together_end_as_the_largest_one() {
     let world = World::new().await;
     let site = Site::start().await;

@@ -26,7 +26,7 @@ fn faint(contrast: f32) -> Frame {
     small
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     let analyzer = analyzer().await;
     let small = faint(0.12);
@@ -50,7 +50,7 @@ async fn a_faint_face_is_found_and_recognised_on_the_enhanced_picture() {
     assert!(alike >= analyzer.engine().embedder().match_threshold, "{alike}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_picture_is_never_enhanced() {
     let analyzer = analyzer().await;
     let frame = vision::decode(&picture("view.jpg"), &vision::Limits::default()).unwrap().frame;

@@ -72,7 +72,7 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     stalled_site.requests().len()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
     // The site received the requests for robots.txt and for the page, and on a busy machine some
     // retries.
@@ -80,7 +80,7 @@ async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
     assert!(asked < 100, "{asked}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
     let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
     the_small_one_ends(2_000, options).await;
@@ -88,7 +88,7 @@ async fn pages_that_wait_for_their_hosts_turn_delay_nobody() {
 
 /// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
 /// share its slots between collections.
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_works_for_its_collection() {
     let (world, site) = (World::new().await, Site::start().await);
     site.set("/", Answer::html("<a href=/deep>x</a><img src=/cora.jpg>"));
@@ -109,7 +109,7 @@ async fn a_crawl_works_for_its_collection() {
 
 /// A receiver that never responds occupies only one place. Previously, all receivers shared four
 /// places, and its messages occupied all of them.
-#[tokio::test]
+#[testing::test]
 async fn a_webhook_that_never_answers_holds_up_no_other() {
     let politeness =
         Config { webhook_secret: Some(Secret::new("correct horse battery staple")), ..fast_politeness() };

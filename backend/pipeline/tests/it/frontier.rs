@@ -13,7 +13,7 @@ use simulation::Simulation;
 use testing::TestDatabase;
 use world::Sizes;
 
-#[tokio::test]
+#[testing::test]
 async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
     let database = TestDatabase::create().await;
     // The ratio of hosts to claimable jobs is that of 80,000 hosts to the 8,192 of a real crawl.

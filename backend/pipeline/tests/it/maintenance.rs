@@ -17,7 +17,7 @@ async fn scan(world: &World, names: &[&str]) {
     scan.finish(false).await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
@@ -39,7 +39,7 @@ async fn what_was_last_seen_too_long_ago_goes_and_the_rest_stays() {
     assert_eq!(maintenance.expire().await.unwrap(), Default::default());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
@@ -71,7 +71,7 @@ async fn asked(world: &World, host: &str) {
     world.store.finish_request(host, token, 1_000, None, None).await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new_ones() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
@@ -105,7 +105,7 @@ async fn hosts_that_no_crawl_asks_any_more_are_forgotten_and_asked_anew_like_new
     assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_process_at_a_time_has_the_turn() {
     let world = World::new().await;
     let take = async || world.store.claim_maintenance("upkeep", Duration::from_secs(3600)).await.unwrap();

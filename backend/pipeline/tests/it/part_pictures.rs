@@ -65,7 +65,7 @@ fn samples(parts: &[VideoPart]) -> u32 {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_part_whose_pictures_take_too_much_memory_ends_early() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mkv");

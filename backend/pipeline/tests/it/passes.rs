@@ -56,7 +56,7 @@ async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>
 /// On a canvas without the black border, the same faces are found with almost the same scores. Only
 /// boxes next to the former border differ.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_black_beside_a_picture_makes_no_difference() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
@@ -89,7 +89,7 @@ async fn the_black_beside_a_picture_makes_no_difference() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_that_fills_the_frame_is_found() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ben.jpg", "cora.jpg", "dan.jpg"] {
@@ -137,7 +137,7 @@ fn known(boxes: &[Rect], faces: &[Rect]) -> usize {
     faces.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn tiles_find_the_crowd_and_nobody_twice() {
     crowd(&analyzer().await, "drawn", picture("throng.jpg"), &drawn(&gallery::throng()), 1.8).await;
 }
@@ -153,7 +153,7 @@ async fn crowd(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[Rect]
     assert!(twice(&found) * 100 <= found.len() * 2, "{name}: {} of {} twice", twice(&found), found.len());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
     let analyzer = analyzer().await;
     let auto = look(&analyzer, picture("crowd.jpg"), Passes::Auto).await;
@@ -162,7 +162,7 @@ async fn auto_takes_the_tiles_where_tiny_faces_show_themselves() {
     assert!(auto.views > 6, "{}", auto.views);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn auto_takes_one_small_view_more_than_single() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ada_3.jpg", "two_people.jpg", "group.jpg"] {
@@ -170,7 +170,7 @@ async fn auto_takes_one_small_view_more_than_single() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn auto_does_not_search_a_picture_in_which_nothing_looks_like_a_face() {
     let analyzer = analyzer().await;
     for (name, picture) in [
@@ -207,7 +207,7 @@ async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: 
 /// The looks that save the search overlook no face that the quality profile `standard` accepts,
 /// whatever the size of the image.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
@@ -224,7 +224,7 @@ async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
 /// The cheaper detector only decides which images are searched, so the faces are those of the slow
 /// one.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn a_cheaper_detector_takes_the_first_look_for_a_slow_one() {
     let (cheap, slow) = (analyzer_on("research").await, analyzer_on("research-alone").await);
     assert!(cheap.engine().has_first_look() && !slow.engine().has_first_look());
@@ -266,7 +266,7 @@ fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>
     (encode::jpeg(&scene.frame, 92), faces.collect())
 }
 
-#[tokio::test]
+#[testing::test]
 async fn auto_finds_a_group_that_the_first_look_is_too_coarse_for() {
     let faces = drawn(&gallery::group());
     let scale = 40.0 / f64::from(faces[0].height);
@@ -283,7 +283,7 @@ async fn too_coarse(analyzer: &Analyzer, name: &str, picture: Vec<u8>, faces: &[
     assert!(found.len() <= true_ones + 1, "{name}: {found:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
     let analyzer = analyzer().await;
     let view = pixels(&picture("view.jpg"));
@@ -295,7 +295,7 @@ async fn a_large_picture_without_faces_costs_a_bounded_number_of_looks() {
 
 /// The level at which usable faces are visible has more tiles than are searched without a sign. The
 /// levels below it are searched instead.
-#[tokio::test]
+#[testing::test]
 async fn a_very_large_picture_is_searched_in_the_levels_that_it_can_afford() {
     let picture = encode::png(&Frame::filled(8064, 6048, [120, 130, 90]));
     let auto = look(&analyzer().await, picture, Passes::Auto).await;
@@ -304,7 +304,7 @@ async fn a_very_large_picture_is_searched_in_the_levels_that_it_can_afford() {
 
 /// A larger canvas is requested to find smaller faces, so the first look has to show them too.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_first_look_grows_with_the_requested_canvas() {
     let analyzer = analyzer_on("compact").await;
     let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
@@ -313,7 +313,7 @@ async fn the_first_look_grows_with_the_requested_canvas() {
     assert_eq!(found.faces.len(), 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_on_the_border_of_tiles_is_one_whole_face() {
     border(&analyzer().await, "drawn", &picture("ada.jpg")).await;
 }
@@ -346,7 +346,7 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
 /// Repeats the tests above, which use drawn people and the default pack, on photographs and with
 /// both families of detectors.
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
     let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
     let group = photographed("group_6.jpg");
@@ -372,7 +372,7 @@ async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn a_detector_of_a_fixed_size_has_the_same_passes() {
     let analyzer = analyzer_on("fixed").await;
     assert!(analyzer.engine().detector().fixed_size.is_some());

@@ -115,13 +115,13 @@ async fn b_cubed(
     (precision / known.len() as f64, recall / known.len() as f64)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pictures_of_one_person_become_one_cluster() {
     cluster_of_each(DRAWN, ["group.jpg", "small_pair.jpg"], picture).await;
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn photographs_of_one_person_become_one_cluster() {
     cluster_of_each(PHOTOGRAPHED, ["group_24.jpg", "group_1.jpg"], testing::image).await;
 }
@@ -178,7 +178,7 @@ async fn subjects(world: &World) -> BTreeMap<Uuid, BTreeSet<Uuid>> {
     all
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     let world = World::new().await;
     let faces = store_all(&world, picture, &["ada.jpg", "ben.jpg", "group.jpg"]).await;

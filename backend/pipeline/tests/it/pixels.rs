@@ -33,7 +33,7 @@ fn portrait() -> Arc<Frame> {
     Arc::new(vision::decode(&picture("ada_small.jpg"), &Limits::default()).unwrap().frame)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
     let failing = analyzer(StandIn::Failing, false).await;
     let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
@@ -48,14 +48,14 @@ async fn a_device_that_fails_is_replaced_by_the_cpus_code() {
     );
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_device_that_is_forced_is_not_replaced() {
     let forced = analyzer(StandIn::Failing, true).await;
     let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn everything_on_devices_finds_the_faces_of_the_cpu() {
     let device = analyzer(StandIn::Cpu, true).await;
     let cpu = analyzer(StandIn::None, false).await;

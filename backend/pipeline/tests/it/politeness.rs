@@ -17,7 +17,7 @@ fn quick_retries() -> queue::Config {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
@@ -30,7 +30,7 @@ async fn a_host_whose_robots_txt_is_broken_is_left_alone_and_asked_again() {
     assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
@@ -43,7 +43,7 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
 }
 
 /// The permit may expire before its job knows of it, and another job may then get one.
-#[tokio::test]
+#[testing::test]
 async fn a_permit_that_was_granted_too_slowly_is_not_used() {
     let politeness = crawl::Config { grant_time_limit: Duration::ZERO, ..fast_politeness() };
     let world = World::with(queue::Config::default(), politeness).await;
@@ -62,7 +62,7 @@ async fn a_permit_that_was_granted_too_slowly_is_not_used() {
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("queued", 1)].into());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn robots_of_another_host_hold_for_its_images() {
     let world = World::new().await;
     let (site, images) = (Site::start().await, Site::start().await);
@@ -76,7 +76,7 @@ async fn robots_of_another_host_hold_for_its_images() {
     assert_eq!(images.asked("/closed/cora.jpg"), 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn robots_can_be_left_aside_by_those_who_may() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -89,7 +89,7 @@ async fn robots_can_be_left_aside_by_those_who_may() {
     assert_eq!(site.asked("/robots.txt"), 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn meta_directives_hold_for_links_and_images() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -103,7 +103,7 @@ async fn meta_directives_hold_for_links_and_images() {
     assert_eq!(site.requests(), ["/robots.txt", "/"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
@@ -116,7 +116,7 @@ async fn a_busy_host_is_asked_again_when_it_said() {
 }
 
 /// The pace of a host is stored in the database, so that every process uses it.
-#[tokio::test]
+#[testing::test]
 async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;
@@ -138,7 +138,7 @@ async fn trouble_slows_a_host_for_all_and_good_answers_make_it_faster_again() {
     assert!(healed.pace_ms >= troubled.pace_ms / 2, "the delay is halved at most: {healed:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn delays_are_kept_and_everything_is_fetched() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -162,7 +162,7 @@ async fn delays_are_kept_and_everything_is_fetched() {
 }
 
 /// A crawl with its own delay of minutes does not delay the crawls of other collections.
-#[tokio::test]
+#[testing::test]
 async fn a_crawls_own_delay_binds_its_own_collection() {
     let politeness =
         pipeline::crawl::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
@@ -188,7 +188,7 @@ async fn a_crawls_own_delay_binds_its_own_collection() {
 }
 
 /// A permit that is not released expires after one minute.
-#[tokio::test]
+#[testing::test]
 async fn a_fetch_that_is_cancelled_gives_its_turn_back() {
     let times = queue::Config { lease: Duration::from_secs(1), ..quick_retries() };
     let world = World::with(times, fast_politeness()).await;

@@ -42,7 +42,7 @@ fn means(chip: &Frame) -> [f32; 3] {
     sums.map(|sum| (sum / pixels.len() as f64) as f32)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     let (with, without) = tokio::task::spawn_blocking(|| (start(true), start(false))).await.unwrap();
     let scored = analyze(&with, true).await;
@@ -71,7 +71,7 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
 
 /// The models process a crowd in groups. Each face keeps its own results, and its chip if
 /// requested.
-#[tokio::test]
+#[testing::test]
 async fn each_face_of_a_crowd_has_its_own_answers() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();
     let mut picture = Picture::from_raw(640, 640, [70, 80, 60].repeat(640 * 640)).unwrap();
@@ -95,7 +95,7 @@ async fn each_face_of_a_crowd_has_its_own_answers() {
 
 /// An analysis that has started completes for any number of faces. Each of these images has more
 /// faces than the capacity of the models' queues.
-#[tokio::test]
+#[testing::test]
 async fn crowds_at_the_same_time_are_all_analysed() {
     let analyzer = tokio::task::spawn_blocking(|| start_with(true, 4)).await.unwrap();
     let mut picture = Picture::from_raw(640, 480, [70, 80, 60].repeat(640 * 480)).unwrap();

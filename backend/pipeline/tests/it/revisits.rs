@@ -31,7 +31,7 @@ async fn site() -> Site {
 
 const CONDITIONAL: [&str; 4] = ["/", "/ada.jpg", "/cora.jpg", "/second"];
 
-#[tokio::test]
+#[testing::test]
 async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     let world = World::new().await;
     let site = site().await;
@@ -80,7 +80,7 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
     );
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_has_changed_is_read_anew() {
     let world = World::new().await;
     let site = site().await;
@@ -105,7 +105,7 @@ async fn what_has_changed_is_read_anew() {
     assert!(site.take_answers().0.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn validators_do_not_outlive_the_image_or_its_model() {
     let world = World::new().await;
     let site = site().await;
@@ -135,7 +135,7 @@ async fn validators_do_not_outlive_the_image_or_its_model() {
     assert_eq!(site.take_answers().0, ["/", "/second"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_changed() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -154,7 +154,7 @@ async fn a_page_that_has_come_to_refuse_robots_is_obeyed_although_it_has_not_cha
     assert_eq!(site.take_answers().0, ["/", "/second"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pages_of_directories_that_yield_images_come_first() {
     let world = World::new().await;
     let site = Site::start().await;

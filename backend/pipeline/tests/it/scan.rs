@@ -10,7 +10,7 @@ use pipeline::{
 use store::StoreError;
 use testing::picture;
 
-#[tokio::test]
+#[testing::test]
 async fn a_scan_keeps_a_ledger_of_files() {
     let world = World::new().await;
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn a_scan_keeps_a_ledger_of_files() {
     assert_eq!(progress.faces, 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_chosen() {
     let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
@@ -83,7 +83,7 @@ async fn faces_that_do_not_pass_are_neither_embedded_nor_stored_where_that_is_ch
     assert_eq!(world.files(), usize::from(passed > 0) + 2 * passed, "no crops of the other faces");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     let world = World::new().await;
     let seeds = ["/nowhere".to_owned()];
@@ -113,7 +113,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     assert!(matches!(live.finish(false).await, Err(StoreError::Conflict(_))));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_interrupted_scan_is_cancelled() {
     let world = World::new().await;
     let seeds = ["/nowhere".to_owned()];
@@ -127,7 +127,7 @@ async fn an_interrupted_scan_is_cancelled() {
     assert_eq!(world.progress(scan.crawl().id).await.reasons.get(&Reason::NotScanned), Some(&1));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_images_that_the_setting_selects_have_a_thumbnail() {
     for (thumbnails, of_a_portrait, of_a_view) in
         [(Thumbnails::Faces, true, false), (Thumbnails::All, true, true), (Thumbnails::None, false, false)]

@@ -59,7 +59,7 @@ async fn first_part(world: &World) -> Uuid {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
     let world = World::new().await;
     let path = film(world.folder(), 8);
@@ -95,7 +95,7 @@ async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_c
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn two_scans_of_one_file_store_it_once() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -111,7 +111,7 @@ async fn two_scans_of_one_file_store_it_once() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_track_does_not_return_with_another_scan() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -132,7 +132,7 @@ async fn an_erased_track_does_not_return_with_another_scan() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_scan_does_not_continue_the_video_of_an_address() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -147,7 +147,7 @@ async fn a_scan_does_not_continue_the_video_of_an_address() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_scan_with_closer_looks_does_not_continue_one_without() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -165,7 +165,7 @@ async fn a_scan_with_closer_looks_does_not_continue_one_without() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_file() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -201,7 +201,7 @@ async fn all_videos(world: &World) -> Vec<Video> {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_video_does_not_return_with_another_scan() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -218,7 +218,7 @@ async fn an_erased_video_does_not_return_with_another_scan() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -256,7 +256,7 @@ async fn a_deleted_scan_takes_its_videos_unless_another_one_found_them() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn the_detail_of_a_video_contains_no_path_of_the_machine() {
     let world = World::new().await;
     let path = film(world.folder(), 1);

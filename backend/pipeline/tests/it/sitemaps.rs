@@ -28,7 +28,7 @@ fn set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
     paths.into_iter().map(Into::into).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -62,7 +62,7 @@ async fn sitemaps_of_robots_txt_and_announced_feeds_are_read() {
     assert_eq!(asked(&site), &(&set(pages) | &set(images)) | &set(["/robots.txt"]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_usual_place_is_tried_only_when_asked_for() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -85,7 +85,7 @@ async fn the_usual_place_is_tried_only_when_asked_for() {
     assert_eq!(site.asked("/sitemap.xml"), before);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_sitemap_can_be_the_seed_and_limits_hold() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -99,7 +99,7 @@ async fn a_sitemap_can_be_the_seed_and_limits_hold() {
     assert_eq!(asked(&site), set(["/robots.txt", "/map.xml", "/p0", "/p1", "/p2"]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn nested_indexes_end() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -111,7 +111,7 @@ async fn nested_indexes_end() {
     assert_eq!(asked(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
     let world = World::new().await;
     let site = Site::start().await;
@@ -136,7 +136,7 @@ async fn a_sitemap_says_nothing_of_the_pages_of_another_site() {
 }
 
 /// The permit for reading sitemaps is available while a job waits for a slow host.
-#[tokio::test]
+#[testing::test]
 async fn a_sitemap_that_comes_late_holds_up_no_other() {
     let world = World::new().await;
     let (slow, quick) = (Site::start().await, Site::start().await);
@@ -158,7 +158,7 @@ async fn a_sitemap_that_comes_late_holds_up_no_other() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_sitemap_that_is_larger_than_a_page_is_fetched_again_in_its_place() {
     let world = World::new().await;
     let site = Site::start().await;

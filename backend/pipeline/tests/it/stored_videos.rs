@@ -76,7 +76,7 @@ fn summaries(tracks: &[Track]) -> Vec<Summary> {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_is_stored_as_it_is_analysed() {
     let world = World::new().await;
     let path = film(world.folder(), 3);
@@ -139,7 +139,7 @@ async fn file_is_deleted(world: &World, path: &Path) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn interruptions_do_not_change_the_tracks() {
     let world = World::new().await;
     let path = film(world.folder(), 8);
@@ -185,7 +185,7 @@ async fn interruptions_do_not_change_the_tracks() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
     let world = World::new().await;
     let path = film(world.folder(), 6);
@@ -217,7 +217,7 @@ async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_person_leaves_the_video_and_does_not_return() {
     let world = World::new().await;
     let path = film(world.folder(), 1);
@@ -278,7 +278,7 @@ pub(crate) fn erasure(collection: Uuid) -> store::erasures::ErasureRecord {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_file_that_is_no_video_fails_with_the_reason() {
     let world = World::new().await;
     let path = world.folder().join("film.mkv");

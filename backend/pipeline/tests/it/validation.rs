@@ -5,7 +5,7 @@ use domain::{CrawlKind, CrawlState};
 use domain::{ImageState, PageState};
 use pipeline::{CrawlError, CrawlOptions};
 
-#[tokio::test]
+#[testing::test]
 async fn a_wrong_field_is_named_with_what_is_allowed() {
     let world = World::new().await;
     let seed = || vec!["http://example.org/".to_owned()];
@@ -38,7 +38,7 @@ async fn a_wrong_field_is_named_with_what_is_allowed() {
     assert!(world.store.crawls(&Default::default(), None, 10).await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn seeds_are_normalised_and_each_taken_once() {
     let world = World::new().await;
     let seeds = ["HTTP://Example.ORG:80/a/../b#top", " http://example.org/b ", "http://example.org/c.jpg"];

@@ -59,7 +59,7 @@ fn summary(track: &VideoTrack) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_analysis_continues_after_each_part() {
     let folder = tempfile::tempdir().unwrap();
     let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mkv) };

@@ -143,7 +143,7 @@ fn check(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -> (f64, f64) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn dense_samples_find_every_track_and_person() {
     let film = Film::standard();
     let encoding = Encoding::new(Codec::H264, Container::Mp4);
@@ -180,7 +180,7 @@ fn time_error(analysis: &VideoAnalysis, truth: &Truth) -> i64 {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn keyframes_suffice_for_the_people_who_show_long_enough() {
     let film = Film::standard();
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mkv) };
@@ -196,7 +196,7 @@ fn refined() -> VideoOptions {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn closer_looks_find_exact_times_where_faces_are() {
     let film = Film::standard();
     // Keyframes at cuts and in between; groups that are too long; and every frame a keyframe.
@@ -222,7 +222,7 @@ async fn closer_looks_find_exact_times_where_faces_are() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn time_without_faces_is_not_looked_at_closely() {
     let mut film = Film::standard();
     // Nobody is in the picture from 20 s to 40 s.
@@ -240,7 +240,7 @@ async fn time_without_faces_is_not_looked_at_closely() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_film_without_faces_is_analysed_as_without_closer_looks() {
     let mut film = Film::standard();
     film.shots.iter_mut().for_each(|shot| shot.actors.clear());
@@ -254,7 +254,7 @@ async fn a_film_without_faces_is_analysed_as_without_closer_looks() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mp4");
@@ -285,7 +285,7 @@ async fn a_video_that_is_cut_off_is_analysed_and_says_so() {
 }
 
 /// The future can be dropped at any time, also while the decoder lists the packets of a large file.
-#[tokio::test]
+#[testing::test]
 async fn dropping_the_analysis_ends_the_decoder() {
     let folder = tempfile::tempdir().unwrap();
     let (program, fifo) = (folder.path().join("ffmpeg"), folder.path().join("fifo"));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use uuid::Uuid;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_workers_never_hold_the_same_job() {
     const JOBS: usize = 6000;
     let bench = Bench::new().await;
@@ -41,7 +41,7 @@ async fn two_workers_never_hold_the_same_job() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_rescues_from_all_sides_each_job_is_completed_once() {
     const JOBS: i64 = 600;
     let (retry_base, retry_max) = (Duration::from_millis(1), Duration::from_millis(5));
@@ -93,7 +93,7 @@ async fn under_rescues_from_all_sides_each_job_is_completed_once() {
 /// Runs workers that complete a job and add two in one transaction, batch completions, and
 /// heartbeats. Concurrently, the group is held, released and finally cancelled. Expects no
 /// deadlock, and no live job after the cancellation.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_group_changes_and_working_transactions_do_not_deadlock() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();

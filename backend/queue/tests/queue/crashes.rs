@@ -28,7 +28,7 @@ impl Bench {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 100]).await;
@@ -46,7 +46,7 @@ async fn jobs_of_a_process_that_ended_do_not_come_back_together() {
     assert!(bench.count("select count(distinct scheduled_at) from jobs").await >= 90);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
     let bench = Bench::with(quick()).await;
     let culprit = bench.add_one(page()).await;
@@ -75,7 +75,7 @@ async fn the_job_that_ends_every_process_is_the_only_one_that_is_discarded() {
     assert_eq!(bench.count("select count(*) from jobs").await, 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_that_was_not_alone_keeps_its_last_attempt() {
     let bench = Bench::with(quick()).await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
@@ -95,7 +95,7 @@ async fn a_job_that_was_not_alone_keeps_its_last_attempt() {
     assert!(matches!(late, Err(QueueError::Stale(stale)) if stale == id), "{late:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 10]).await;
@@ -112,7 +112,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     assert_eq!((rest.len(), alone(&rest)), (4, 1));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_stop_of_the_process_makes_no_job_suspect() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
@@ -131,7 +131,7 @@ async fn a_stop_of_the_process_makes_no_job_suspect() {
     assert_eq!(bench.count("select crashes::bigint from jobs").await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
     let bench = Bench::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let suspect = bench.add_one(NewJob { priority: 1, ..page() }).await;
@@ -184,7 +184,7 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
     assert!(begun + 2 < log.len(), "other jobs ran after it: {log:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_suspect_beside_a_long_job_is_not_blamed() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();
@@ -214,7 +214,7 @@ async fn a_suspect_beside_a_long_job_is_not_blamed() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_that_ran_alone_and_ended_is_a_suspect_no_longer() {
     let bench = Bench::new().await;
     let id = bench.add_one(page()).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_comes_out_as_it_went_in() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -32,7 +32,7 @@ async fn a_job_comes_out_as_it_went_in() {
     assert!(bench.claim(10).await.is_empty(), "a running job is not claimed again");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn answers_come_in_the_order_of_the_input() {
     let bench = Bench::new().await;
     let key = |key: &str| NewJob { unique_key: Some(key.to_owned()), ..page() };
@@ -49,7 +49,7 @@ async fn answers_come_in_the_order_of_the_input() {
     assert!(bench.add(&[]).await.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_unique_key_is_taken_while_its_job_lives() {
     let bench = Bench::new().await;
     // The key is longer than an index entry can be.
@@ -74,7 +74,7 @@ async fn a_unique_key_is_taken_while_its_job_lives() {
     assert_eq!(live, [key]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn of_racing_enqueuers_of_one_key_one_wins() {
     let bench = Bench::new().await;
     let rounds = (0..8).map(|offset| {
@@ -93,7 +93,7 @@ async fn of_racing_enqueuers_of_one_key_one_wins() {
     assert_eq!(bench.count("select count(*) from jobs").await, 200);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
     let bench = Bench::new().await;
     let past = |seconds| Some(OffsetDateTime::now_utc() - Duration::from_secs(seconds));
@@ -123,7 +123,7 @@ async fn the_order_is_priority_then_time_then_age_over_all_kinds() {
     assert_eq!(claimed, same, "jobs with equal times are claimed oldest first");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_claim_keeps_to_its_kinds_and_slots() {
     let bench = Bench::new().await;
     bench.add(&[page(), page(), page(), image(), image(), image()]).await;
@@ -139,7 +139,7 @@ async fn a_claim_keeps_to_its_kinds_and_slots() {
     assert_eq!(bench.claim(100).await.len(), 4);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_scheduled_job_waits_for_its_time() {
     let bench = Bench::new().await;
     let kinds = crate::support::kinds();
@@ -159,7 +159,7 @@ async fn a_scheduled_job_waits_for_its_time() {
     assert_eq!(bench.claim_one().await.claim.id, id);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_cannot_be_stored_is_refused_in_words() {
     let bench = Bench::new().await;
     let mut conn = bench.db.pool().acquire().await.unwrap();
@@ -180,7 +180,7 @@ async fn what_cannot_be_stored_is_refused_in_words() {
     bench.add_one(NewJob { unique_key: Some("a\0b".to_owned()), ..page() }).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
     let bench = Bench::new().await;
     let mut listener = PgListener::connect_with(bench.db.pool()).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_commit_wakes_listeners_once_and_a_rollback_does_not() {
     assert_eq!(heard, ["", "mark"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_program_claims_no_jobs_once_a_newer_schema_is_required() {
     let bench = Bench::with(Config { schema_version: 7, ..Config::default() }).await;
     bench.add(&[page(), NewJob { unique_key: None, ..page() }]).await;

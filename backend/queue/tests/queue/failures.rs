@@ -41,7 +41,7 @@ impl Admin {
 
 /// Handlers write data and complete their job in one transaction, while all connections are killed
 /// repeatedly.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_lose_nothing_and_do_nothing_twice() {
     const JOBS: i64 = 300;
     let config = Config {
@@ -104,7 +104,7 @@ async fn killed_connections_lose_nothing_and_do_nothing_twice() {
     assert_eq!(bench.count("select count(distinct job) from results").await, JOBS);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_result_outlives_a_database_that_is_away() {
     let bench = Bench::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -155,7 +155,7 @@ async fn a_result_outlives_a_database_that_is_away() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_dead_process_held_is_run_by_another() {
     let config = Config { lease: Duration::from_secs(3), ..Config::default() };
     let bench = Bench::with(config).await;
@@ -194,7 +194,7 @@ async fn what_a_dead_process_held_is_run_by_another() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_numbers_tell_what_happened() {
     recorder();
     let bench = Bench::new().await;

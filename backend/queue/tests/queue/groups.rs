@@ -36,7 +36,7 @@ impl Bench {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_held_group_waits_with_all_its_jobs_old_and_new() {
     let bench = Bench::new().await;
     let (group, other) = (Uuid::now_v7(), Uuid::now_v7());
@@ -59,7 +59,7 @@ async fn a_held_group_waits_with_all_its_jobs_old_and_new() {
     assert!(bench.add(&[of(group)]).await.len() == 1 && bench.claim(10).await.len() == 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -82,7 +82,7 @@ async fn what_comes_back_from_a_run_into_a_held_group_is_held() {
     assert_eq!(bench.claim(10).await.len(), 4);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_group_is_over_also_for_those_who_run() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -112,7 +112,7 @@ async fn a_cancelled_group_is_over_also_for_those_who_run() {
     assert!(bench.claim_one().await.claim.fence > running.claim.fence);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
     let bench = Bench::with(queue::Config { partition_window: 3, ..queue::Config::default() }).await;
     let group = Uuid::now_v7();
@@ -131,7 +131,7 @@ async fn a_large_group_is_cancelled_piece_by_piece_those_in_line_first() {
     assert_eq!(piece(4).await, 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -162,7 +162,7 @@ async fn hold_waits_for_the_transaction_that_is_adding_jobs() {
     assert!(bench.queue.group_is_held(&mut conn, group).await.unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_rolled_back_hold_holds_nothing() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn lists_page_through_both_tables_newest_first() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -52,7 +52,7 @@ async fn lists_page_through_both_tables_newest_first() {
     assert!(list(None, None, None, None, -1).await.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_retried_job_starts_anew() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
@@ -76,7 +76,7 @@ async fn a_retried_job_starts_anew() {
     assert!(matches!(bench.queue.get(Uuid::now_v7()).await, Err(QueueError::NotFound(_))));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_retry_gives_way_to_a_live_job_of_its_key() {
     let bench = Bench::new().await;
     let keyed = || NewJob { unique_key: Some("k".to_owned()), ..page() };
@@ -92,7 +92,7 @@ async fn a_retry_gives_way_to_a_live_job_of_its_key() {
     assert_eq!(bench.add(&[keyed()]).await, [Enqueued::Duplicate], "its key is taken again");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_retried_into_a_held_group_is_held() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -106,7 +106,7 @@ async fn a_job_retried_into_a_held_group_is_held() {
     assert_eq!(bench.claim_one().await.claim.id, id);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn stats_count_every_kind_and_state() {
     let bench = Bench::new().await;
     let stats = bench.queue.stats().await.unwrap();
@@ -140,7 +140,7 @@ async fn stats_count_every_kind_and_state() {
     assert_eq!(sorted(bench.queue.depth().await.unwrap().counts), expected);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_job_is_over_for_whoever_holds_it() {
     let bench = Bench::new().await;
     let group = Uuid::now_v7();
@@ -166,7 +166,7 @@ async fn a_cancelled_job_is_over_for_whoever_holds_it() {
     assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(_))));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_report_tells_of_each_kind_what_waits_and_how_fast_it_goes() {
     let bench = Bench::new().await;
     let minute = Duration::from_secs(60);

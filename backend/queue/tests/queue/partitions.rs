@@ -28,7 +28,7 @@ async fn parked(bench: &Bench) -> i64 {
     sqlx::query_scalar("select count(*) from jobs where parked").fetch_one(bench.db.pool()).await.unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
@@ -53,7 +53,7 @@ async fn a_full_partition_parks_the_rest_and_takes_it_in_when_half_has_ended() {
     assert_eq!((bench.queue.unpark().await.unwrap(), parked(&bench).await), (0, 6));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
     let bench = Bench::with(narrow()).await;
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
@@ -78,7 +78,7 @@ async fn partitions_kinds_and_groups_do_not_stand_in_each_others_way() {
     assert_eq!(next[1].claim.id, newcomer);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_held_group_takes_in_nobody_who_could_run() {
     let bench = Bench::with(narrow()).await;
     let group = Uuid::now_v7();
@@ -108,7 +108,7 @@ async fn a_held_group_takes_in_nobody_who_could_run() {
     assert_eq!(listed.len(), 4, "parked jobs leave no record");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the_same() {
     const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
@@ -137,7 +137,7 @@ async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the
     assert_eq!(done.len() as i64, 2 * PARTITIONS + 10);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_partitions_have_turns() {
     const PARTITIONS: i64 = 1_300;
     let bench = Bench::with(Config { group_window: 4, ..narrow() }).await;
@@ -169,7 +169,7 @@ async fn groups_with_very_many_partitions_do_not_wait_for_each_other_and_their_p
     );
 }
 
-#[tokio::test]
+#[testing::test]
 async fn many_processes_take_in_each_job_once_and_miss_none() {
     const JOBS: i64 = 300;
     let bench = Bench::with(narrow()).await;
@@ -202,7 +202,7 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
     assert!(a.is_disjoint(&b) && b.is_disjoint(&c) && a.is_disjoint(&c));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_partition_key_without_a_group_is_refused() {
     let bench = Bench::new().await;
     let mut tx = bench.db.pool().begin().await.unwrap();

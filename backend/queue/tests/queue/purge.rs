@@ -6,7 +6,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn a_purge_takes_old_ended_jobs_but_never_discarded_ones() {
     let keep = Duration::from_secs(3600);
     let bench = Bench::with(Config { keep_finished: keep, ..Config::default() }).await;
@@ -60,7 +60,7 @@ async fn left(bench: &Bench) -> (i64, i64) {
     (completed, bench.count("select count(*) from finished_jobs where state = 'discarded'").await)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
     let bench = with_old(20_000).await;
     let other = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
@@ -73,7 +73,7 @@ async fn two_processes_that_purge_at_the_same_time_take_every_job_once() {
     assert_eq!(left(&bench).await, (0, 2_000));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_that_is_killed_is_gone_on_with() {
     let bench = with_old(100_000).await;
     let doomed = sqlx::PgPool::connect(&bench.db.url()).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_purge_that_is_killed_is_gone_on_with() {
     assert_eq!(left(&bench).await, (0, 10_000));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_that_was_discarded_long_ago_can_still_be_retried() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { unique_key: Some("one".into()), ..page() }).await;

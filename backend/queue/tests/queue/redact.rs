@@ -4,7 +4,7 @@ use queue::NewJob;
 use serde_json::json;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
     let bench = Bench::new().await;
     let (group, other) = (Uuid::now_v7(), Uuid::now_v7());

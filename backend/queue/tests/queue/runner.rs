@@ -74,7 +74,7 @@ async fn ended(bench: &Bench, count: i64) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
     let bench = Bench::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
@@ -114,7 +114,7 @@ async fn jobs_of_all_kinds_run_once_each_and_are_completed() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn each_kind_keeps_to_its_own_number_and_uses_it() {
     let bench = Bench::new().await;
     let together = Arc::new(Barrier::new(3));
@@ -165,7 +165,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
     let bench = Bench::new().await;
     let (ran, mut runs) = mpsc::unbounded_channel();
@@ -191,7 +191,7 @@ async fn a_waiting_runner_wakes_for_new_jobs_and_for_the_hour_of_old_ones() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_outcome_ends_where_it_should() {
     let bench = Bench::with(quick()).await;
     let (ran, mut runs) = mpsc::unbounded_channel();
@@ -237,7 +237,7 @@ async fn every_outcome_ends_where_it_should() {
     assert_eq!(counts.values().map(|count| i32::from(*count)).sum::<i32>(), 9);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_snoozed_job_comes_back_without_a_burned_attempt() {
     let bench = Bench::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
@@ -256,7 +256,7 @@ async fn a_snoozed_job_comes_back_without_a_burned_attempt() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
     let bench = Bench::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
     let (started, mut starts) = mpsc::unbounded_channel();
@@ -295,7 +295,7 @@ async fn a_lost_claim_fires_the_token_and_its_result_is_discarded() {
     assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn leases_are_kept_although_handlers_take_every_connection() {
     let config = Config { lease: Duration::from_secs(6), ..Config::default() };
     let bench = Bench::with(config.clone()).await;
@@ -338,7 +338,7 @@ async fn leases_are_kept_although_handlers_take_every_connection() {
     worker.stop().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
     let bench = Bench::new().await;
     let gate = Arc::new(Semaphore::new(0));
@@ -367,7 +367,7 @@ async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
     assert_eq!(bench.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_shutdown_releases_what_does_not_end_in_time() {
     let bench = Bench::new().await;
     let (started, mut starts) = mpsc::unbounded_channel();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn completion_moves_the_job_out_of_the_hot_table() {
     let bench = Bench::new().await;
     let job =
@@ -23,7 +23,7 @@ async fn completion_moves_the_job_out_of_the_hot_table() {
     assert!(matches!(bench.complete(claim).await, Err(QueueError::Stale(stale)) if stale == id), "only once");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_batch_completes_what_is_held_and_names_what_is_not() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 30]).await;
@@ -42,7 +42,7 @@ async fn a_batch_completes_what_is_held_and_names_what_is_not() {
     assert!(bench.queue.complete_many(&[]).await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
@@ -69,7 +69,7 @@ async fn a_batch_waits_for_a_row_that_another_transaction_has_locked() {
     assert_eq!(bench.state(claims[0].id).await, JobState::Completed);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn completion_and_what_the_caller_writes_happen_together_or_not_at_all() {
     let bench = Bench::new().await;
     sqlx::raw_sql("create table results (job uuid)").execute(bench.db.pool()).await.unwrap();
@@ -94,7 +94,7 @@ async fn completion_and_what_the_caller_writes_happen_together_or_not_at_all() {
     bench.complete(jobs[0].claim).await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
     let config = Config {
         retry_base: Duration::from_secs(100),
@@ -127,7 +127,7 @@ async fn a_failure_comes_back_later_and_later_until_attempts_are_spent() {
     assert!(row.finished_at.is_some());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_failure_can_be_final_or_name_its_time() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
@@ -144,7 +144,7 @@ async fn a_failure_can_be_final_or_name_its_time() {
     assert!(error.starts_with("NUL \u{fffd} and ü") && error.len() <= 8192 + 2, "{}", error.len());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn snooze_and_release_burn_no_attempt() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 1, ..page() }).await;
@@ -179,7 +179,7 @@ async fn snooze_and_release_burn_no_attempt() {
     assert_eq!((row.state, row.attempt), (JobState::Retryable, 1));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     let bench = Bench::new().await;
     let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
@@ -210,7 +210,7 @@ async fn an_expired_lease_is_rescued_and_a_spent_one_discarded() {
     assert_eq!(bench.state(healthy).await, JobState::Running);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_rescue_takes_any_number() {
     let bench = Bench::new().await;
     bench.add(&vec![page(); 2500]).await;
@@ -223,7 +223,7 @@ async fn a_rescue_takes_any_number() {
     assert_eq!(bench.count("select count(*) from jobs where state = 'retryable'").await, 2500);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
     let bench = Bench::new().await;
     bench.add(&[page(), page()]).await;
@@ -242,7 +242,7 @@ async fn a_heartbeat_keeps_the_lease_and_names_the_lost() {
     assert_eq!(lost, [claims[1], unknown]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_word_of_a_worker_whose_lease_ran_out_does_not_count() {
     let bench = Bench::new().await;
     sqlx::raw_sql("create table results (worker text)").execute(bench.db.pool()).await.unwrap();

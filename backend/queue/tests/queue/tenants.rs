@@ -58,7 +58,7 @@ fn of(tenant: Uuid) -> NewJob {
     NewJob { tenant, ..page() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
     let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
     let bench = Bench::new().await;
@@ -89,7 +89,7 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
     shared.worker.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_third_tenant_does_not_wait_for_the_backlogs_of_two_others() {
     let [first, second, third] = [(); 3].map(|()| Uuid::now_v7());
     let bench = Bench::new().await;

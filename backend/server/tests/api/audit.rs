@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use store::keys::Scope;
 
-#[tokio::test]
+#[testing::test]
 async fn searches_and_deletions_are_recorded_with_their_key_and_without_what_was_seen() {
     let app = App::spawn_with(guarded()).await;
     let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
@@ -43,7 +43,7 @@ async fn searches_and_deletions_are_recorded_with_their_key_and_without_what_was
     assert_eq!(all["records"], log["records"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_log_is_filtered_and_paged() {
     let app = App::spawn().await;
     for name in ["a", "b", "c"] {

@@ -21,7 +21,7 @@ fn guarded_operations() -> Vec<(Method, String, Option<Scope>)> {
     found
 }
 
-#[tokio::test]
+#[testing::test]
 async fn without_a_key_only_health_and_the_pages_answer() {
     let app = App::spawn_with(guarded()).await;
     for path in ["/", "/assets/page.css", "/health/live", "/health/ready", "/openapi.json", "/docs/"] {
@@ -38,7 +38,7 @@ async fn without_a_key_only_health_and_the_pages_answer() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
     let app = App::spawn_with(guarded()).await;
     let (_, all) = app.key(None, Scope::ALL).await;
@@ -57,7 +57,7 @@ async fn a_key_opens_what_its_scopes_name_and_nothing_else() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
     let app = App::spawn_with(guarded()).await;
     let document = app.get_ok("/openapi.json").await;
@@ -69,7 +69,7 @@ async fn the_document_of_a_service_with_keys_lets_nobody_in_without_one() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn keys_that_do_not_work_are_told_apart() {
     let app = App::spawn_with(guarded()).await;
     let refused = async |key: &str, reason: &str| {
@@ -99,7 +99,7 @@ async fn keys_that_do_not_work_are_told_apart() {
     refused(&key, "revoked").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
     let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(None, &[Scope::Read]).await;
@@ -116,7 +116,7 @@ async fn a_key_is_sent_in_either_header_and_its_use_is_noted() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_bound_key_means_its_own_collection() {
     let app = App::spawn_with(guarded()).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
@@ -142,7 +142,7 @@ async fn a_bound_key_means_its_own_collection() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
     let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(None, &[Scope::Read]).await;
@@ -167,7 +167,7 @@ async fn a_key_that_has_used_up_its_minute_is_told_when_to_come_back() {
     ok(response).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     let app = App::spawn_with(guarded()).await;
     let site = Site::with(&[]).await;
@@ -189,7 +189,7 @@ async fn who_follows_a_crawl_is_cut_off_when_the_key_is_revoked() {
     );
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_to_one_collection_is_challenged_where_all_are_needed() {
     let app = App::spawn_with(guarded()).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;

@@ -15,7 +15,7 @@ async fn app() -> App {
     App::spawn_with(Options { models: Models::Fixture, ..Options::default() }).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_default_collection_is_always_there() {
     let app = app().await;
     app.state.services.store.ensure_collection("archive").await.unwrap();
@@ -27,7 +27,7 @@ async fn the_default_collection_is_always_there() {
     assert_eq!(field(&problem(app.get("/collections?limit=3").await, 400, "bad_query").await), "limit");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_is_made_found_by_name_and_id_and_changed() {
     let app = app().await;
     let body =
@@ -51,7 +51,7 @@ async fn a_collection_is_made_found_by_name_and_id_and_changed() {
     assert_eq!(ok(patch(&app, &format!("/collections/{id}"), &json!({})).await).await, changed);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_collection_cannot_be_is_named() {
     let app = app().await;
     for (body, name) in [
@@ -77,7 +77,7 @@ async fn what_a_collection_cannot_be_is_named() {
     problem(app.get("/collections/%ff").await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_picture() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "two_people.jpg"]).await;
@@ -118,7 +118,7 @@ async fn a_deleted_collection_is_out_of_reach_at_once_and_erased_to_the_last_pic
     assert_eq!(jobs["jobs"], json!([]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_tenant_rules_its_own_collection_and_makes_none() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
@@ -148,7 +148,7 @@ async fn a_tenant_rules_its_own_collection_and_makes_none() {
     assert_eq!(log["records"][0]["detail"]["name"], "ours");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_are_judged_by_the_settings_of_their_collection() {
     let app = App::spawn().await;
     let site = Site::with(&["small_pair.jpg"]).await;

@@ -38,7 +38,7 @@ async fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8(rest).unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
     let app = spawn(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
     let mut half = connect(&app).await;
@@ -52,7 +52,7 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_head_that_is_too_long_is_refused() {
     let app = spawn(Config::default()).await;
     for (length, status) in [(60 << 10, "200"), (200 << 10, "431"), (400 << 10, "431")] {
@@ -74,7 +74,7 @@ async fn a_head_that_is_too_long_is_refused() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_connection_too_many_waits_for_another_to_be_closed() {
     let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
@@ -94,7 +94,7 @@ async fn one_connection_too_many_waits_for_another_to_be_closed() {
     assert!(rest(&mut second).await.starts_with("HTTP/1.1 200"));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_connection() {
     let app = spawn(Config::default()).await;
     let mut open = connect(&app).await;
@@ -106,7 +106,7 @@ async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_conne
     app.stop().await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
     let app = spawn(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
     let mut idle = connect(&app).await;
@@ -115,7 +115,7 @@ async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
     assert_eq!(rest(&mut idle).await, "");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
     let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
@@ -131,7 +131,7 @@ async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
     app.stop().await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() {
     const LAST: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
     let app = spawn(Config { max_connections: 4, ..Config::default() }).await;

@@ -24,7 +24,7 @@ async fn repeats(app: &App) -> u64 {
     shown.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_and_searches_survive_connections_that_are_cut() {
     let app = Arc::new(fixture_app().await);
     let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -92,7 +92,7 @@ async fn search(app: &App) -> reqwest::Response {
     app.post_json("/faces/search", &json!({"embedding": vec![1.0; dimensions]})).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn trouble_that_does_not_pass_is_a_503_that_says_when_to_come_back() {
     let app = fixture_app().await;
     when_a_search_is_recorded(
@@ -109,7 +109,7 @@ async fn trouble_that_does_not_pass_is_a_503_that_says_when_to_come_back() {
     assert!((2..=10).contains(&app.database.number("select last_value from attempts").await));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_change_that_may_have_been_made_is_not_made_again_and_the_answer_says_so() {
     let app = fixture_app().await;
     when_a_search_is_recorded(

@@ -27,7 +27,7 @@ fn len(answer: &Value, list: &str) -> usize {
     answer[list].as_array().unwrap().len()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "cora.jpg", "ada_and_ben.jpg"]).await;
@@ -93,7 +93,7 @@ async fn a_person_goes_by_a_likeness_and_does_not_come_back() {
     assert_eq!(app.blobs(), blobs);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
     let app = App::spawn().await;
     let site = Site::with(&["two_people.jpg"]).await;
@@ -118,7 +118,7 @@ async fn a_face_of_several_stays_away_from_its_picture_without_a_sketch() {
     assert_eq!(app.blobs(), 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
     let app = App::spawn().await;
     let site = Site::with(&["ben.jpg", "cora.jpg"]).await;
@@ -144,7 +144,7 @@ async fn what_was_found_at_an_address_goes_and_the_address_is_kept_out() {
     assert_eq!((&done["images"], &done["erasure"]["suppressions"]), (&json!(0), &json!(1)), "{done}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn wrong_erasures_are_refused_and_need_their_scope() {
     let app = App::spawn_with(guarded()).await;
     let (_, key) = app.key(Some("ours"), &[Scope::Erase]).await;
@@ -172,7 +172,7 @@ async fn wrong_erasures_are_refused_and_need_their_scope() {
     assert_eq!(list["erasures"], json!([]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_is_not() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "cora.jpg"]).await;
@@ -209,7 +209,7 @@ async fn what_one_erasure_keeps_out_is_let_in_again_and_what_another_keeps_out_i
     problem(app.delete(nobodys).await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_may_erase_may_not_yet_let_in_again() {
     let app = App::spawn_with(guarded()).await;
     let (_, eraser) = app.key(Some("ours"), &[Scope::Erase]).await;
@@ -224,15 +224,15 @@ async fn who_may_erase_may_not_yet_let_in_again() {
 
 /// Returns the whole database as text, and the content of every file in the blob folder.
 fn remains(app: &App) -> (String, Vec<Vec<u8>>) {
-    let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
-    let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
+    let dump =
+        Command::new(testing::server::programs().join("pg_dump")).arg(app.database.url()).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
     let files = testing::files_below(app.blob_folder.path());
     let files = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
     (String::from_utf8(dump.stdout).unwrap(), files)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn no_byte_of_an_erased_person_is_left() {
     let app = App::spawn().await;
     let site = Site::with(&["cora.jpg", "cora_2.jpg", "two_people.jpg"]).await;

@@ -4,7 +4,7 @@ use queue::NewJob;
 use reqwest::StatusCode;
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn discarded_jobs_are_listed_and_given_a_new_life() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let queue = &app.state.services.queue;
@@ -47,7 +47,7 @@ async fn discarded_jobs_are_listed_and_given_a_new_life() {
     problem(app.post_json(nowhere, &json!({})).await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/a"]});
@@ -61,7 +61,7 @@ async fn a_job_of_an_ended_crawl_is_not_given_a_life_without_use() {
     assert_eq!(app.get_ok("/jobs?state=available").await["jobs"], json!([]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn jobs_of_a_crawl_are_found_by_it() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/a", "http://127.0.0.1:9/b"]});

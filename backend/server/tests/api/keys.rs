@@ -10,7 +10,7 @@ async fn make(app: &App, by: &str, body: &Value) -> Value {
     json_of(app.ask(by, Method::POST, "/keys", Some(body)).await, StatusCode::CREATED).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
     let app = App::spawn_with(guarded()).await;
     let (operator, by) = app.key(None, Scope::ALL).await;
@@ -36,7 +36,7 @@ async fn a_key_makes_a_key_that_is_shown_once_works_and_is_recorded() {
     assert_eq!(record["detail"], json!({"key_id": key["id"], "scopes": ["read", "search"]}));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn no_key_gains_anything_by_making_another() {
     let app = App::spawn_with(guarded()).await;
     let (_, tenant) = app.key(Some("press"), &[Scope::Read, Scope::Keys]).await;
@@ -101,7 +101,7 @@ async fn no_key_gains_anything_by_making_another() {
     assert_eq!(field(&problem(refusal, 422, "invalid_field").await), "collection");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_revoked_key_opens_nothing_and_stays_listed() {
     let app = App::spawn_with(guarded()).await;
     let (operator, by) = app.key(None, &[Scope::Keys, Scope::Admin]).await;
@@ -126,7 +126,7 @@ async fn a_revoked_key_opens_nothing_and_stays_listed() {
 }
 
 /// The holder of a leaked key can create other keys with it before anyone notices.
-#[tokio::test]
+#[testing::test]
 async fn a_key_is_revoked_with_all_that_came_from_it() {
     let app = App::spawn_with(guarded()).await;
     let (_, operator) = app.key(None, Scope::ALL).await;
@@ -167,7 +167,7 @@ async fn a_key_is_revoked_with_all_that_came_from_it() {
 
 /// A process accepts a checked key for some seconds. During this time the key must not create
 /// another key, which would remain valid.
-#[tokio::test]
+#[testing::test]
 async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     let app = App::spawn_with(guarded()).await;
     let (held, secret) = app.key(None, &[Scope::Read, Scope::Keys]).await;
@@ -184,7 +184,7 @@ async fn a_key_that_was_revoked_a_moment_ago_makes_no_other() {
     assert_eq!(store.keys(None, 10).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_caller_learns_what_the_own_key_may_do() {
     let app = App::spawn_with(guarded()).await;
     let (made, key) = app.key(Some("press"), &[Scope::Analyze]).await;
@@ -198,7 +198,7 @@ async fn a_caller_learns_what_the_own_key_may_do() {
 
 /// Otherwise a key that is created while no keys are required would remain valid after keys become
 /// required.
-#[tokio::test]
+#[testing::test]
 async fn a_service_that_asks_for_no_keys_lets_nobody_change_them() {
     let app = App::spawn().await;
     let (held, _) = app.key(None, &[Scope::Read]).await;

@@ -151,7 +151,7 @@ fn retry_after_is_declared_where_it_is_sent() {
 
 /// An unknown field is an error. The document declares this for every body, and the service
 /// enforces it.
-#[tokio::test]
+#[testing::test]
 async fn no_body_takes_a_field_that_the_document_does_not_name() {
     fn closed(schema: &Value, document: &Value, place: &str) {
         if let Some(reference) = schema["$ref"].as_str() {
@@ -194,7 +194,7 @@ async fn no_body_takes_a_field_that_the_document_does_not_name() {
     assert!(asked > 15, "{asked}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_document_and_the_service_agree() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/openapi.json").await, document());

@@ -7,7 +7,7 @@ use serde_json::json;
 use server::Config;
 use std::time::Duration;
 
-#[tokio::test]
+#[testing::test]
 async fn paths_and_methods_that_are_not_there_are_told() {
     let app = App::spawn().await;
     problem(app.get("/nowhere").await, 404, "route_not_found").await;
@@ -19,7 +19,7 @@ async fn paths_and_methods_that_are_not_there_are_told() {
     problem(app.get("/faces/detect").await, 405, "method_not_allowed").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
     let app = App::spawn().await;
     let ask = async |id: &str| {
@@ -33,7 +33,7 @@ async fn request_ids_are_taken_over_when_sane_and_made_otherwise() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_answer_has_its_security_headers() {
     let app = App::spawn().await;
     for path in ["/faces", "/nowhere", "/health/live", "/", "/docs/", "/openapi.json"] {
@@ -52,7 +52,7 @@ async fn every_answer_has_its_security_headers() {
     assert_eq!(app.get("/faces").await.headers()["cache-control"], "no-store");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn other_origins_are_allowed_only_when_named() {
     let config = Config { allow_origins: vec!["https://page.example".into()], ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
@@ -65,7 +65,7 @@ async fn other_origins_are_allowed_only_when_named() {
     assert_eq!(ask("https://elsewhere.example").await, None);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_analysis_too_many_is_answered_with_retry_after() {
     let config = Config { max_analyses: 1, request_timeout: Duration::from_secs(30), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
@@ -90,7 +90,7 @@ async fn one_analysis_too_many_is_answered_with_retry_after() {
     crate::support::ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_answer_that_takes_too_long_is_given_up() {
     let config = Config { request_timeout: Duration::from_millis(200), ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
@@ -99,7 +99,7 @@ async fn an_answer_that_takes_too_long_is_given_up() {
     problem(app.post_json("/faces/detect", &body).await, 503, "timeout").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_nul_character_is_refused_before_it_reaches_the_database() {
     let app = App::spawn().await;
     for path in
@@ -120,7 +120,7 @@ async fn a_nul_character_is_refused_before_it_reaches_the_database() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_array_is_not_taken_for_an_object() {
     let app = App::spawn().await;
     let url = format!("{}/collections/default", app.url);

@@ -256,7 +256,7 @@ async fn enrol(app: &App, key: &str, face: &Value) -> String {
     subject
 }
 
-#[tokio::test]
+#[testing::test]
 async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     let app = App::spawn_with(guarded()).await;
     let (ours_site, site) = (Site::with(&["ada_small.jpg"]).await, Site::with(&["two_people.jpg"]).await);

@@ -46,7 +46,7 @@ impl World {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_crash_left_over_goes_with_the_next_sweep() {
     let world = World::new().await;
     let key = world.put().await;
@@ -59,7 +59,7 @@ async fn what_a_crash_left_over_goes_with_the_next_sweep() {
     assert_eq!(world.store.delete_pending_blobs(&world.blobs).await.unwrap(), 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
     let world = World::new().await;
     let key = world.put().await;
@@ -72,7 +72,7 @@ async fn a_blob_that_another_row_names_stays_until_both_are_gone() {
     assert!(!world.exists(&key).await);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
     let world = World::new().await;
     let key = world.put().await;
@@ -98,7 +98,7 @@ async fn who_wrote_a_blob_before_it_was_removed_is_told_to_write_it_again() {
     assert!(keep().await.1.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_removal_waits_for_a_picture_that_is_being_stored_and_then_sees_its_row() {
     let world = World::new().await;
     let key = world.put().await;

@@ -22,7 +22,7 @@ fn files(folder: &std::path::Path) -> Vec<String> {
     files
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_folder_keeps_every_blob_once_under_its_content() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("made/on the way");
@@ -42,7 +42,7 @@ async fn a_folder_keeps_every_blob_once_under_its_content() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_same_blob_from_many_writers_is_always_whole() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
@@ -54,7 +54,7 @@ async fn the_same_blob_from_many_writers_is_always_whole() {
     assert_eq!(blobs.get(&keys[0]).await.unwrap(), Some(bytes));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn blobs_in_two_levels_of_folders_are_found_listed_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -69,7 +69,7 @@ async fn blobs_in_two_levels_of_folders_are_found_listed_and_deleted() {
     assert!(!blobs.exists(&key).await.unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn no_key_leads_out_of_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("secret"), "secret").unwrap();

@@ -50,7 +50,7 @@ async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
     (collection, crawl)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_is_done_again() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -108,7 +108,7 @@ async fn a_buried_collection_goes_piece_by_piece_and_a_piece_that_was_cut_short_
     assert!(store.erase_some(tx.conn(), collection).await.unwrap().done, "the collection stays deleted");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn keys_go_with_their_collection_and_stay_with_default() {
     let db = TestDatabase::create().await;
     let store = db.store();

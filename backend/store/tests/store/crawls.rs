@@ -8,7 +8,7 @@ use store::pages::PageResult;
 use testing::TestDatabase;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn collections_are_made_once_and_default_is_always_there() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -25,7 +25,7 @@ async fn collections_are_made_once_and_default_is_always_there() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -66,7 +66,7 @@ async fn a_crawl_is_listed_filtered_and_paged_newest_first() {
     ));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn states_change_only_from_where_they_may() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -94,7 +94,7 @@ async fn states_change_only_from_where_they_may() {
     assert!(matches!(store.crawl(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "crawl", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn progress_is_counted_from_the_ledgers_and_adds_up() {
     let db = TestDatabase::create().await;
     let store = db.store();

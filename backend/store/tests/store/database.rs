@@ -4,7 +4,7 @@ use store::schema::OlderPrograms;
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;
 
-#[tokio::test]
+#[testing::test]
 async fn connects_pings_and_finds_the_schema_up_to_date() {
     let db = TestDatabase::create().await;
     let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
@@ -18,7 +18,7 @@ async fn connects_pings_and_finds_the_schema_up_to_date() {
     assert_eq!((timeout.as_str(), name.as_str()), ("30s", "facecrawl"));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_fresh_database_is_migrated_once_by_whoever_comes_first() {
     assert_eq!(applied as usize, total);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_url_that_is_none_and_a_database_that_is_not_there_are_told_apart() {
     let wrong = Store::connect(&Config { url: "mysql:/nonsense".into(), ..Config::default() }).await;
     assert!(matches!(wrong, Err(StoreError::Invalid(_))));
@@ -56,7 +56,7 @@ fn the_fingerprint_is_short_hex_and_stable() {
 }
 
 /// After a failover, the address may lead to a server that accepts no changes until it is promoted.
-#[tokio::test]
+#[testing::test]
 async fn a_server_that_accepts_no_changes_is_waited_for_and_its_connections_are_replaced() {
     let db = TestDatabase::create().await;
     let name: String = sqlx::query_scalar("select current_database()").fetch_one(db.pool()).await.unwrap();

@@ -11,7 +11,7 @@ async fn count(store: &Store, table: &str) -> i64 {
     sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await.unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -35,7 +35,7 @@ async fn a_face_goes_with_the_blobs_that_nobody_else_needs() {
     assert!(matches!(again, Err(StoreError::NotFound { what: "face", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_back() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -66,7 +66,7 @@ async fn an_image_goes_with_its_faces_and_sources_and_a_roll_back_brings_all_bac
     assert!(matches!(again, Err(StoreError::NotFound { what: "image", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -95,7 +95,7 @@ async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
     assert!(matches!(again, Err(StoreError::NotFound { what: "crawl", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_goes_with_the_images_that_only_it_found() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -131,7 +131,7 @@ async fn a_crawl_goes_with_the_images_that_only_it_found() {
     assert_eq!(store.crawl_progress(two.id).await.unwrap().faces, 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_schema_itself_keeps_a_face_in_its_images_collection() {
     let db = TestDatabase::create().await;
     let store = db.store();

@@ -16,7 +16,7 @@ macro_rules! run {
     ($name:ident: $implementation:ident, $($test:ident),+) => {
         mod $name {
             $(
-                #[tokio::test]
+                #[testing::test]
                 async fn $test() {
                     super::$test::<crate::face_index::$implementation>().await;
                 }
@@ -31,7 +31,7 @@ macro_rules! run_in_server {
         mod qdrant {
             $(
                 #[testing::needs(qdrant)]
-                #[tokio::test]
+                #[testing::test]
                 async fn $test() {
                     super::$test::<crate::face_index::InServer>().await;
                 }

@@ -6,7 +6,7 @@ use store::faces::FaceListQuery;
 use testing::TestDatabase;
 use uuid::Uuid;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_is_registered_once_with_its_own_index() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -47,7 +47,7 @@ async fn a_model_is_registered_once_with_its_own_index() {
     assert!(matches!(store.model(99).await, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_come_back_as_they_went_in_and_are_counted() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -79,7 +79,7 @@ async fn faces_come_back_as_they_went_in_and_are_counted() {
     assert!(matches!(store.embedding(image).await, Err(StoreError::NotFound { what: "face", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -114,7 +114,7 @@ async fn what_cannot_be_compared_or_belongs_elsewhere_is_refused() {
     assert_eq!(store.image(image).await.unwrap().face_count, 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn listing_filters_by_image_crawl_and_quality_and_pages_newest_first() {
     let db = TestDatabase::create().await;
     let store = db.store();

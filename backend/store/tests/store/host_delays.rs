@@ -53,7 +53,7 @@ async fn finish(store: &Store, own: OwnDelay, token: i64) {
     store.finish_own_request(HOST, own).await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no_other() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -82,7 +82,7 @@ async fn a_collections_own_delay_counts_from_the_end_of_its_request_and_binds_no
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_turn_that_the_host_does_not_give_is_given_back() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -96,7 +96,7 @@ async fn a_turn_that_the_host_does_not_give_is_given_back() {
     granted(&store, ours).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_turn_whose_holder_died_comes_back_and_delays_that_are_over_are_forgotten() {
     let db = TestDatabase::create().await;
     let store = db.store();

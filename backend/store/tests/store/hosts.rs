@@ -30,7 +30,7 @@ fn granted(outcome: PermitOutcome) -> i64 {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_request() {
     const DELAY_MS: i64 = 25;
     const REQUESTS: usize = 40;
@@ -69,7 +69,7 @@ async fn concurrent_crawlers_are_never_closer_than_the_delay_after_the_previous_
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -97,7 +97,7 @@ async fn one_grant_at_a_time_and_the_delay_counts_from_the_end() {
     assert!(clock(&store).await + wait >= before + delay);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn waiting_callers_are_spread_over_at_most_a_minute() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -119,7 +119,7 @@ async fn waiting_callers_are_spread_over_at_most_a_minute() {
     assert!(assigned.windows(4).all(|four| four[3] - four[0] > time::Duration::milliseconds(500)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -146,7 +146,7 @@ async fn a_grant_whose_holder_died_expires_and_its_late_word_frees_nobody_elses(
     waits(store.acquire_host_permit("a.test", 10_000).await.unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pause() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -170,7 +170,7 @@ async fn no_delay_is_granted_to_everyone_at_once_unless_the_host_asked_for_a_pau
     granted(store.acquire_host_permit("b.test", 0).await.unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn robots_txt_is_kept_beside_the_turns_and_never_replaced_by_an_older_one() {
     let db = TestDatabase::create().await;
     let store = db.store();

@@ -7,7 +7,7 @@ use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES,
 use testing::TestDatabase;
 use uuid::Uuid;
 
-#[tokio::test]
+#[testing::test]
 async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -28,7 +28,7 @@ async fn an_image_comes_back_as_it_went_in_by_id_and_by_hash_in_its_collection()
     assert!(matches!(store.image(Uuid::now_v7()).await, Err(StoreError::NotFound { what: "image", .. })));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -52,7 +52,7 @@ async fn the_same_bytes_are_stored_once_per_collection_however_many_race() {
     assert_ne!(elsewhere, winners[0]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -94,7 +94,7 @@ async fn listing_filters_by_crawl_and_faces_and_pages_newest_first() {
     assert!(matches!(store.images(&nowhere, None, 1).await, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_image_within_the_distance_is_a_candidate_and_no_other() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -150,7 +150,7 @@ fn flipped(hash: i64, bits: u32) -> i64 {
     (0..bits).fold(hash, |hash, bit| hash ^ 1_i64 << (bit % 4 * 16 + bit / 4))
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -177,7 +177,7 @@ async fn a_marked_copy_is_a_candidate_up_to_the_limits_and_not_beyond() {
     assert_eq!(candidates.iter().map(|image| image.id).collect::<HashSet<Uuid>>(), expected);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_that_is_everywhere_answers_a_bounded_number_of_sources() {
     let db = TestDatabase::create().await;
     let store = db.store();

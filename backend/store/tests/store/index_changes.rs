@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ended() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -84,7 +84,7 @@ async fn nothing_is_recorded_until_it_is_requested_and_nothing_after_it_was_ende
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_stored_face_is_recorded_if_its_transaction_is_committed() {
     let world = World::create().await;
     let faces = [1, 2].map(|seed| {
@@ -102,7 +102,7 @@ async fn a_stored_face_is_recorded_if_its_transaction_is_committed() {
     assert_eq!(world.changes().await, world.stored(&[&faces[0], &faces[1]]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_way_of_deleting_a_face_is_recorded() {
     let world = World::create().await;
     let store = &world.store;
@@ -144,7 +144,7 @@ async fn every_way_of_deleting_a_face_is_recorded() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn another_embedding_another_quality_and_another_person_are_recorded() {
     let world = World::create().await;
     let store = &world.store;
@@ -189,7 +189,7 @@ async fn another_embedding_another_quality_and_another_person_are_recorded() {
     assert_eq!(world.changes().await, world.stored(&[&other]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn deletions_come_first_and_each_change_is_settled_once() {
     let world = World::create().await;
     let store = &world.store;
@@ -209,7 +209,7 @@ async fn deletions_come_first_and_each_change_is_settled_once() {
     assert_eq!(store.index_changes(&mut conn, 9).await.unwrap().len(), 3);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn recording_waits_for_transactions_that_store_faces() {
     let db = TestDatabase::create().await;
     let store = db.store();

@@ -17,7 +17,7 @@ fn new() -> NewKey {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -43,7 +43,7 @@ async fn a_key_is_shown_once_found_by_its_hash_and_nowhere_stored() {
     assert!(!everything.contains(&key[12..]) && !everything.contains(&other[12..]), "{everything}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -62,7 +62,7 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
 
 /// A key creates another key while it is being revoked. The new key is then either found or not
 /// created.
-#[tokio::test]
+#[testing::test]
 async fn no_key_slips_out_while_its_maker_is_revoked() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -92,7 +92,7 @@ async fn no_key_slips_out_while_its_maker_is_revoked() {
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_key_cannot_be_is_said() {
     let database = TestDatabase::create().await;
     let store = database.store();

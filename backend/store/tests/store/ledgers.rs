@@ -12,7 +12,7 @@ fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> Ima
     ImageUrlResult { state, reason, detail: None, image }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -36,7 +36,7 @@ async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
     assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -78,7 +78,7 @@ async fn many_callers_at_once_admit_every_url_exactly_once_and_never_too_many() 
     assert_eq!(sightings, distinct);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -118,7 +118,7 @@ async fn every_sighting_of_an_image_becomes_a_source_once_and_gets_the_image() {
     assert_eq!((progress.images[&ImageState::Processed], progress.reasons.len()), (1, 0));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -155,7 +155,7 @@ async fn a_sighting_made_while_the_image_is_being_settled_is_not_lost() {
     assert_eq!(store.sources(&[image]).await.unwrap().len(), 4);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_is_settled_once_with_all_that_is_known() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -193,7 +193,7 @@ async fn a_page_is_settled_once_with_all_that_is_known() {
     assert!(matches!(odd, Err(StoreError::Invalid(_))));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being_settled() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -235,7 +235,7 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
     assert_eq!(progress.reasons[&Reason::Cancelled], 4);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transaction() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -269,7 +269,7 @@ async fn what_is_queued_and_what_became_of_the_rest_is_told_inside_the_transacti
     assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
     let db = TestDatabase::create().await;
     let store = db.store();

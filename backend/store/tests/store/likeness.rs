@@ -7,7 +7,7 @@ use uuid::Uuid;
 /// Number of faces. Comparing them takes more than two statements.
 const FACES: i32 = 120_000;
 
-#[tokio::test]
+#[testing::test]
 async fn an_erasure_compares_with_every_face_of_a_large_collection() {
     let db = TestDatabase::create().await;
     let store = db.store();

@@ -35,7 +35,7 @@ fn refused(error: &StoreError) {
     );
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version("-- Adds a table.").await;
@@ -50,7 +50,7 @@ async fn a_program_may_run_on_a_newer_schema_that_does_not_stop_it() {
     assert_eq!(required(&db).await, STOPPING);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
     let db = TestDatabase::create().await;
     let mut older = db.store().migrate(OlderPrograms::Stop).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_migration_that_stops_older_programs_waits_until_they_have_ended() {
     refused(&db.store().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_database_that_a_newer_version_made_is_not_used() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_database_that_a_newer_version_made_is_not_used() {
     refused(&db.store().migrate(OlderPrograms::Stop).await.err().unwrap());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_program_start() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
@@ -103,7 +103,7 @@ async fn an_upgrade_that_was_interrupted_before_its_migration_lets_the_older_pro
     assert_eq!(required(&db).await, STOPPING);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_migration_that_fails_leaves_the_older_version_usable() {
     let db = TestDatabase::create().await;
     let (newer, folder) = next_version(STOPS_OLDER_PROGRAMS).await;
@@ -128,7 +128,7 @@ async fn a_migration_that_fails_leaves_the_older_version_usable() {
 }
 
 /// A backup or another long transaction has locked a table.
-#[tokio::test]
+#[testing::test]
 async fn a_migration_waits_for_a_table_without_blocking_others() {
     let db = TestDatabase::create().await;
     let reader = db.hold("lock table jobs in access share mode").await;
@@ -153,7 +153,7 @@ async fn a_migration_waits_for_a_table_without_blocking_others() {
     assert_eq!(second.ran, 0, "a second process of the new version starts while the first one runs");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_command_does_not_stop_older_programs() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = next_version(STOPS_OLDER_PROGRAMS).await;
@@ -162,7 +162,7 @@ async fn a_command_does_not_stop_older_programs() {
     assert_eq!(required(&db).await, STOPPING);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_program_with_other_migrations_stops_no_other_program() {
     let db = TestDatabase::create().await;
     db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
@@ -172,7 +172,7 @@ async fn a_program_with_other_migrations_stops_no_other_program() {
     assert_eq!(required(&db).await, STOPPING);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_fast_expression_finds_the_same_hosts_as_the_first_one() {
     let db = TestDatabase::create().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");

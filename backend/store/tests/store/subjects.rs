@@ -71,7 +71,7 @@ async fn shown(store: &Store, subject: Uuid, collection: Uuid) -> Vec<Uuid> {
     faces.into_iter().rev().map(|face| face.id).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -117,7 +117,7 @@ async fn a_face_shows_one_subject_and_moves_only_when_asked() {
     ));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn subjects_are_listed_changed_merged_and_deleted() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -162,7 +162,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
     assert!(store.face(found[0]).await.is_ok(), "the faces stay");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -193,7 +193,7 @@ async fn an_enrolled_image_goes_with_its_last_face_and_a_crawled_one_stays() {
     assert!(matches!(unlink(&store, ada, enrolled[1], true).await, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn clustering_meets_parties_and_never_undoes_what_people_said() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -246,7 +246,7 @@ async fn clustering_meets_parties_and_never_undoes_what_people_said() {
     assert_eq!(store.subjects(&filter, None, 9).await.unwrap(), []);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_has_one_clustering_under_way() {
     let db = TestDatabase::create().await;
     let store = db.store();

@@ -6,7 +6,7 @@ use testing::TestDatabase;
 /// Number of images. Inserting their suppressions takes more than two statements.
 const PICTURES: i64 = 2_500;
 
-#[tokio::test]
+#[testing::test]
 async fn many_suppressions_are_written_whole_and_each_once() {
     let db = TestDatabase::create().await;
     let store = db.store();

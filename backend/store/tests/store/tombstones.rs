@@ -33,7 +33,7 @@ pub(crate) async fn reapply(store: &Store, collection: Uuid, deletion_log: Vec<E
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_was_deleted_goes_again_and_nothing_else() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let stores = [live.store(), copy.store()];
@@ -76,7 +76,7 @@ async fn what_was_deleted_goes_again_and_nothing_else() {
     assert!(!passed_on.is_empty(), "the copy has the tombstones too");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());
@@ -104,7 +104,7 @@ async fn an_erased_image_takes_its_smaller_versions_in_a_backup_along() {
     assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await, (0, 1, 0));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());
@@ -141,7 +141,7 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     assert!(copy.erasures(collection, None, 9).await.unwrap()[0].lifted_at.is_some());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (erased, deleted) = (fixture::image(1), fixture::image(2));

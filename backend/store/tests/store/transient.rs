@@ -17,7 +17,7 @@ async fn raised(pool: &PgPool, code: &str) -> StoreError {
     sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_passes_is_told_from_what_would_come_again() {
     let db = TestDatabase::create().await;
     for (code, cause) in [
@@ -39,7 +39,7 @@ async fn what_passes_is_told_from_what_would_come_again() {
     assert_eq!(StoreError::BadCursor.cause(), None);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
     let db = TestDatabase::create().await;
     let attempts = Cell::new(0);
@@ -64,7 +64,7 @@ async fn a_read_whose_connection_is_cut_is_done_again_and_a_mistake_is_not() {
     assert_eq!(attempts.get(), 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
     let db = TestDatabase::create().await;
     let (outer, inner) = (Cell::new(0), Cell::new(0));
@@ -81,7 +81,7 @@ async fn of_two_that_repeat_one_inside_the_other_only_the_outer_one_does() {
     assert_eq!((outer.get(), inner.get()), (3, 3));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_victim_of_a_deadlock_makes_its_whole_transaction_again() {
     let db = TestDatabase::create().await;
     db.execute("create table counters (id int primary key, n int not null)").await;
@@ -150,7 +150,7 @@ async fn hang_up_after_commit(listener: TcpListener, server: PgConnectOptions) {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_commit_that_was_not_answered_is_not_made_again() {
     let db = TestDatabase::create().await;
     db.execute("create table results (n int)").await;

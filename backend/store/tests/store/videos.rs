@@ -17,7 +17,7 @@ async fn run(database: &TestDatabase, statement: String) {
 /// The tables with the rows of videos, in the order of their references.
 const TABLES: [&str; 6] = ["videos", "images", "faces", "video_frames", "tracks", "track_faces"];
 
-#[tokio::test]
+#[testing::test]
 async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -61,7 +61,7 @@ async fn a_backup_loses_deleted_videos_and_does_not_store_erased_ones_again() {
     assert_eq!(reapply(&store, collection, log).await, (0, 0, 0), "once is enough");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_video_and_all_others_of_its_file_are_erased_together() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -102,7 +102,7 @@ async fn a_video_and_all_others_of_its_file_are_erased_together() {
     assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -139,7 +139,7 @@ async fn an_erasure_by_address_erases_earlier_attempts_of_the_same_file() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_record_of_a_duplicate_is_stored_once() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -170,7 +170,7 @@ async fn the_record_of_a_duplicate_is_stored_once() {
     assert_eq!(records, 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -198,7 +198,7 @@ async fn an_export_in_pages_contains_nothing_that_is_erased_in_between() {
     assert!(store.export_tracks(video, first.next, 2, true).await.unwrap().tracks.is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
     let database = TestDatabase::create().await;
     let store = database.store();
@@ -242,7 +242,7 @@ async fn a_crawl_or_scan_exports_each_file_once_with_its_own_places() {
     assert!(matches!(scoped.export_video(own).await, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn frames_are_found_by_the_site_of_their_video() {
     let database = TestDatabase::create().await;
     let store = database.store().with_exact_limit(0);

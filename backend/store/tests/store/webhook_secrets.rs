@@ -20,7 +20,7 @@ async fn rotate(store: &Store, collection: Uuid, salt: u8, overlap: Duration) ->
     tx.commit().await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn at_most_two_sign_and_only_for_their_own_collection() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -38,7 +38,7 @@ async fn at_most_two_sign_and_only_for_their_own_collection() {
     assert!(matches!(rotate(&bound, ours, 5, HOUR).await, Err(StoreError::NotFound { .. })));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn secrets_go_with_their_collection_and_stay_with_default() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -66,7 +66,7 @@ async fn secrets_go_with_their_collection_and_stay_with_default() {
     assert_eq!(left, 1);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_restored_backup_does_not_sign_with_what_was_replaced_since() {
     let (live, copy) = (TestDatabase::create().await, TestDatabase::create().await);
     let (live, copy) = (live.store(), copy.store());

@@ -1,4 +1,5 @@
-//! Tests of the crate, in one program, so that it is linked once.
+//! Tests of the crate in one test program, so that they are linked once. Tests that need a process
+//! of their own are beside this folder.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod decode;

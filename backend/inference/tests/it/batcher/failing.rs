@@ -6,7 +6,7 @@ use inference::{Priority, RunError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
     let (gate, controls) = gate();
     let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
@@ -33,7 +33,7 @@ async fn out_of_memory_lowers_the_batch_size_and_is_remembered() {
     assert_eq!(*sizes.lock().unwrap(), [1, 64, 32, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8, 8]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_failing_device_hands_its_requests_to_the_second_one() {
     let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
     let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
@@ -73,7 +73,7 @@ async fn a_failing_device_hands_its_requests_to_the_second_one() {
     assert!(reason.contains("fell off the bus") && reason.contains("fake:0"), "{reason}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_lost_device_leaves_its_work_to_the_others() {
     for prefetch in [false, true] {
         let lost = BackendError::DeviceLost("it fell off the bus".into());
@@ -116,7 +116,7 @@ async fn a_lost_device_leaves_its_work_to_the_others() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn one_input_that_the_device_fails_on_does_not_take_the_whole_batch_with_it() {
     for prefetch in [false, true] {
         let (gate, controls) = gate();

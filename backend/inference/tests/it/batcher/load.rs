@@ -38,7 +38,7 @@ impl Backend for Billed {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
     const REQUESTS: u64 = 640;
     for prefetch in [false, true] {
@@ -107,7 +107,7 @@ impl Backend for Moody {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ten_thousand_callers_get_their_own_answer_or_the_devices_error() {
     for (fallback, prefetch) in [(false, false), (false, true), (true, true)] {
         let device = |seed| Device {

@@ -31,7 +31,7 @@ fn send(batcher: &Batcher<Numbers>, number: f32, priority: Priority) -> Pending 
     tokio::spawn(async move { own.run(Ask { number, width: 3 }, priority).await })
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() {
     let (gate, controls) = gate();
     let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -54,7 +54,7 @@ async fn requests_are_written_while_the_device_runs_and_join_until_it_is_free() 
     assert_eq!(*sizes.lock().unwrap(), [1, 4]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     let (gate, controls) = gate();
     let (batcher, written) = counting(Doubler { gate: Some(gate), ..Default::default() }, AHEAD);
@@ -83,7 +83,7 @@ async fn one_batch_is_ahead_and_interactive_requests_overtake_the_rest() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_prepared_batch_that_is_too_large_by_now_is_split() {
     let (gate, controls) = gate();
     let sizes = Arc::new(Mutex::new(Vec::new()));
@@ -108,7 +108,7 @@ async fn a_prepared_batch_that_is_too_large_by_now_is_split() {
     assert_eq!(*sizes.lock().unwrap(), [1, 8, 1, 1, 1, 1, 1, 1, 1, 1]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_be_written_fails_its_batch_alone() {
     let (batcher, _) = counting(Doubler::default(), AHEAD);
     let failed = batcher.run(Ask { number: f32::NAN, width: 3 }, Priority::Interactive).await.unwrap_err();
@@ -120,7 +120,7 @@ async fn a_request_that_cannot_be_written_fails_its_batch_alone() {
     batcher.ready().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn work_goes_to_the_device_that_is_free_whatever_its_speed() {
     for prefetch in [false, true] {
         let limits = Limits { prefetch, ..ONE_BY_ONE };

@@ -11,7 +11,7 @@ fn before(deadline: Option<Instant>) -> Terms {
     Terms { deadline, ..Priority::Interactive.into() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_result_is_lost_or_swapped() {
     for (max_batch, prefetch) in [(1, false), (32, false), (1, true), (32, true)] {
         let max_delay = Duration::from_micros(200);
@@ -36,7 +36,7 @@ async fn no_result_is_lost_or_swapped() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
@@ -63,7 +63,7 @@ async fn interactive_requests_go_first_and_crawl_work_is_not_starved() {
     assert_eq!(order, expected);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn requesters_of_one_priority_take_turns() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
@@ -87,7 +87,7 @@ async fn requesters_of_one_priority_take_turns() {
     assert_eq!(order, [10.0, 20.0, 11.0, 21.0, 12.0]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn requests_whose_caller_left_are_skipped() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);
@@ -103,7 +103,7 @@ async fn requests_whose_caller_left_are_skipped() {
     assert_eq!(staying.await.unwrap().unwrap().output, 4.0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_full_queue_says_when_to_come_back() {
     let (gate, controls) = gate();
     let limits = Limits { queue_capacity: 4, ..ONE_BY_ONE };
@@ -148,7 +148,7 @@ async fn a_full_queue_says_when_to_come_back() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn more_requests_than_room_are_all_answered() {
     for prefetch in [false, true] {
         let limits = Limits { queue_capacity: 3, max_batch: 2, max_delay: Duration::ZERO, prefetch };
@@ -167,7 +167,7 @@ async fn more_requests_than_room_are_all_answered() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_panic_fails_one_request_and_the_thread_goes_on() {
     let batcher = start(vec![Doubler::default()], ONE_BY_ONE);
     let ask = |number| batcher.run(Ask { number, width: 2 }, Priority::Interactive);
@@ -182,7 +182,7 @@ async fn a_panic_fails_one_request_and_the_thread_goes_on() {
     batcher.ready().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
     let (gate, controls) = gate();
     let limits = Limits { max_batch: 8, ..ONE_BY_ONE };
@@ -211,7 +211,7 @@ async fn what_waits_is_gathered_into_padded_batches_of_one_shape() {
     assert_eq!(*sizes.lock().unwrap(), [1, 1, 8]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_request_waits_for_company_no_longer_than_the_delay() {
     // The delay is so long that the batch can only be complete because the last request arrived.
     let limits = Limits { max_batch: 4, max_delay: Duration::from_secs(3600), ..ONE_BY_ONE };
@@ -235,7 +235,7 @@ async fn a_request_waits_for_company_no_longer_than_the_delay() {
     assert_eq!(batcher.run(Ask { number: 1.0, width: 2 }, Priority::Background).await.unwrap().output, 2.0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn the_threads_end_with_the_last_handle() {
     struct Watched(Doubler, #[allow(dead_code)] mpsc::Sender<()>);
     impl Backend for Watched {
@@ -268,7 +268,7 @@ async fn the_threads_end_with_the_last_handle() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn a_request_whose_time_is_over_is_answered_and_never_run() {
     let (gate, controls) = gate();
     let batcher = start(vec![Doubler { gate: Some(gate), ..Default::default() }], ONE_BY_ONE);

@@ -4,7 +4,7 @@ use crate::support::{App, Options, field, json_of, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
@@ -29,7 +29,7 @@ async fn a_crawl_ends_with_every_page_and_image_accounted_for() {
     assert!(crawl["finished_at"].as_str().unwrap().ends_with('Z'), "{}", crawl["finished_at"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn crawls_are_listed_newest_first_by_page_and_state() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let mut ids = Vec::new();
@@ -56,7 +56,7 @@ async fn crawls_are_listed_newest_first_by_page_and_state() {
     problem(app.get("/crawls/00000000-0000-7000-8000-000000000000").await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn wrong_crawls_are_refused_with_the_field() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let good = "http://127.0.0.1:9/";
@@ -95,7 +95,7 @@ fn seed(number: usize, bytes: usize) -> String {
     format!("{start}{}{}", "\u{5b57}".repeat(escaped), "x".repeat(plain))
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     const SEEDS: usize = 1 << 10;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
@@ -116,7 +116,7 @@ async fn the_bytes_of_seeds_are_counted_in_their_normal_form() {
     json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn lists_and_events_show_the_first_seeds_and_how_many_there_are() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     // A list shows at most 100 seeds, with a total size of at most 16 KiB. The limits apply to

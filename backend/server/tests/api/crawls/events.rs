@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use store::pages::{ImageUrlResult, NewImageUrl};
 
-#[tokio::test]
+#[testing::test]
 async fn progress_is_told_until_the_crawl_is_done() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -41,7 +41,7 @@ async fn progress_is_told_until_the_crawl_is_done() {
     assert_eq!(again.next().await, None);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn many_changes_are_told_in_order_without_repetition() {
     const IMAGES: i64 = 400;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
@@ -93,7 +93,7 @@ async fn many_changes_are_told_in_order_without_repetition() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_stream_ends_when_the_service_stops() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});
@@ -105,7 +105,7 @@ async fn a_stream_ends_when_the_service_stops() {
     app.stop().await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn there_are_no_events_of_an_unknown_crawl() {
     let app = App::spawn().await;
     let response = app.get("/crawls/00000000-0000-7000-8000-000000000000/events").await;

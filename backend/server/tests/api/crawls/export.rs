@@ -22,7 +22,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "small_pair.jpg"]).await;
@@ -77,7 +77,7 @@ async fn a_crawl_is_exported_with_its_faces_and_its_own_sources() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_long_export_comes_in_pages_and_misses_nothing() {
     const IMAGES: usize = 250;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
@@ -132,7 +132,7 @@ async fn a_long_export_comes_in_pages_and_misses_nothing() {
     assert_eq!(table.split_terminator("\r\n").count(), 1 + IMAGES);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_cannot_be_exported_is_said() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});

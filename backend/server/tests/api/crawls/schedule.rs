@@ -29,7 +29,7 @@ async fn runs(app: &App, series: &str, wanted: usize) -> Vec<Value> {
     answer["crawls"].as_array().unwrap().clone()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -55,7 +55,7 @@ async fn every_run_is_a_crawl_of_its_own_and_promises_the_next() {
     assert_eq!(runs(&app, &id, 2).await.len(), 2, "the series goes on without its first run");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -83,7 +83,7 @@ async fn a_cancelled_series_is_over_between_two_runs_and_in_one() {
     assert_eq!((&both[0]["state"], &both[0]["next_run_at"]), (&json!("cancelled"), &Value::Null));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_run_that_takes_longer_is_followed_at_once() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let id = create(&app, "http://127.0.0.1:9/".into()).await;

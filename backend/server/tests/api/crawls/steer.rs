@@ -4,7 +4,7 @@ use crate::support::{App, Options, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_is_held_let_go_and_ended() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"]});
@@ -32,7 +32,7 @@ async fn a_crawl_is_held_let_go_and_ended() {
     problem(app.delete(&path).await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_deleted_crawl_leaves_its_images_unless_asked_to_take_them() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;

@@ -96,7 +96,7 @@ async fn create(app: &App, seed: String, webhook: String) -> String {
     created["id"].as_str().unwrap().to_owned()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&["ada_small.jpg"]).await, Receiver::start().await);
@@ -124,7 +124,7 @@ async fn the_end_of_a_crawl_is_told_signed_until_it_is_taken() {
     assert_eq!(payload["crawl"], crawl, "the crawl as the API shows it");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_and_a_failed_crawl_are_told_too() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
@@ -139,7 +139,7 @@ async fn a_cancelled_and_a_failed_crawl_are_told_too() {
     assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.failed"), &json!(id)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn redirects_are_not_followed_and_gone_is_gone() {
     let app = app().await;
     let (site, mut receiver) = (Site::with(&[]).await, Receiver::start().await);
@@ -158,7 +158,7 @@ async fn redirects_are_not_followed_and_gone_is_gone() {
     assert!(!jobs.to_string().contains(&receiver.url), "the URL may hold a secret: {jobs}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_webhook_needs_a_secret_and_an_address_that_is_open() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let create = async |app: &App, webhook: &str| {

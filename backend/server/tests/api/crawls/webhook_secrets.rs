@@ -29,7 +29,7 @@ async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
     json_of(app.ask(key, Method::POST, &path, Some(&body)).await, StatusCode::CREATED).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_the_services() {
     let (app, [ours, theirs], site) = tenants().await;
     let mut receiver = Receiver::start().await;
@@ -49,7 +49,7 @@ async fn a_collection_with_its_own_secret_signs_with_that_and_the_others_with_th
     assert!(!crate::erased::dump(&app).contains(secret), "the secret must not be in the database");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
     let (app, [ours, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
@@ -74,7 +74,7 @@ async fn two_secrets_sign_during_a_rotation_and_one_after_it() {
     assert!(!message.header("x-facecrawl-signature").contains(','));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn only_an_admin_of_the_collection_makes_its_secret() {
     let (app, [ours, _], _site) = tenants().await;
     let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
@@ -92,7 +92,7 @@ async fn only_an_admin_of_the_collection_makes_its_secret() {
     assert!(refused["detail"].as_str().unwrap().contains("WEBHOOK_SECRET"), "{refused}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
     let (app, [ours, _], site) = tenants().await;
     let mut receiver = Receiver::start().await;
@@ -110,7 +110,7 @@ async fn who_may_not_write_sees_the_host_of_a_webhook_and_no_more() {
     assert_eq!(shown["options"]["webhook"], json!(webhook));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn events_of_a_crawl_that_goes_on_show_the_token_to_those_who_may_write_alone() {
     let options = Options { worker: false, models: Models::Fixture, ..guarded() };
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;

@@ -29,7 +29,7 @@ async fn faces(app: &App) -> usize {
     app.get_ok("/faces").await["faces"].as_array().unwrap().len()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
     // The erasure deletes three rows: an image and its two faces.
     let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
@@ -51,7 +51,7 @@ async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_person_who_goes_along_counts() {
     for (most, status) in [(3, 201), (2, 428)] {
         let (app, _) = crawled(most, &["ada.jpg", "cora.jpg"]).await;
@@ -66,7 +66,7 @@ async fn a_person_who_goes_along_counts() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_token_is_good_for_what_was_looked_at_alone() {
     let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
     let images = app.get_ok("/images").await;
@@ -109,7 +109,7 @@ async fn a_token_is_good_for_what_was_looked_at_alone() {
     json_of(done, StatusCode::CREATED).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
     let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
     let path = "/collections/default";
@@ -129,7 +129,7 @@ async fn a_collection_with_much_in_it_is_deleted_with_the_token_of_a_look() {
     assert_eq!(faces(&app).await, 0);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
     for (most, status) in [(2, 202), (1, 428)] {
         let (app, _) = crawled(most, &["ada.jpg", "ben.jpg"]).await;
@@ -146,13 +146,13 @@ async fn what_was_added_since_the_look_may_be_as_much_as_needs_none() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_with_no_more_than_that_is_deleted_at_once() {
     let (app, _) = crawled(4, &["ada.jpg", "cora.jpg"]).await;
     assert_eq!(app.delete("/collections/default").await.status(), 202);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
     let (app, _) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
     app.database.execute("update images set created_at = now() - interval '10 days'").await;
@@ -175,7 +175,7 @@ async fn a_retention_that_takes_much_at_once_is_set_with_the_token_of_a_look() {
     ok(set("", 10).await).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_whose_images_go_with_it_is_deleted_with_the_token_of_a_look() {
     let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
     let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());

@@ -27,7 +27,7 @@ async fn fetch_slowly(app: &App, pictures: usize) -> (tokio::task::JoinHandle<u1
     (sent, connection)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
     let config = Config { max_analyses: 8, ..Config::default() };
     let app = spawn(Options { config, ..Options::default() }).await;
@@ -47,7 +47,7 @@ async fn slow_addresses_of_one_caller_leave_room_for_the_pictures_of_others() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn slow_statements_of_one_caller_leave_connections_for_others() {
     let app = spawn(Options::default()).await;
     let all = app.state.services.store.pool().options().get_max_connections();
@@ -70,7 +70,7 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn all_keys_to_a_collection_have_one_share() {
     let config = Config { max_streams: 1, ..guarded().config };
     let app = spawn(Options { config, ..guarded() }).await;

@@ -26,7 +26,7 @@ async fn status_of(app: &App, head: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn names_of_others_are_refused_and_loopback_names_are_not() {
     let app = spawn(Config::default()).await;
     for host in [
@@ -64,7 +64,7 @@ async fn names_of_others_are_refused_and_loopback_names_are_not() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_request_names_one_host_and_its_target_no_other() {
     let app = spawn(Config::default()).await;
     let end = "connection: close\r\n\r\n";
@@ -78,7 +78,7 @@ async fn a_request_names_one_host_and_its_target_no_other() {
     assert!(target.contains(" 421 "), "{target}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_operator_names_further_hosts() {
     let public_hosts = vec!["Faces.Example".parse().unwrap(), "db.example:8443".parse().unwrap()];
     let app = spawn(Config { public_hosts, ..Config::default() }).await;
@@ -97,7 +97,7 @@ async fn the_operator_names_further_hosts() {
     assert_eq!(ask(&app, "/faces", "any.example").await.status(), StatusCode::OK);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
     let listen = "192.0.2.7".parse().unwrap();
     let app = spawn(Config { listen, ..Config::default() }).await;
@@ -112,7 +112,7 @@ async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
     problem(ask(&app, "/faces", "evil.example").await, 421, "host_not_allowed").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn where_a_key_is_asked_for_any_host_will_do() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, key) = app.key(None, &[Scope::Read]).await;

@@ -15,7 +15,7 @@ async fn look(app: &App, query: &str) -> reqwest::Response {
     app.post_parts(&path, &[("image", pictures::picture("ada_2.jpg"))]).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_threshold_out_of_range_is_refused_with_the_range() {
     let app = App::spawn().await;
     for threshold in ["-1", "-0.0001", "1.0001", "NaN", "inf"] {
@@ -31,7 +31,7 @@ async fn a_threshold_out_of_range_is_refused_with_the_range() {
     assert_eq!(field(&refused), "threshold");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_threshold_at_which_strangers_match_is_refused_unless_it_is_forced() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "cora.jpg"]).await;
@@ -57,7 +57,7 @@ async fn a_threshold_at_which_strangers_match_is_refused_unless_it_is_forced() {
     assert!(faces().await < 2);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_threshold_of_the_collection_is_held_against_the_same_bound() {
     let app = App::spawn().await;
     let low = json!({"name": "low", "match_threshold": 0.1});
@@ -68,7 +68,7 @@ async fn a_threshold_of_the_collection_is_held_against_the_same_bound() {
     ok(look(&app, &format!("collection=low&threshold={}", own(&app))).await).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_face_is_not_looked_for_where_every_grey_patch_is_one() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
     let drawn = || pictures::drawn(64, 64);

@@ -25,7 +25,7 @@ async fn change(app: &App, headers: &[(&str, &str)]) -> Response {
     request.send().await.unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_page_of_another_site_erases_nobody() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "cora.jpg"]).await;
@@ -39,7 +39,7 @@ async fn a_page_of_another_site_erases_nobody() {
     assert_eq!(app.get_ok("/faces").await["faces"].as_array().unwrap().len(), 2);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anything() {
     let app = spawn(Config::default()).await;
     let own = app.url.as_str();
@@ -73,7 +73,7 @@ async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anyt
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_operation_that_changes_anything_looks_at_the_origin() {
     let app = spawn(Config::default()).await;
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
@@ -91,7 +91,7 @@ async fn every_operation_that_changes_anything_looks_at_the_origin() {
     assert!(tried > 25, "{tried}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn origins_and_hosts_that_the_operator_names_may_change_things() {
     let config = Config {
         allow_origins: vec!["https://app.example".into()],
@@ -117,7 +117,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
     problem(change(&app, &[("origin", "https://evil.example")]).await, 403, "origin_not_allowed").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn another_site_reads_nothing_either() {
     let app = spawn(Config::default()).await;
     for path in ["/faces", "/collections", "/metrics", "/openapi.json"] {
@@ -134,7 +134,7 @@ async fn another_site_reads_nothing_either() {
     assert!(!answer.headers().contains_key("access-control-allow-origin"));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_key_is_proof_enough_of_who_asks() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..guarded() }).await;
     let (_, key) = app.key(None, &[Scope::Admin]).await;
@@ -143,7 +143,7 @@ async fn a_key_is_proof_enough_of_who_asks() {
     json_of(request.send().await.unwrap(), StatusCode::CREATED).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_says_what_it_is() {
     let app = spawn(Config::default()).await;
     let picture = pictures::drawn(32, 32);

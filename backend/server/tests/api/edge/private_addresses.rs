@@ -4,7 +4,7 @@ use crate::support::{App, json_of, problem};
 use reqwest::StatusCode;
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn a_forbidden_address_is_not_in_the_answer() {
     let app = App::spawn().await;
     // These addresses are outside of the range that the tests allow. Address literals are not
@@ -22,7 +22,7 @@ async fn a_forbidden_address_is_not_in_the_answer() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn neither_is_it_in_what_a_crawl_or_a_job_says() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;

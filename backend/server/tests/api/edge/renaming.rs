@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 use store::keys::Scope;
 
-#[tokio::test]
+#[testing::test]
 async fn only_a_key_to_all_collections_renames_one() {
     let app = App::spawn_with(Options { worker: false, models: Models::Fixture, ..guarded() }).await;
     let (_, tenant) = app.key(Some("ours"), &[Scope::Admin, Scope::Read]).await;

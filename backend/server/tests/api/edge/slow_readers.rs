@@ -53,7 +53,7 @@ async fn ask(app: &App) -> TcpStream {
     stream
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_answer_counts_until_it_has_been_read() {
     let app = spawn(Config::default()).await;
     let stream = ask(&app).await;
@@ -63,7 +63,7 @@ async fn an_answer_counts_until_it_has_been_read() {
     until(&app, |held| held == 0.0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_answer_too_many_is_refused() {
     // The budget holds one decoded image of this size.
     let config = Config {
@@ -82,7 +82,7 @@ async fn one_answer_too_many_is_refused() {
     assert_eq!(answer.status(), StatusCode::OK);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_connection_of_a_caller_who_reads_nothing_ends() {
     let app = spawn(Config { write_stall: Duration::from_millis(300), ..Config::default() }).await;
     let stream = ask(&app).await;

@@ -39,7 +39,7 @@ async fn next(stream: &mut Response) -> String {
     String::from_utf8(chunk.to_vec()).unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn streams_of_one_crawl_share_one_look_at_it() {
     let app = spawn(Config { events_interval: Duration::from_millis(50), ..Config::default() }).await;
     let (one, other) = (crawl(&app).await, crawl(&app).await);
@@ -64,7 +64,7 @@ async fn streams_of_one_crawl_share_one_look_at_it() {
     until(&app, "facecrawl_crawls_followed", 0.0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_caller_has_so_many_streams_and_not_one_more() {
     let app = spawn(Config { max_streams: 2, ..Config::default() }).await;
     let path = format!("/crawls/{}/events", crawl(&app).await);
@@ -82,7 +82,7 @@ async fn a_caller_has_so_many_streams_and_not_one_more() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn with_keys_each_key_has_its_streams() {
     let config = Config { max_streams: 1, ..guarded().config };
     let app = App::spawn_with(Options { config, worker: false, models: Models::Fixture, ..guarded() }).await;

@@ -9,7 +9,7 @@ async fn spawn() -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..Options::default() }).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built() {
     let app = spawn().await;
     // The object, the array and the string are also counted as values.
@@ -26,7 +26,7 @@ async fn a_body_of_more_values_than_any_call_needs_is_refused_before_it_is_built
     assert_eq!(over["allowed"], json!([format!("at most {VALUES} values")]), "{over}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_batch_of_one_image_too_many_is_refused_as_such() {
     let app = spawn().await;
     let images = |count| json!({"images": vec![json!({"image_base64": "AA=="}); count]});
@@ -35,7 +35,7 @@ async fn a_batch_of_one_image_too_many_is_refused_as_such() {
     assert_eq!((field(&over), &over["allowed"]), ("images", &json!(["1 to 64 images"])));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn nesting_and_repetition_have_an_end() {
     let app = spawn().await;
     let nested = |depth: usize| {

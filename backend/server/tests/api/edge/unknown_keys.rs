@@ -20,7 +20,7 @@ async fn ask(app: &App, key: &str) -> Response {
     app.ask(key, Method::GET, "/crawls", None).await
 }
 
-#[tokio::test]
+#[testing::test]
 async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
     let app = spawn().await;
     let (_, key) = app.key(None, &[Scope::Read]).await;
@@ -32,7 +32,7 @@ async fn invented_keys_do_not_lock_out_a_key_that_was_not_seen_yet() {
     assert_eq!(ask(&app, &key).await.status(), StatusCode::OK);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn two_look_ups_of_invented_keys_run_at_a_time_and_the_others_wait_or_are_refused() {
     const SENT: usize = 250;
     let app = spawn().await;

@@ -18,7 +18,7 @@ async fn site() -> Pages {
     site
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_was_enrolled_under_one_spelling_is_erased_under_another() {
     let (app, site) = (App::spawn().await, site().await);
     let spelled = site.url("/./new.jpg?utm_source=mail#face").replace("http://", "HTTP://");
@@ -27,7 +27,7 @@ async fn what_was_enrolled_under_one_spelling_is_erased_under_another() {
     assert_eq!((&done["faces"], &done["images"]), (&json!(1), &json!(1)), "{done}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_earlier_versions_stored_as_it_was_spelled_is_erased_too() {
     let (app, site) = (App::spawn().await, site().await);
     enrol(&app, &site.url("/new.jpg")).await;
@@ -38,7 +38,7 @@ async fn what_earlier_versions_stored_as_it_was_spelled_is_erased_too() {
     assert_eq!(done["images"], 1, "{done}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_enrolment_is_erased_by_the_address_asked_for_and_by_the_one_that_answered() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, site().await);
@@ -48,7 +48,7 @@ async fn an_enrolment_is_erased_by_the_address_asked_for_and_by_the_one_that_ans
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
     for erased in ["/old.jpg", "/new.jpg"] {
         let (app, site) = (App::spawn().await, site().await);
@@ -63,7 +63,7 @@ async fn a_crawled_picture_is_erased_and_kept_out_by_both_of_its_addresses() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
     for erased in ["/old", "/new"] {
         let (app, site) = (App::spawn().await, site().await);
@@ -77,7 +77,7 @@ async fn what_a_page_shows_is_erased_by_the_address_that_led_to_the_page() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
     for erased in ["/new.jpg?utm_source=mail&", "/new.jpg;jsessionid=1;jsessionid=2"] {
         let (app, site) = (App::spawn().await, site().await);
@@ -88,7 +88,7 @@ async fn an_address_with_nothing_but_tracking_in_its_query_is_kept_out() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_earlier_versions_stored_with_an_empty_query_is_erased_too() {
     let (app, site) = (App::spawn().await, site().await);
     app.crawl(&[site.url("/new.jpg")]).await;

@@ -31,7 +31,7 @@ fn beyond_the_bands(frame: &Frame) -> Frame {
     found.expect("no size of the mark changes the DCT hash that much")
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erased_picture_does_not_come_back_with_a_watermark() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     // The format is lossless, so the stored hashes equal those computed above.
@@ -46,7 +46,7 @@ async fn an_erased_picture_does_not_come_back_with_a_watermark() {
     assert_eq!(again["reasons"]["suppressed_image"], 1, "{again}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let frame = pixels("ben_2.jpg");
@@ -76,7 +76,7 @@ async fn faces(app: &App) -> Vec<Value> {
     app.get_ok("/faces").await["faces"].as_array().unwrap().clone()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(true);
@@ -97,7 +97,7 @@ async fn a_larger_copy_with_a_face_painted_over_deletes_no_face() {
     assert_eq!((&detail["kept"], &detail["faces_not_shown"]), (&json!([before[0]["image_id"]]), &json!(1)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_larger_copy_that_shows_every_face_takes_the_place_and_is_in_the_audit_log() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let (small, large) = small_and_large(false);

@@ -18,8 +18,8 @@ async fn erase(app: &App, body: &Value) -> Value {
 
 /// Returns the whole database as text, with compressed columns decompressed.
 pub(crate) fn dump(app: &App) -> String {
-    let programs = std::env::var("POSTGRES_BIN_DIR").unwrap_or_else(|_| "../../.runtime/postgres/bin".into());
-    let dump = Command::new(format!("{programs}/pg_dump")).arg(app.database.url()).output().unwrap();
+    let dump =
+        Command::new(testing::server::programs().join("pg_dump")).arg(app.database.url()).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
     String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
 }

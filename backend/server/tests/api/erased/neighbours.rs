@@ -54,7 +54,7 @@ async fn faces(app: &App) -> Vec<Value> {
     faces
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_neighbours_chip_crop_and_thumbnail_show_no_pixel_of_an_erased_face() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     site.picture("/couple.jpg", couple());
@@ -87,7 +87,7 @@ async fn a_neighbours_chip_crop_and_thumbnail_show_no_pixel_of_an_erased_face() 
     assert_eq!(shown_in_chip(&app, &anew[0], &hidden).await, Some(0), "the chip must be cut after painting");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pictures_of_people_who_stand_apart_stay() {
     let (app, site) = (App::spawn().await, Pages::start().await);
     site.picture("/two.jpg", testing::picture("two_people.jpg"));

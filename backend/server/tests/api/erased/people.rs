@@ -46,7 +46,7 @@ async fn enrolled(app: &App, faces: &[&Value]) -> String {
     id
 }
 
-#[tokio::test]
+#[testing::test]
 async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_for() {
     for kind in ["image", "url", "page", "face", "likeness"] {
         let (app, site) = crawled(&["ada.jpg", "cora.jpg"]).await;
@@ -81,7 +81,7 @@ async fn whoever_is_left_without_a_face_goes_by_whatever_the_erasure_was_asked_f
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn whoever_has_another_face_or_never_had_one_stays() {
     let (app, site) = crawled(&["ada.jpg", "ben.jpg", "cora.jpg"]).await;
     let (ada, ben) = (face(&app, &site, "ada.jpg").await, face(&app, &site, "ben.jpg").await);

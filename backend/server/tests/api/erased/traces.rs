@@ -24,7 +24,7 @@ async fn site() -> Pages {
     site
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title() {
     let (app, site) = (App::spawn().await, site().await);
     // Four crawls store the strings in different places. They visit the pages that contain the
@@ -50,7 +50,7 @@ async fn an_erased_picture_leaves_neither_address_nor_alternative_text_nor_title
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
     let app = App::spawn().await;
     let site = Pages::start().await;

@@ -4,7 +4,7 @@ use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn every_picture_has_its_own_answer_in_order() {
     let app = App::spawn().await;
     let parts = [
@@ -32,7 +32,7 @@ async fn every_picture_has_its_own_answer_in_order() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_batch_may_come_as_json() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -46,7 +46,7 @@ async fn a_batch_may_come_as_json() {
     assert_eq!(answer["results"][2]["problem"]["code"], "not_an_image");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn batches_that_are_none_are_refused() {
     let app = App::spawn().await;
     let path = "/faces/detect/batch";

@@ -4,7 +4,7 @@ use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn one_person_matches_and_two_do_not() {
     let app = App::spawn().await;
     let path = "/faces/compare";
@@ -24,7 +24,7 @@ async fn one_person_matches_and_two_do_not() {
     assert!(same["a"]["face"].get("embedding").is_none());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "ada_and_ben.jpg"]).await;
@@ -44,7 +44,7 @@ async fn json_names_the_two_and_parameters_choose_faces_and_threshold() {
     assert_eq!((field(&beyond), &beyond["allowed"]), ("a", &json!(["0 to 0"])));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_picture_that_is_wrong_is_named() {
     let app = App::spawn().await;
     let path = "/faces/compare";

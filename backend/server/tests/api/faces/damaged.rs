@@ -8,7 +8,7 @@ use testing::damage::{Random, damage};
 
 const FILES: u64 = 2000;
 
-#[tokio::test]
+#[testing::test]
 async fn two_thousand_damaged_files_give_only_answers_and_problems_of_the_caller() {
     let options = Options { models: Models::Fixture, worker: false, ..Options::default() };
     let app = App::spawn_with(options).await;

@@ -18,7 +18,7 @@ async fn one_face(picture: Vec<u8>, wanted: [f64; 4]) -> Value {
 }
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn a_photograph_answers_one_face_where_the_reference_has_it() {
     // The reference detector used the full size of the photograph, but this service uses 640
     // pixels. The box of such a face differs by a few pixels.
@@ -27,7 +27,7 @@ async fn a_photograph_answers_one_face_where_the_reference_has_it() {
     one_face(testing::image("obama.jpg"), reference).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_portrait_answers_one_face_where_it_was_drawn() {
     let [left, top, width, height] = testing::gallery::face("ada.jpg").map(f64::from);
     let answer = one_face(picture("ada.jpg"), [left, top, width, height]).await;
@@ -56,7 +56,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_without_a_face_answers_an_empty_list() {
     let app = App::spawn().await;
     for picture in [picture("view.jpg"), drawn(64, 48)] {
@@ -65,7 +65,7 @@ async fn a_picture_without_a_face_answers_an_empty_list() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn parameters_choose_what_is_answered() {
     let app = App::spawn().await;
     let picture = picture("two_people.jpg");
@@ -88,7 +88,7 @@ async fn parameters_choose_what_is_answered() {
     assert_eq!(ask("det_size=320").await["faces"].as_array().unwrap().len(), 2);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn turned_faces_are_found_when_asked_for() {
     let app = App::spawn().await;
     let upright = ok(app.post_raw("/faces/detect", "image/jpeg", picture("turned_0.jpg")).await).await;
@@ -99,7 +99,7 @@ async fn turned_faces_are_found_when_asked_for() {
     assert_eq!(turned["faces"].as_array().unwrap().len(), upright["faces"].as_array().unwrap().len());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn wrong_parameters_are_named() {
     let app = App::spawn().await;
     for (query, field, value, allowed) in [

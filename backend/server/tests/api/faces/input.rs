@@ -21,7 +21,7 @@ fn base64(bytes: &[u8]) -> String {
         .collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_way_to_pass_a_picture_gives_the_same_answer() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -46,7 +46,7 @@ async fn every_way_to_pass_a_picture_gives_the_same_answer() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn content_that_is_no_usable_image_is_told_apart() {
     let app = App::spawn().await;
     let jpeg = picture("ada_small.jpg");
@@ -68,7 +68,7 @@ async fn content_that_is_no_usable_image_is_told_apart() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn multipart_mistakes_are_named() {
     let app = App::spawn().await;
     let path = "/faces/detect";
@@ -87,7 +87,7 @@ async fn multipart_mistakes_are_named() {
     problem(app.post_raw(path, "multipart/form-data", Vec::new()).await, 400, "bad_multipart").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn json_mistakes_are_named() {
     let app = App::spawn().await;
     let path = "/faces/detect";
@@ -107,7 +107,7 @@ async fn json_mistakes_are_named() {
     problem(text, 415, "not_an_image").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn content_types_that_carry_no_image_are_refused() {
     let app = App::spawn().await;
     for media in ["text/plain", "application/x-www-form-urlencoded", "video/mp4"] {
@@ -118,7 +118,7 @@ async fn content_types_that_carry_no_image_are_refused() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn urls_are_fetched_under_the_guard() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;
@@ -149,7 +149,7 @@ async fn urls_are_fetched_under_the_guard() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn too_many_bytes_are_refused_however_they_come() {
     let config = Config { image_limit: 80_000, batch_limit: 140_000, ..Config::default() };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;

@@ -16,7 +16,7 @@ fn names(answer: &Value) -> Vec<String> {
     answer["matches"].as_array().unwrap().iter().map(name).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawled_person_is_found_by_another_picture() {
     let app = App::spawn().await;
     let photos = [ADA, OTHERS].concat();
@@ -106,7 +106,7 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
     assert_eq!(audit["records"][0]["detail"]["until"], *middle, "{audit:#}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn wrong_probes_are_named() {
     let app = App::spawn().await;
     let path = "/faces/search";

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const NOBODY: &str = "00000000-0000-7000-8000-000000000000";
 
-#[tokio::test]
+#[testing::test]
 async fn stored_faces_are_listed_shown_and_deleted() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/faces").await, json!({"faces": [], "next_cursor": null}));
@@ -94,7 +94,7 @@ async fn pictures_of_a_face(app: &App, id: &str) {
     assert_eq!((field(&wrong), &wrong["allowed"]), ("kind", &json!(["crop", "chip"])));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn unknown_ids_cursors_and_collections_are_told() {
     let app = App::spawn().await;
     problem(app.get(&format!("/faces/{NOBODY}")).await, 404, "not_found").await;

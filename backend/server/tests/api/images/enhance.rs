@@ -13,7 +13,7 @@ async fn enhanced(response: Response) -> (f32, String, image::RgbImage) {
     (text("x-enhancement-scale").parse().unwrap(), text("content-type"), picture)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_small_picture_is_enlarged_and_says_by_how_much() {
     let app = App::spawn().await;
     let answer = app.post_raw("/images/enhance", "image/png", drawn(100, 80)).await;
@@ -33,7 +33,7 @@ async fn a_small_picture_is_enlarged_and_says_by_how_much() {
     assert_eq!((scale, media.as_str(), jpeg.dimensions()), (4.0, "image/jpeg", (400, 320)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_large_picture_keeps_its_size() {
     let app = App::spawn().await;
     let (scale, _, picture) =
@@ -41,7 +41,7 @@ async fn a_large_picture_keeps_its_size() {
     assert_eq!((scale, picture.dimensions()), (1.0, (720, 900)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_is_no_picture_is_refused_as_everywhere() {
     let app = App::spawn().await;
     problem(app.post_raw("/images/enhance", "image/png", b"text".to_vec()).await, 415, "not_an_image").await;

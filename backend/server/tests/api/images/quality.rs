@@ -4,7 +4,7 @@ use crate::support::{App, Models, Options, field, ok, problem};
 use serde_json::json;
 
 #[testing::needs(shared)]
-#[tokio::test]
+#[testing::test]
 async fn the_statistics_agree_with_the_reference() {
     let app = App::spawn().await;
     let oracle = testing::oracle();
@@ -30,7 +30,7 @@ async fn the_statistics_agree_with_the_reference() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_profile_decides_what_passes() {
     let app = App::spawn().await;
     let of = async |profile: &str| {
@@ -45,7 +45,7 @@ async fn the_profile_decides_what_passes() {
     assert_eq!(off["blur"], strict["blur"]);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_without_faces_has_statistics_all_the_same() {
     let app = App::spawn().await;
     let answer = ok(app.post_raw("/images/quality", "image/png", drawn(100, 80)).await).await;
@@ -55,7 +55,7 @@ async fn a_picture_without_faces_has_statistics_all_the_same() {
     assert_eq!(field(&problem(wrong, 400, "bad_query").await), "embeddings");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_installed_quality_model_adds_its_score_and_its_name() {
     let mut files = Vec::new();
     let mut picture = testing::fixture_models::Picture::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const NOTHING: &str = "00000000-0000-7000-8000-000000000000";
 
-#[tokio::test]
+#[testing::test]
 async fn stored_images_are_listed_shown_and_deleted() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg", "view.jpg"]).await;
@@ -44,7 +44,7 @@ async fn stored_images_are_listed_shown_and_deleted() {
     assert_eq!(app.get_ok("/faces").await["faces"], json!([]), "its faces must be deleted");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn unknown_images_and_wrong_parameters_are_told() {
     let app = App::spawn().await;
     problem(app.get(&format!("/images/{NOTHING}")).await, 404, "not_found").await;
@@ -77,7 +77,7 @@ macro_rules! add_sources {
     };
 }
 
-#[tokio::test]
+#[testing::test]
 async fn places_are_counted_and_those_that_are_left_out_can_be_paged_through() {
     let app = App::spawn().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -111,7 +111,7 @@ async fn places_are_counted_and_those_that_are_left_out_can_be_paged_through() {
     problem(app.get(&format!("/images/{id}/sources?cursor=x")).await, 400, "bad_query").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crowd_that_many_long_addresses_show_is_answered_in_a_bounded_number_of_bytes() {
     const FACES: i64 = 100;
     let app = App::spawn().await;

@@ -71,7 +71,7 @@ async fn send(stream: &mut TcpStream, bytes: usize) {
     stream.write_all(&vec![0; bytes]).await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
@@ -88,7 +88,7 @@ async fn bodies_that_come_a_byte_at_a_time_hold_up_nobody() {
     drop(slow);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
     let app = service(Duration::from_secs(60)).await;
     let mut stream = announce(&app, &format!("content-length: {BODY}")).await;
@@ -103,7 +103,7 @@ async fn a_body_holds_what_has_arrived_of_it_and_little_more() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
@@ -127,7 +127,7 @@ async fn of_two_bodies_for_which_there_is_no_room_the_first_to_come_goes_on() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_waits_for_one_that_is_being_read() {
     let app = service(Duration::from_secs(60)).await;
     let framing = format!("content-length: {BODY}");
@@ -149,7 +149,7 @@ async fn a_body_waits_for_one_that_is_being_read() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_address_leaves_room_for_the_others() {
     let app = service(Duration::from_secs(8)).await;
     let framing = format!("content-length: {BODY}");
@@ -171,7 +171,7 @@ async fn one_address_leaves_room_for_the_others() {
     drop(large);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
     let app = service(Duration::from_secs(8)).await;
     let mut first = announce_from(&app, "127.0.0.2", "image/png", &format!("content-length: {BODY}")).await;
@@ -186,7 +186,7 @@ async fn a_body_for_which_there_is_no_room_in_time_is_refused() {
     assert!(problem["detail"].as_str().unwrap().contains(HELD), "{problem}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
     let app = service(Duration::from_secs(60)).await;
     let image = json!({"image_base64": "A".repeat(900 << 10)});
@@ -194,7 +194,7 @@ async fn a_body_that_is_larger_than_all_there_is_comes_in_alone() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     let app = service(Duration::from_secs(60)).await;
     let analyzer = &app.state.services.analyzer;
@@ -218,7 +218,7 @@ async fn a_body_that_does_not_say_how_long_it_is_is_counted_by_what_came() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn images_that_are_fetched_have_room_of_their_own() {
     let config = Config { body_budget: BUDGET, image_limit: 600 << 10, ..Config::default() };
     let app = spawn(4, config, false).await;

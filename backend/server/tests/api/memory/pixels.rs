@@ -36,7 +36,7 @@ async fn hold(app: &App, pictures: usize, priority: Priority) -> Vec<pipeline::a
     join_all(decoding).await.into_iter().map(Result::unwrap).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn however_many_pictures_come_no_more_are_decoded_than_there_is_room_for() {
     let app = spawn(2, Config::default(), false).await;
     assert_eq!(gauge(&app, "limit_bytes", HELD).await, 2 * PICTURE);
@@ -60,7 +60,7 @@ async fn however_many_pictures_come_no_more_are_decoded_than_there_is_room_for()
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_takes_several_pictures_needs_room_for_one() {
     let app = spawn(1, Config::default(), false).await;
     let batch: Vec<_> = (0..20).map(|_| ("image", portrait())).collect();
@@ -97,7 +97,7 @@ async fn site() -> String {
     url
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
     let app = spawn(2, Config::default(), true).await;
     let site = site().await;
@@ -122,7 +122,7 @@ async fn a_crawl_leaves_room_for_callers_and_goes_on_when_it_has_some() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_caller_who_leaves_gives_his_place_to_the_next() {
     let app = spawn(2, Config::default(), false).await;
     let held = hold(&app, 2, Priority::Interactive).await;
@@ -141,7 +141,7 @@ async fn a_caller_who_leaves_gives_his_place_to_the_next() {
     until(&app, "bytes", HELD, 0).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_caller_for_whom_there_is_no_room_in_time_is_told_to_come_back() {
     let config = Config { request_timeout: Duration::from_secs(6), ..Config::default() };
     let app = spawn(1, config, false).await;

@@ -22,7 +22,7 @@ fn subjects(answer: &Value) -> Vec<&str> {
     matches.iter().map(|found| found["subject_name"].as_str().unwrap_or("nobody")).collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_enrolled_person_is_found_by_name() {
     let app = App::spawn().await;
     let (ada, ben) = (subject(&app, "Ada").await, subject(&app, "Ben").await);
@@ -78,7 +78,7 @@ async fn an_enrolled_person_is_found_by_name() {
     assert_eq!(app.blobs(), 0, "all blobs must be deleted");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
     let app = App::spawn().await;
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
@@ -118,7 +118,7 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
     assert!(refused["detail"].as_str().unwrap().contains("address"), "{refused}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
     let app = App::spawn().await;
     let someone = subject(&app, "Someone").await;
@@ -150,7 +150,7 @@ async fn a_poor_face_is_refused_with_the_reasons_unless_it_is_forced() {
     problem(app.get(&format!("/faces/{face}")).await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later() {
     let app = App::spawn().await;
     let first = Site::with(&["ada.jpg", "ada_2.jpg", "ben.jpg", "ben_2.jpg", "dan.jpg"]).await;
@@ -184,7 +184,7 @@ async fn a_collection_is_clustered_and_a_named_cluster_attracts_what_comes_later
     assert_eq!((&again["faces"], &again["assigned"]), (&json!(0), &json!(0)), "only new faces are clustered");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn another_collections_key_sees_no_subject() {
     let app = App::spawn_with(guarded()).await;
     let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];

@@ -22,7 +22,7 @@ async fn patch(app: &App, id: &Value, body: &Value) -> reqwest::Response {
         .unwrap()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_subject_is_made_changed_listed_and_deleted() {
     let app = app().await;
     let body = json!({"name": " Ada ", "external_id": "a-1", "metadata": {"team": "engines"}});
@@ -64,7 +64,7 @@ async fn a_subject_is_made_changed_listed_and_deleted() {
     problem(app.get(&location).await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn wrong_fields_are_named() {
     let app = app().await;
     let long = "x".repeat(201);
@@ -107,7 +107,7 @@ async fn wrong_fields_are_named() {
     assert_eq!(field(&problem(answer, 422, "invalid_field").await), "threshold");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_more() {
     const LONGEST: usize = 16 << 10;
     let app = app().await;
@@ -133,7 +133,7 @@ async fn a_merge_takes_as_much_metadata_as_one_subject_may_have_and_not_a_byte_m
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..guarded() }).await;
     let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
@@ -153,7 +153,7 @@ async fn who_may_not_erase_takes_a_face_away_and_keeps_its_image() {
     problem(ask(&writer, "?enrolled_images=keep").await, 404, "not_found").await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_merge_is_recorded_with_the_subjects_that_are_gone() {
     let app = app().await;
     let ada = create(&app, &json!({"name": "Ada"})).await;

@@ -2,7 +2,7 @@
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, Models, Options, ok};
 
-#[tokio::test]
+#[testing::test]
 async fn every_operation_says_where_it_runs() {
     let app = App::spawn().await;
     let report = app.get_ok("/gpu").await;
@@ -39,7 +39,7 @@ async fn matches_are_told_alike(app: &App, pair: [Vec<u8>; 2]) {
     assert_eq!((&matching["threshold"], &matching["fmr"]), (&compared["threshold"], &compared["match_fmr"]));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_measured_rate_of_false_matches_is_told_with_the_match() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await;
     assert_eq!(app.get_ok("/gpu").await["matching"]["fmr"], testing::fixture_models::MATCH_FMR);

@@ -3,14 +3,14 @@ use crate::support::site::Site;
 use crate::support::{App, problem};
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn a_whole_service_is_live_and_ready() {
     let app = App::spawn().await;
     assert_eq!(app.get_ok("/health/live").await["status"], "ok");
     assert_eq!(app.get_ok("/health/ready").await, json!({"status": "ready"}));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
     let app = App::spawn().await;
     app.state.services.store.pool().close().await;
@@ -25,7 +25,7 @@ async fn without_its_database_it_is_live_but_not_ready_and_leaks_nothing() {
     assert!(metrics.contains("facecrawl_scrape_errors_total{source=\"queue\"}"), "{metrics}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_service_that_is_asked_to_stop_answers_what_it_accepted() {
     let app = App::spawn().await;
     let site = Site::with(&[]).await;

@@ -4,7 +4,7 @@ use crate::support::{App, Options, ok};
 use queue::NewJob;
 use serde_json::json;
 
-#[tokio::test]
+#[testing::test]
 async fn requests_and_the_queue_are_counted() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     ok(app.post_raw("/faces/detect", "image/png", drawn(32, 32)).await).await;

@@ -26,7 +26,7 @@ fn imports(module: &str, at: &str) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_page_and_the_docs_load_only_from_this_server() {
     let app = App::spawn().await;
     for page in ["/", "/docs/"] {
@@ -58,7 +58,7 @@ async fn the_page_and_the_docs_load_only_from_this_server() {
     assert!(start.contains("/openapi.json") && start.contains("\"validatorUrl\": \"none\""), "{start}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_page_has_no_inline_code_and_its_policy_allows_none() {
     let app = App::spawn().await;
     let response = app.get("/").await;
@@ -75,7 +75,7 @@ async fn the_page_has_no_inline_code_and_its_policy_allows_none() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn every_module_that_the_page_imports_is_served() {
     let app = App::spawn().await;
     let mut seen = BTreeSet::new();
@@ -93,7 +93,7 @@ async fn every_module_that_the_page_imports_is_served() {
     assert!(seen.len() > 20 && seen.contains("/assets/js/views/crawl.js"), "{seen:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_asset_that_did_not_change_is_not_sent_again() {
     let app = App::spawn().await;
     for path in ["/assets/page.css", "/assets/js/reasons.js"] {

@@ -13,7 +13,7 @@ async fn add(app: &App, url: &str) -> Value {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_at_an_address_is_read_and_erased_with_its_address() {
     let app = with_videos().await;
     let film = film();
@@ -46,7 +46,7 @@ async fn a_video_at_an_address_is_read_and_erased_with_its_address() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn addresses_without_a_video_are_refused_or_fail_with_the_reason() {
     let app = with_videos().await;
     let site = Site::with(&["ada_small.jpg"]).await;
@@ -75,7 +75,7 @@ async fn addresses_without_a_video_are_refused_or_fail_with_the_reason() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn the_json_with_an_address_has_its_own_limits() {
     let app = with_videos().await;
     let long = json!({"url": format!("https://example.org/{}", "a".repeat(40_000))});
@@ -84,7 +84,7 @@ async fn the_json_with_an_address_has_its_own_limits() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_address_that_waits_is_not_added_again_and_a_collection_has_a_limit() {
     let app = with_videos().await;
     let site = Site::with(&[]).await;

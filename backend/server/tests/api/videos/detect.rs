@@ -14,7 +14,7 @@ async fn lines(app: &App, query: &str, film: Vec<u8>) -> Vec<Value> {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
     let app = with_videos().await;
     let lines = lines(&app, "?sampling=fps=5&embeddings=true", film()).await;
@@ -50,7 +50,7 @@ async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn closer_looks_add_lines_where_faces_are() {
     let app = with_videos().await;
     let auto = lines(&app, "", film()).await;
@@ -68,7 +68,7 @@ async fn closer_looks_add_lines_where_faces_are() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn clips_that_cannot_be_analysed_are_refused_with_the_reason() {
     let app = with_videos().await;
     let send = async |query: &str, body: Vec<u8>| {

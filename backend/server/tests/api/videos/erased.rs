@@ -20,7 +20,7 @@ async fn erase(app: &App, body: &Value) -> (Value, Value) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_video_is_gone_and_its_file_is_refused() {
     let app = with_videos().await;
     let film = film();
@@ -89,7 +89,7 @@ async fn site(film: Vec<u8>, asked: Arc<Notify>, release: Arc<Notify>) -> Site {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
     let app = with_videos().await;
     let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -123,7 +123,7 @@ async fn an_erased_video_does_not_return_with_a_later_page_of_its_crawl() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
     let app = with_videos().await;
     let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";

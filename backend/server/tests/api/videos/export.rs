@@ -66,7 +66,7 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_video_is_exported_with_its_tracks() {
     let app = with_videos().await;
     let video = read(&app, "?sampling=fps=5", film()).await;
@@ -175,7 +175,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
     (video, faces)
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
     const TRACKS: usize = 220;
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
@@ -193,7 +193,7 @@ async fn a_long_export_comes_in_pieces_and_may_be_cancelled() {
     assert_eq!(rows(&app, &format!("/videos/{video}/export?format=csv")).await.len(), TRACKS);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn what_cannot_be_exported_of_a_video_is_said() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let missing = "/videos/00000000-0000-7000-8000-000000000000/export";
@@ -224,7 +224,7 @@ async fn site() -> Site {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_is_exported_with_each_video_once_and_all_its_places() {
     let app = with_videos().await;
     let site = site().await;

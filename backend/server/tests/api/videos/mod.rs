@@ -48,7 +48,7 @@ fn id(value: &Value) -> &str {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn people_of_a_video_are_found_by_time_person_and_face() {
     let app = with_videos().await;
     let film = film();
@@ -115,7 +115,7 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn closer_looks_are_an_option_that_is_stored() {
     let app = with_videos().await;
     let video = read(&app, "?refine=true&max_gap_ms=4000", film()).await;
@@ -126,7 +126,7 @@ async fn closer_looks_are_an_option_that_is_stored() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn progress_is_told_until_the_video_is_read() {
     let app = with_videos().await;
     let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", film()).await;
@@ -158,7 +158,7 @@ struct Traces {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn no_byte_of_an_erased_person_remains() {
     let app = with_videos().await;
     let film = film();

@@ -57,7 +57,7 @@ async fn videos_of(app: &App, crawl: &Value) -> Vec<(String, Value)> {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_crawl_reads_the_videos_that_it_may_read_and_ends_after_them() {
     let app = with_videos().await;
     let site = site(film()).await;
@@ -105,7 +105,7 @@ async fn a_crawl_reads_the_videos_that_it_may_read_and_ends_after_them() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn an_erased_address_of_a_video_is_not_stored_again() {
     let app = with_videos().await;
     let site = site(Vec::new()).await;
@@ -124,7 +124,7 @@ async fn an_erased_address_of_a_video_is_not_stored_again() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn the_limits_of_a_crawl_apply_to_its_videos() {
     let app = with_videos().await;
     let site = site(Vec::new()).await;
@@ -148,7 +148,7 @@ async fn the_limits_of_a_crawl_apply_to_its_videos() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_cancelled_crawl_cancels_its_videos_and_a_deleted_one_can_delete_them() {
     let app = with_videos().await;
     let (asked, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -183,7 +183,7 @@ async fn a_cancelled_crawl_cancels_its_videos_and_a_deleted_one_can_delete_them(
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_service_without_a_decoder_refuses_to_crawl_videos() {
     let app = App::spawn().await;
     let body = json!({"seeds": ["http://127.0.0.1:9/"], "videos": true});
@@ -198,7 +198,7 @@ fn playlist(before: &str, files: &[&str], end: &str) -> ([(header::HeaderName, &
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn the_files_of_a_playlist_are_read_as_one_video_under_the_rules_of_the_crawl() {
     let app = with_videos().await;
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use crate::support::{App, Options, field, problem};
 use server::Config;
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn bad_options_and_files_are_refused_with_the_reason() {
     let app = with_videos().await;
     let send = async |query: &str, content_type: &str, body: &[u8]| {
@@ -36,7 +36,7 @@ async fn bad_options_and_files_are_refused_with_the_reason() {
 }
 
 #[testing::needs(video)]
-#[tokio::test]
+#[testing::test]
 async fn a_large_video_is_refused_and_a_service_without_a_decoder_says_so() {
     let config = Config { max_video_bytes: 100_000, ..Config::default() };
     let app = App::spawn_with(Options { videos: true, config, ..Options::default() }).await;

@@ -31,7 +31,7 @@ impl Faults for Recorder {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_configured_number_of_candidates_reaches_the_engine() {
     let db = TestDatabase::create().await;
     let recorder = Recorder::default();
@@ -68,7 +68,7 @@ async fn the_configured_number_of_candidates_reaches_the_engine() {
     assert!(matches!(strict.nearest(&nearest).await, Err(StoreError::IndexUnavailable(_))));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn pgvector_finds_more_of_the_nearest_faces_with_more_candidates() {
     let db = TestDatabase::create().await;
     let store = db.store();

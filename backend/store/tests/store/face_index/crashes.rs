@@ -150,7 +150,7 @@ async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_and_interruptions_at_random_lose_no_change_and_show_no_erased_face() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Crashes { rng: Mutex::new(StdRng::seed_from_u64(7)) }));

@@ -59,7 +59,7 @@ impl World {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn faces_from_before_the_recording_are_copied_while_others_change() {
     let world = World::create().await;
     let old = world.faces(1, 10).await;
@@ -82,7 +82,7 @@ async fn faces_from_before_the_recording_are_copied_while_others_change() {
     assert_eq!(set.state, IndexSetState::Serving);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_engine_gets_the_present_row_of_a_face_once() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -111,7 +111,7 @@ async fn an_engine_gets_the_present_row_of_a_face_once() {
     assert_eq!((face.has_subject, face.quality), (true, Some(0.5)));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn one_process_at_a_time_changes_the_engine() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -124,7 +124,7 @@ async fn one_process_at_a_time_changes_the_engine() {
     world.assert_equal().await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left() {
     let world = World::create().await;
     let mut stored = Vec::new();
@@ -147,7 +147,7 @@ async fn an_erasure_finds_faces_that_the_engine_lacks_although_no_change_is_left
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_the_engine() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_new_face_is_found_before_the_engine_has_it_and_a_caller_can_wait_for_
     waiting.await.unwrap().unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -196,7 +196,7 @@ async fn a_process_with_another_engine_takes_over_only_when_it_claims_the_index(
     assert!(matches!(refused, Err(StoreError::IndexUnavailable(_))), "{refused:?}");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -230,7 +230,7 @@ async fn an_outdated_set_is_used_until_its_replacement_is_complete() {
     assert_eq!(serving().await, after, "it is built once");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -245,7 +245,7 @@ async fn a_search_in_a_crawl_compares_with_the_faces_of_the_crawl() {
     assert_eq!((hits.len(), exact), (0, true), "no face was found by this crawl");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
@@ -260,7 +260,7 @@ async fn an_incomplete_answer_of_the_engine_leads_to_an_exact_search() {
     assert_eq!((hits.len(), exact), (60, true), "the engine has only 40 of the 70 faces");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
     let world = World::create().await;
     let next = async || {
@@ -278,7 +278,7 @@ async fn the_numbers_of_updates_grow_when_the_sequence_is_set_back() {
     assert!(last < 1 << 53, "an engine may compare them as floating-point numbers");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_copy_ends_although_new_faces_arrive_all_the_time() {
     let world = World::create().await;
     world.faces(1, 10).await;

@@ -33,7 +33,7 @@ impl Faults for Switch {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn without_the_engine_faces_are_stored_searched_exactly_and_erased() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Switch::default()));
@@ -86,7 +86,7 @@ async fn erase(store: &Store, collection: Uuid, target: &Target, expected: &[(Uu
     tx.commit().await.unwrap();
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_clustering_of_a_large_collection_waits_for_the_engine() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Faulty::new(Switch::default()));

@@ -6,7 +6,7 @@ use store::face_index::{FaceIndex, Neighbours, Pgvector};
 use store::face_scope::FaceScope;
 use testing::TestDatabase;
 
-#[tokio::test]
+#[testing::test]
 async fn a_search_above_the_limit_uses_the_hnsw_index() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(100);
@@ -34,7 +34,7 @@ async fn a_search_above_the_limit_uses_the_hnsw_index() {
     }
 }
 
-#[tokio::test]
+#[testing::test]
 async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
     let db = TestDatabase::create().await;
     let store = db.store();
@@ -64,7 +64,7 @@ async fn probes_are_as_similar_to_a_face_as_another_picture_of_the_person() {
     assert_eq!(store.probes(&model, 1_000).await.unwrap().len(), 400);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(10);
@@ -83,7 +83,7 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
 }
 
-#[tokio::test]
+#[testing::test]
 async fn without_its_index_a_search_compares_with_every_face() {
     let db = TestDatabase::create().await;
     let store = db.store().with_exact_limit(50);

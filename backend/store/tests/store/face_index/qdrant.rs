@@ -92,7 +92,7 @@ fn store_face(fence: i64, face: &EngineFace) -> Update {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn an_older_update_changes_nothing() {
     let own = Own::new();
     let server = &own.server;
@@ -124,7 +124,7 @@ async fn an_older_update_changes_nothing() {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn another_node_answers_if_one_does_not() {
     // Nothing listens on port 1.
     let own = Own::with(|config| config.urls.insert(0, "http://127.0.0.1:1".into()));
@@ -149,7 +149,7 @@ async fn another_node_answers_if_one_does_not() {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn installations_with_different_prefixes_share_a_server() {
     let (ours, theirs) = (Own::new(), Own::new());
     ours.server.create(&SET).await.unwrap();
@@ -171,7 +171,7 @@ async fn installations_with_different_prefixes_share_a_server() {
 }
 
 #[needs(qdrant)]
-#[tokio::test(flavor = "multi_thread")]
+#[testing::test(flavor = "multi_thread")]
 async fn two_processes_apply_changes_in_turn() {
     let (db, own) = (TestDatabase::create().await, Own::new());
     let (first, store) = start(&db, own.server.clone()).await;
@@ -226,7 +226,7 @@ async fn two_processes_apply_changes_in_turn() {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn a_comparison_counts_what_is_missing_surplus_and_different() {
     let own = Own::new();
     differences_are_counted_and_repaired(own.server.clone()).await;
@@ -248,7 +248,7 @@ impl Implementation for Compressed {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn compressed_embeddings_give_the_same_top_hits() {
     let world = World::<Compressed>::create().await.with_exact_limit(10);
     let store = &world.store;
@@ -264,7 +264,7 @@ async fn compressed_embeddings_give_the_same_top_hits() {
 }
 
 #[needs(qdrant)]
-#[tokio::test]
+#[testing::test]
 async fn a_large_collection_has_a_graph() {
     for quantization in [Quantization::None, Quantization::Int8] {
         // 100 kB are 390 embeddings of 128 components. The server divides the faces among at most

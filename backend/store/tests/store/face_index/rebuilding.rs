@@ -65,12 +65,12 @@ pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorE
     assert_eq!(sets(engine.as_ref()).await, BTreeSet::from([rebuilt.id]), "the old set is deleted");
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_comparison_counts_what_is_missing_surplus_and_different() {
     differences_are_counted_and_repaired(Arc::new(Engine::default())).await;
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_process_that_starts_later_uses_the_set_and_builds_a_missing_one_again() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Engine::default());
@@ -96,7 +96,7 @@ async fn a_process_that_starts_later_uses_the_set_and_builds_a_missing_one_again
     assert_eq!(check(&index, &store, model.id).await, equal);
 }
 
-#[tokio::test]
+#[testing::test]
 async fn a_set_with_an_old_deletion_is_replaced() {
     let db = TestDatabase::create().await;
     let engine = Arc::new(Engine::default());

@@ -1,0 +1,228 @@
+//! Tests backup and restore. The same faces and images are restored, except those of people who
+//! were erased after the backup.
+#![cfg(unix)]
+
+use crate::common::process::{Finished, TestFolder};
+use crate::common::service::{Caller, Service};
+use axum::Router;
+use axum::response::Html;
+use axum::routing::get as route;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Arc;
+use testing::server::programs;
+use testing::{TestDatabase, files_below};
+use tokio::sync::{Notify, watch};
+
+const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
+
+/// Returns a command on a database, with the settings that identify the service.
+fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(args);
+    command.env("DATABASE_URL", database.url()).env("POSTGRES_BIN_DIR", programs());
+    command.env("AUTH", "keys").env("SUPPRESSION_SECRET", "thirty-two characters, kept apart.");
+    command.env("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8").env("CRAWL_DELAY_MS", "0");
+    command
+}
+
+fn showing(file: &str) -> Value {
+    json!({"image_base64": BASE64_STANDARD.encode(testing::picture(file))})
+}
+
+/// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
+/// image is requested.
+async fn gated_site(picture: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
+    let (asked, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
+    let (ask, open) = (asked.clone(), gate.clone());
+    let held = move || async move {
+        ask.notify_one();
+        let _ = open.subscribe().wait_for(|open| *open).await;
+        picture
+    };
+    let router =
+        Router::new().route("/", route(async || Html("<img src=/held.jpg>"))).route("/held.jpg", route(held));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, asked, gate)
+}
+
+/// Returns every face and image of the service, with the bytes of its image.
+async fn pictures(caller: &Caller) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for face in caller.get("/faces?limit=1000").await["faces"].as_array().unwrap() {
+        let id = face["id"].as_str().unwrap();
+        all.insert(format!("{id} crop"), caller.bytes(&format!("/faces/{id}/crop")).await);
+        all.insert(format!("{id} chip"), caller.bytes(&format!("/faces/{id}/crop?kind=chip")).await);
+    }
+    for image in caller.get("/images?limit=1000").await["images"].as_array().unwrap() {
+        let id = image["id"].as_str().unwrap();
+        all.insert(format!("{id} thumbnail"), caller.bytes(&format!("/images/{id}/thumbnail")).await);
+    }
+    all
+}
+
+/// Returns the faces that a search finds, with their similarity.
+async fn found(caller: &Caller, file: &str) -> Vec<(String, f64)> {
+    let answer = caller.ask(200, Method::POST, "/faces/search", Some(&showing(file))).await;
+    let matches = answer["matches"].as_array().unwrap().clone();
+    matches
+        .iter()
+        .map(|hit| (hit["face_id"].as_str().unwrap().to_owned(), hit["similarity"].as_f64().unwrap()))
+        .collect()
+}
+
+fn psql(database: &TestDatabase, statement: &str) -> String {
+    let arguments = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", statement];
+    let mut psql = Command::new(programs().join("psql"));
+    Finished::of(psql.args(arguments).arg(database.url())).expect(0).stdout
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
+    let ada = testing::picture("ada.jpg");
+    let (old_place, database) = (TestFolder::new(), TestDatabase::create().await);
+    let facecrawl = |args: &[&str]| on(&old_place, &database, args);
+    for file in ["ben.jpg", "cora.jpg", "cora_2.jpg", "dan.jpg"] {
+        old_place.put(&format!("album/{file}"), testing::picture(file));
+    }
+    old_place.put("album/ada.jpg", &ada);
+    Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
+    Finished::of(&mut facecrawl(&["scan", "album/ben.jpg", "--collection", "closed"])).expect(0);
+    let key = |name: &str| {
+        let made =
+            Finished::of(&mut facecrawl(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]));
+        made.expect(0).stdout.trim().to_owned()
+    };
+    let (key, lost_key) = (key("kept"), key("lost"));
+    let mut service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let caller = Caller { base: service.base.clone(), key: key.clone() };
+
+    // A person is enrolled, and a worker holds a job.
+    let subject = caller.ask(201, Method::POST, "/subjects", Some(&json!({"name": "Ada"}))).await;
+    let his = found(&caller, "ada_2.jpg").await;
+    let enrol = json!({"face_ids": [his[0].0], "force": true});
+    let faces_of = format!("/subjects/{}/faces", subject["id"].as_str().unwrap());
+    caller.ask(200, Method::POST, &faces_of, Some(&enrol)).await;
+    let (site, asked, gate) = gated_site(testing::picture("ada_3.jpg")).await;
+    let crawl =
+        caller.ask(201, Method::POST, "/crawls", Some(&json!({"seeds": [site], "delay_ms": 0}))).await;
+    asked.notified().await;
+
+    let before = pictures(&caller).await;
+    let backup = old_place.path().join("kept");
+    let folder = backup.to_str().unwrap();
+    let report = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    let blobs = files_below(&backup.join("blobs")).len();
+    assert_eq!((&report["blobs"]["copied"], &report["blobs"]["missing"]), (&json!(blobs), &json!(0)));
+    let again = Finished::of(&mut facecrawl(&["backup", folder, "--json"])).expect(0).json();
+    assert_eq!((&again["blobs"]["copied"], &again["blobs"]["there"]), (&json!(0), &json!(blobs)), "{again}");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&backup), mode(&backup.join("faces.dump"))), (0o700, 0o600));
+
+    // A person, an image, a collection and a key are deleted after the backup.
+    let cora = found(&caller, "cora.jpg").await;
+    assert_eq!(cora.len(), 2);
+    let mut likeness = showing("cora.jpg");
+    likeness["suppress_person"] = json!(true);
+    caller.ask(201, Method::POST, "/erasures", Some(&likeness)).await;
+    let images = caller.get("/images").await;
+    let other = (images["images"].as_array().unwrap().iter())
+        .find(|image| image["sources"][0]["image_url"].as_str().unwrap().ends_with("dan.jpg"))
+        .unwrap()["id"]
+        .clone();
+    let other = format!("/images/{}", other.as_str().unwrap());
+    caller.ask(204, Method::DELETE, &other, None).await;
+    caller.ask(202, Method::DELETE, "/collections/closed", None).await;
+    let keys = Finished::of(&mut facecrawl(&["keys", "list", "--json"])).expect(0).json();
+    let lost = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "lost").unwrap();
+    Finished::of(&mut facecrawl(&["keys", "revoke", lost["id"].as_str().unwrap()])).expect(0);
+    let dump = std::fs::read(backup.join("faces.dump")).unwrap();
+    Finished::of(&mut facecrawl(&["backup", "--only-erasures", folder])).expect(0);
+    assert_eq!(std::fs::read(backup.join("faces.dump")).unwrap(), dump);
+    let kept = pictures(&caller).await;
+    let same = found(&caller, "ada_2.jpg").await;
+    service.signal(Signal::KILL);
+    let _ = service.ended();
+
+    // The machine and the database are lost, but the backup still exists.
+    let (place, restored) = (TestFolder::new(), TestDatabase::empty().await);
+    let facecrawl = |args: &[&str]| on(&place, &restored, args);
+    let report = Finished::of(&mut facecrawl(&["restore", folder, "--json"])).expect(0).json();
+    let erased = &report["erased_again"];
+    assert_eq!((&erased["images"], &erased["collections"]), (&json!(3), &json!(1)), "{report}");
+    assert_eq!(report["blobs"]["missing"], 0, "{report}");
+    let refused = Finished::of(&mut facecrawl(&["restore", folder])).expect(1);
+    assert!(refused.stderr.contains("not empty"), "{}", refused.stderr);
+    let migrated = Finished::of(&mut facecrawl(&["migrate", "--json"])).expect(0).json();
+    assert_eq!(migrated["migrations_run"], 0);
+    restored
+        .execute("update jobs set lease_until = now() - interval '1 second' where state = 'running'")
+        .await;
+
+    let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
+    let caller = Caller { base: service.base.clone(), key };
+    assert_eq!(pictures(&caller).await, kept, "the same faces, the same bytes");
+    assert!(kept.len() < before.len() && kept.iter().all(|(name, bytes)| before[name] == *bytes));
+    assert_eq!(found(&caller, "ada_2.jpg").await, same);
+    assert_eq!(found(&caller, "cora_2.jpg").await, []);
+    assert_eq!(caller.get("/subjects").await["subjects"][0]["face_count"], 1);
+    let stranger = Caller { base: service.base.clone(), key: lost_key };
+    stranger.ask(401, Method::GET, "/faces", None).await;
+    caller.ask(404, Method::GET, "/collections/closed", None).await;
+    let erased = "/audit?action=collection.erased";
+    caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    assert!(!caller.get("/audit?action=erasure.reapplied").await["records"].as_array().unwrap().is_empty());
+
+    // The interrupted job is completed, and queries use the index.
+    gate.send_replace(true);
+    let crawl = format!("/crawls/{}", crawl["id"].as_str().unwrap());
+    let crawl = caller.until(&crawl, |crawl| crawl["state"] != "running").await;
+    assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
+    assert_eq!(found(&caller, "ada_2.jpg").await.len(), same.len() + 1);
+    let plan = psql(
+        &restored,
+        "set enable_seqscan = off; set enable_sort = off; explain select id from faces where model_id = 1
+         order by embedding::halfvec(128) <=> (select embedding::halfvec(128) from faces limit 1) limit 3",
+    );
+    assert!(plan.contains("faces_embedding_hnsw_1"), "{plan}");
+
+    // A scan does not restore the erased person either.
+    place.put("new/cora.jpg", testing::picture("cora_2.jpg"));
+    let scanned = Finished::of(&mut facecrawl(&["scan", "new", "--json"])).expect(0).json();
+    assert_eq!(scanned["images"]["suppressed"], 1, "{scanned}");
+    let swept = Finished::of(&mut facecrawl(&["sweep", "--json"])).expect(0).json();
+    assert_eq!(swept["missing"], 0, "{swept}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
+    let ada = testing::picture("ada.jpg");
+    let place = TestFolder::new();
+    place.put("album/ada.jpg", &ada);
+    let facecrawl = |args: &[&str]| {
+        let mut command = place.facecrawl(args);
+        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+    };
+    facecrawl(&["scan", "album"]).expect(0);
+    facecrawl(&["backup", "kept"]).expect(0);
+    let chip = files_below(&place.path().join("kept/blobs/chips")).remove(0);
+    std::fs::write(&chip, b"not what its name says").unwrap();
+    let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(3);
+    assert!(
+        restored.stdout.contains("2 copied") && restored.stdout.contains("missing: chips/"),
+        "{restored:?}"
+    );
+    let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).expect(0).json();
+    assert_eq!(scanned["images"]["duplicate"], 1, "it is known: {scanned}");
+
+    std::fs::remove_file(place.path().join("kept/erasures.jsonl")).unwrap();
+    let refused = facecrawl(&["restore", "kept", "--data-dir", "third"]).expect(2);
+    assert!(refused.stderr.contains("--erasures"), "{}", refused.stderr);
+}

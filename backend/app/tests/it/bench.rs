@@ -1,0 +1,172 @@
+//! Tests the command `bench` with the default pack. `backend/bench` tests the measurements.
+
+use crate::common::process::{Finished, TestFolder};
+use serde_json::Value;
+use std::process::Command;
+
+#[test]
+fn wrong_arguments_are_refused_with_what_is_allowed() {
+    let place = TestFolder::new();
+    std::fs::create_dir(place.path().join("empty")).unwrap();
+    for (args, said) in [
+        (&["--operation", "dancing"][..], "face_detection"),
+        (&["--image-size", "huge"], "medium"),
+        (&["--gpu", "--no-gpu"], "cannot be used with"),
+        (&["--batch-size", "0"], "1..=4096"),
+        (&["--iterations", "0"], "1..=1000000"),
+        (&["--plot", "plot.png"], ".svg"),
+        (&["--json", "nowhere/report.json"], "folder does not exist"),
+        (&["--no-gpu", "--images", "nowhere"], "not a folder"),
+        (&["--no-gpu", "--images", "empty"], "contains no images"),
+        (&["--operation", "video"], "facecrawl bench --operation video FILE"),
+        (&["--operation", "video", "nowhere.mp4"], "no such file"),
+        (&["--operation", "video", "a.mp4", "--images", "empty"], "--images is not for --operation video"),
+        (&["--operation", "video", "a.mp4", "--sampling", "fps=0"], "such as fps=5"),
+        (&["a.mp4"], "FILE is only for --operation video"),
+        (&["--sampling", "auto"], "--sampling is only for --operation video"),
+    ] {
+        let refused = place.run(&[&["bench"], args].concat()).expect(2);
+        assert!(refused.stderr.contains(said) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
+    }
+    let refused = place.run(&["bench", "--profile", "nowhere/trace.json"]).expect(1);
+    assert!(refused.stderr.contains("cannot write the profile nowhere/trace.json"), "{refused:?}");
+}
+
+#[test]
+fn the_command_writes_report_trace_and_plot() {
+    let place = TestFolder::new();
+    let printed = place
+        .run(&[
+            "bench",
+            "--operation",
+            "pipeline",
+            "--image-size",
+            "small",
+            "--no-gpu",
+            "--batch-size",
+            "2",
+            "--iterations",
+            "2",
+            "--json",
+            "-",
+            "--profile",
+            "trace.json",
+            "--plot",
+            "plot.svg",
+            "--auto-batch",
+            "--set",
+            "GPU_BATCH_SIZE=2",
+        ])
+        .expect(0);
+    let report = printed.json();
+    let result = &report["benchmark_results"]["pipeline"]["small"]["gpu_false"];
+    assert_eq!((&result["success_rate"], &result["images"]), (&1.0.into(), &4.into()), "{report}");
+    assert!(report["analysis"]["performance_gains"].as_object().unwrap().is_empty());
+    assert_eq!(report["summary"]["operation"], "pipeline");
+    assert!(report["summary"]["bottleneck"]["why"].is_string());
+    assert!(report["system"]["cores"].as_u64().unwrap() > 0 && report["system"]["detector"].is_string());
+    assert!(result["mean_batch"]["face_detection"].as_f64().unwrap() >= 1.0, "{result}");
+    let steps = report["auto_batch"]["steps"].as_array().unwrap();
+    assert_eq!(steps.iter().map(|step| step["batch"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(report["auto_batch"]["recommended_gpu_batch_size"], Value::Null);
+    assert!(std::fs::read_to_string(place.path().join("plot.svg")).unwrap().starts_with("<svg"));
+    trace_is_nested(
+        &serde_json::from_slice(&std::fs::read(place.path().join("trace.json")).unwrap()).unwrap(),
+    );
+}
+
+/// Requires that every stage lies within the time of its image, and that every run has a named
+/// thread.
+fn trace_is_nested(trace: &Value) {
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
+    let named: Vec<&Value> = of("M").map(|event| &event["tid"]).collect();
+    assert!(of("X").all(|event| named.contains(&&event["tid"])));
+    for run in ["decode and hash", "letterbox", "face_detection", "face_embedding", "device"] {
+        assert!(of("X").any(|event| event["name"] == run), "{run}");
+    }
+    let time = |phase: &'static str, name: &str, id: &Value| {
+        of(phase)
+            .filter(|e| e["name"] == name && e["id"] == *id)
+            .map(|e| e["ts"].as_f64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let pictures: Vec<&Value> =
+        of("b").filter(|event| event["name"] == "analyze").map(|event| &event["id"]).collect();
+    assert!(pictures.len() >= 4, "four images and the warm-up");
+    for id in pictures {
+        let (begun, ended) = (time("b", "analyze", id), time("e", "analyze", id));
+        for stage in ["decode", "detect", "align", "embed"] {
+            let (from, to) = (time("b", stage, id), time("e", stage, id));
+            assert!(!from.is_empty() && from.len() == to.len(), "{stage} of {id}");
+            assert!(from.iter().zip(&to).all(|(from, to)| from <= to), "{stage} of {id}");
+            // A later image may reuse an id after the stages of the earlier image are closed.
+            let inside = |at: &f64| begun.iter().zip(&ended).any(|(begun, ended)| begun <= at && at <= ended);
+            assert!(from.iter().chain(&to).all(inside), "{stage} of {id}");
+        }
+    }
+}
+
+#[test]
+fn the_default_detector_finds_everybody_who_was_drawn() {
+    let place = TestFolder::new();
+    everybody_is_found(testing::DEFAULT_PACK, |args| place.facecrawl(args));
+}
+
+#[testing::needs(shared)]
+#[test]
+fn both_families_of_detectors_find_everybody_who_was_drawn() {
+    let place = TestFolder::new();
+    for pack in ["compact", "research"] {
+        everybody_is_found(pack, |args| {
+            let mut command = place.facecrawl(args);
+            command.env("FACE_MODEL_MIRROR", testing::shared_models());
+            command
+        });
+    }
+}
+
+fn everybody_is_found(pack: &str, facecrawl: impl Fn(&[&str]) -> Command) {
+    for size in ["small", "medium"] {
+        let args = ["bench", "--operation", "pipeline", "--image-size", size, "--no-gpu", "--json", "-"];
+        let few = ["--batch-size", "4", "--iterations", "1", "--warmup", "0"];
+        let models = ["--model-pack", pack, "--accept-license"];
+        let command = &mut facecrawl(&[&args[..], &few, &models].concat());
+        let report = Finished::of(command).expect(0).json();
+        let result = &report["benchmark_results"]["pipeline"][size]["gpu_false"];
+        assert_eq!((&result["images"], &result["faces"]), (&4.into(), &16.into()), "{pack}: {result}");
+    }
+}
+
+#[testing::needs(no_gpu)]
+#[test]
+fn a_gpu_that_is_not_there_is_an_error_when_asked_for_and_a_note_when_not() {
+    let place = TestFolder::new();
+    let common = [
+        "--operation",
+        "face_detection",
+        "--image-size",
+        "small",
+        "--batch-size",
+        "1",
+        "--iterations",
+        "1",
+        "--warmup",
+        "0",
+    ];
+    let cpu_library = "was built for the CPU only";
+    let both = place.run(&[&["bench", "--json", "report.json"], &common[..]].concat()).expect(0);
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(place.path().join("report.json")).unwrap()).unwrap();
+    let sides = report["benchmark_results"]["face_detection"]["small"].as_object().unwrap();
+    assert!(!sides.contains_key("gpu_true"), "{report}");
+    let notes = report["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note.as_str().unwrap().contains(cpu_library)), "{report}");
+    both.fits();
+    assert!(both.stdout.contains("images/s") && both.stdout.contains(cpu_library), "{}", both.stdout);
+    let refused = place.run(&[&["bench", "--gpu"], &common[..]].concat()).expect(1);
+    assert!(refused.stderr.contains("there is no GPU to measure: face_detection:"), "{}", refused.stderr);
+    let refused =
+        place.run(&[&["bench", "--gpu", "--set", "GPU_BACKEND=cpu"], &common[..]].concat()).expect(1);
+    assert!(refused.stderr.contains("GPU_BACKEND is cpu"), "{}", refused.stderr);
+}

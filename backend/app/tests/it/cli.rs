@@ -1,0 +1,381 @@
+//! Tests the binary without a database.
+
+use crate::common::process::{Finished, TestFolder};
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let help = TestFolder::new().run(&["--help"]).expect(0);
+    for word in [
+        "up", "serve", "worker", "scan", "detect", "bench", "models", "gpu", "config", "jobs", "migrate",
+        "openapi", "health",
+    ] {
+        let line = help.stdout.lines().find(|line| line.trim_start().starts_with(word));
+        assert!(line.is_some_and(|line| line.split_whitespace().count() > 2), "{word}: {}", help.stdout);
+    }
+    assert!(help.stdout.contains("Examples:") && help.stdout.contains("Exit status: 0 success"));
+    for command in ["up", "scan", "detect", "models", "config"] {
+        let help = TestFolder::new().run(&[command, "--help"]).expect(0);
+        assert!(help.stdout.contains("--data-dir"), "{}", help.stdout);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2() {
+    let place = TestFolder::new();
+    for args in [
+        &["fly"][..],
+        &["scan"],
+        &["detect", "--min-score", "2", "a.jpg"],
+        &["detect", "--max-faces", "0", "a.jpg"],
+        &["scan", "nowhere"],
+        &["detect", "--draw", "o.png", "a.jpg", "b.jpg"],
+        &["--set", "PORT"],
+        &["models", "verify", "huge"],
+    ] {
+        let finished = place.run(args).expect(2);
+        assert!(finished.stdout.is_empty() && finished.stderr.contains("error"), "{finished:?}");
+    }
+    assert!(place.run(&["scan", "nowhere"]).stderr.contains("nowhere is neither"));
+}
+
+#[test]
+fn config_check_shows_every_value_with_its_source_and_no_secret() {
+    let place = TestFolder::new();
+    place.put("facecrawl.toml", "gpu_batch_size = 16");
+    place.put(".env", "LOG_FORMAT=json\n");
+    let run = |args: &[&str]| {
+        Finished::of(
+            place.facecrawl(args).env("DATABASE_URL", "postgres://u:s3cret@db/faces").env("WORKERS", ""),
+        )
+    };
+    let checked = run(&["config", "check", "--json", "--port", "9000"]).expect(0).json();
+    let of = |name: &str| -> (Value, Value) {
+        let all = checked["variables"].as_array().unwrap();
+        let one = all.iter().find(|variable| variable["name"] == name).unwrap();
+        (one["value"].clone(), one["source"].clone())
+    };
+    assert_eq!(of("PORT"), ("9000".into(), "--port".into()));
+    assert_eq!(of("DATABASE_URL"), ("postgres://u:***@db/faces".into(), "environment".into()));
+    assert_eq!(of("LOG_FORMAT"), ("json".into(), ".env".into()));
+    assert_eq!(of("GPU_BATCH_SIZE"), ("16".into(), "facecrawl.toml".into()));
+    assert_eq!(of("WORKERS"), ("0".into(), "default".into()));
+    assert_eq!(of("AUTH"), (Value::Null, "default".into()));
+    let table = run(&["config", "check"]).expect(0);
+    assert!(table.stdout.contains("GPU_BATCH_SIZE") && !table.stdout.contains("s3cret"), "{}", table.stdout);
+}
+
+#[test]
+fn a_wrong_configuration_is_status_2_and_says_what_is_allowed() {
+    let place = TestFolder::new();
+    let refused = Finished::of(place.facecrawl(&["up"]).env("GPU_BACKEND", "vulkan")).expect(2);
+    assert!(refused.stderr.contains("GPU_BACKEND=vulkan (from environment)"), "{}", refused.stderr);
+    let refused = place.run(&["config", "check", "--host", "0.0.0.0"]).expect(2);
+    assert!(refused.stderr.contains("AUTH=none"), "{}", refused.stderr);
+    let refused = place.run(&["serve", "--host", "0.0.0.0"]).expect(2);
+    assert!(refused.stderr.contains("AUTH=none"), "{}", refused.stderr);
+    let refused = Finished::of(
+        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("ALL_GPU", "1").env("GPU_BACKEND", "cpu"),
+    );
+    assert!(refused.expect(2).stderr.contains("contradicts GPU_BACKEND=cpu"));
+}
+
+#[test]
+fn a_pack_of_ones_own_is_used_like_any_other() {
+    let place = TestFolder::new();
+    let models = place.path().join("models");
+    std::fs::create_dir_all(&models).unwrap();
+    let pack = testing::fixture_pack(&models);
+    place.put("models/packs.toml", pack.manifest());
+    // The fixture's detector finds faces only at the scale of the whole image.
+    let run = |args: &[&str]| {
+        let mut command = place.facecrawl(args);
+        Finished::of(command.env("MODEL_PACK", "fixture").env("DETECTION_PASSES", "single"))
+    };
+    assert!(run(&["models", "list"]).expect(0).stdout.contains("fixture (ready, in use)"));
+    run(&["models", "verify"]).expect(0);
+
+    let mut drawing = testing::fixture_models::Picture::new(640, 480);
+    testing::draw_face(&mut drawing, 4, 3, 0);
+    let drawing = vision::Frame::new(640, 480, drawing.into_raw()).unwrap();
+    place.put("one.png", vision::encode::png(&drawing));
+    let found = run(&["detect", "one.png", "--json"]).expect(0).json();
+    assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
+
+    place.put("pictures/one.png", std::fs::read(place.path().join("one.png")).unwrap());
+    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).expect(0);
+    let shown = |name: &str| std::fs::read(place.path().join("shown").join(name)).unwrap();
+    assert_eq!(shown("chips.rgb").len(), 112 * 112 * 3);
+    assert_eq!(shown("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
+    let samples: Value = serde_json::from_slice(&shown("samples.json")).unwrap();
+    assert_eq!(
+        (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
+        (&1.into(), &128.into())
+    );
+    assert!(
+        run(&["models", "samples", "--images", "pictures", "--to", "shown"])
+            .expect(2)
+            .stderr
+            .contains("not empty")
+    );
+    place.put("pictures/two.png", "no picture");
+    run(&["models", "samples", "--images", "pictures", "--to", "again"]).expect(3);
+
+    place.put("models/fixture_embedder.onnx", "bit rot");
+    let mut fetch = place.facecrawl(&["models", "fetch"]);
+    let lost = Finished::of(fetch.env("MODEL_PACK", "fixture").env_remove("FACE_MODEL_MIRROR")).expect(1);
+    assert!(lost.stderr.contains("fixture_embedder.onnx") && lost.stderr.contains("packs.toml"), "{lost:?}");
+    place.put("models/packs.toml", pack.manifest().replace("match_threshold = 0.6\n", ""));
+    let wrong = run(&["config", "check"]).expect(2);
+    assert!(
+        wrong.stderr.contains("packs.toml: fixture_embedder.onnx: an embedder requires match_threshold"),
+        "{wrong:?}"
+    );
+    place.put("models/packs.toml", "");
+    let unknown = run(&["config", "check"]).expect(2);
+    assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
+}
+
+/// Returns the state of a pack in the list of models.
+fn state(place: &TestFolder, name: &str) -> Value {
+    let list = place.run(&["models", "list", "--json"]).expect(0).json();
+    let packs = list["packs"].as_array().unwrap();
+    packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
+}
+
+#[test]
+fn models_are_listed_fetched_and_verified() {
+    let place = TestFolder::new();
+    let pack = testing::pack().pack;
+    let state = || state(&place, &pack.name);
+    assert_eq!(state(), "missing");
+    place.run(&["models", "verify"]).expect(1);
+    place.run(&["models", "fetch"]).expect(0);
+    assert_eq!(state(), "ready");
+    place.run(&["models", "verify", &pack.name, "--json"]).expect(0);
+    place.put(&format!("models/{}", pack.files[1].file), "bit rot");
+    assert_eq!(state(), "corrupt");
+    assert!(place.run(&["models", "verify"]).expect(1).stdout.contains("corrupt"));
+    place.run(&["models", "fetch", &pack.name]).expect(0);
+    place.run(&["models", "verify"]).expect(0);
+    let listed = place.run(&["models", "list"]).expect(0).stdout;
+    assert!(listed.contains(&format!("{} (ready, in use)", pack.name)), "{listed}");
+
+    let refused = place.run(&["models", "fetch", "research"]).expect(2);
+    assert!(refused.stderr.contains("non-commercial") && refused.stderr.contains("--accept-license"));
+}
+
+#[testing::needs(shared)]
+#[test]
+fn a_pack_with_a_condition_is_fetched_when_that_is_accepted() {
+    let place = TestFolder::new();
+    let mut fetch = place.facecrawl(&["models", "fetch", "research", "--accept-license"]);
+    Finished::of(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).expect(0);
+    assert_eq!(state(&place, "research"), "ready");
+}
+
+#[test]
+fn detect_takes_more_files_than_there_is_memory_for() {
+    let ada = testing::picture("ada.jpg");
+    let place = TestFolder::new();
+    let files: Vec<String> = (0..6).map(|number| format!("{number}.jpg")).collect();
+    files.iter().for_each(|file| drop(place.put(file, &ada)));
+    // The memory suffices for one of these images at a time.
+    let room = ["-s", "MAX_IMAGE_MEGAPIXELS=2", "-s", "MAX_DECODED_MEGAPIXELS=2"];
+    let args = ["detect", "--json"].into_iter().chain(room).chain(files.iter().map(String::as_str));
+    let found = place.run(&args.collect::<Vec<_>>()).expect(0).json();
+    for (result, file) in found["results"].as_array().unwrap().iter().zip(&files) {
+        assert_eq!((&result["file"], result["faces"].as_array().unwrap().len()), (&file.as_str().into(), 1));
+    }
+}
+
+#[test]
+fn detect_answers_like_the_api_and_says_what_failed() {
+    let ada = testing::picture("ada.jpg");
+    let place = TestFolder::new();
+    place.put("ada.jpg", &ada);
+    place.put("view.jpg", testing::picture("view.jpg"));
+    place.put("truncated.jpg", &ada[..2000]);
+    place.put("notes.jpg", "no image");
+    let found = place.run(&["detect", "--json", "ada.jpg", "view.jpg"]).expect(0).json();
+    let results = found["results"].as_array().unwrap();
+    assert_eq!((&results[0]["file"], &results[1]["file"]), (&"ada.jpg".into(), &"view.jpg".into()));
+    let faces = results[0]["faces"].as_array().unwrap();
+    assert_eq!(faces.len(), 1);
+    assert!(faces[0]["det_score"].as_f64().unwrap() > 0.8);
+    assert_eq!(faces[0]["landmarks"].as_array().unwrap().len(), 5);
+    assert_eq!(faces[0]["embedding"].as_array().unwrap().len(), 128);
+    assert!(faces[0]["quality"]["overall"].is_number());
+    assert_eq!(results[0]["image"]["format"], "jpeg");
+    assert_eq!(results[1]["faces"], Value::Array(Vec::new()));
+
+    let mixed =
+        place.run(&["detect", "--json", "--no-embeddings", "notes.jpg", "ada.jpg", "gone.jpg"]).expect(3);
+    let mixed = mixed.json();
+    assert_eq!(mixed["results"][0]["error"]["code"], "not_an_image");
+    assert_eq!(mixed["results"][2]["error"]["code"], "unreadable");
+    assert!(mixed["results"][1]["faces"][0].get("embedding").is_none());
+    let failed = place.run(&["detect", "notes.jpg", "truncated.jpg"]).expect(1);
+    assert!(
+        failed.stderr.contains("notes.jpg") && failed.stderr.contains("not an image"),
+        "{}",
+        failed.stderr
+    );
+    assert_eq!(failed.stdout, "", "no table without rows");
+}
+
+#[test]
+fn detect_prints_a_table_and_draws_what_it_found() {
+    let ada = testing::picture("ada.jpg");
+    let place = TestFolder::new();
+    place.put("ada.jpg", &ada);
+    let table = place.run(&["detect", "ada.jpg", "--draw", "faces.png"]).expect(0);
+    assert!(table.stdout.contains("ada.jpg") && table.stdout.contains("score"), "{}", table.stdout);
+    let drawn = std::fs::read(place.path().join("faces.png")).unwrap();
+    let limits = vision::Limits::default();
+    let (before, after) =
+        (vision::decode(&ada, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
+    assert_eq!((before.width(), before.height()), (after.width(), after.height()));
+    let green = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
+    assert!(green(&after) > 500 && green(&before) == 0);
+}
+
+#[test]
+fn the_library_of_onnx_runtime_leaves_nothing_in_the_home_folder() {
+    let place = TestFolder::new();
+    let home = place.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("HOME", &home)).expect(0).json();
+    assert!(report["runtime_version"].is_string(), "the library was loaded: {report}");
+    let left: Vec<_> = std::fs::read_dir(&home).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn gpu_says_what_runs_where() {
+    let place = TestFolder::new();
+    let report = Finished::of(place.facecrawl(&["gpu", "--json"]).env("GPU_BACKEND", "cpu")).expect(0).json();
+    let operations = report["operations"].as_array().unwrap();
+    assert_eq!(operations.len(), 6);
+    // ffmpeg runs the last operation, and may be missing.
+    assert!(operations[..5].iter().all(|operation| operation["effective"] == "cpu"), "{report}");
+    let table = place.run(&["gpu"]).expect(0);
+    assert!(
+        table.stdout.contains("ONNX Runtime") && table.stdout.contains("face_detection"),
+        "{}",
+        table.stdout
+    );
+}
+
+#[test]
+fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
+    let place = TestFolder::new();
+    let run = |args: &[&str], backend: &str| {
+        Finished::of(place.facecrawl(args).env("GPU_BACKEND", backend).env("GPU_BATCH_SIZE", "2"))
+    };
+    let report = run(&["gpu", "--test", "--json"], "auto").expect(0).json();
+    let tests = report["tests"].as_array().unwrap();
+    assert!(tests.iter().any(|test| test["operation"] == "face_embedding" && test["outcome"] == "passed"));
+    assert!(tests.iter().any(|test| test["provider"] == "cuda" && test["outcome"] == "absent"), "{report}");
+    let missing = run(&["gpu", "--test"], "cuda").expect(1);
+    assert!(missing.stdout.contains("absent") && missing.stdout.contains("passed"), "{}", missing.stdout);
+    assert!(missing.stdout.contains("\ncuda, tensorrt: the loaded ONNX Runtime"), "{}", missing.stdout);
+    missing.fits();
+    let listed = Finished::of(place.facecrawl(&["gpu"]).env("ALL_GPU", "true")).expect(0);
+    let reasons = listed.stdout.lines().filter(|line| line.contains("built without it")).count();
+    assert_eq!(reasons, 1, "each reason is reported once: {}", listed.stdout);
+    listed.fits();
+    run(&["config", "check"], "auto").expect(0).fits();
+    run(&["models", "list"], "auto").expect(0).fits();
+
+    let wrong = run(&["models", "build"], "cuda").expect(2);
+    assert!(wrong.stderr.contains("GPU_BACKEND=tensorrt"), "{}", wrong.stderr);
+    let absent = run(&["models", "build"], "tensorrt").expect(1);
+    assert!(absent.stderr.contains("cannot build TensorRT engines"), "{}", absent.stderr);
+    let forced = Finished::of(
+        place.facecrawl(&["gpu"]).env("FORCE_GPU_ONLY", "true").env("FACE_DETECTION_GPU", "true"),
+    );
+    let forced = forced.expect(1).stderr;
+    assert!(forced.contains("FORCE_GPU_ONLY") && forced.contains("cuda: "), "{forced}");
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_named() {
+    let place = TestFolder::new();
+    let library = place.put("broken.so", "no library");
+    // Models that need no download.
+    let models = place.path().join("models");
+    std::fs::create_dir(&models).unwrap();
+    place.put("models/packs.toml", testing::fixture_pack(&models).manifest());
+    let mut gpu = place.facecrawl(&["gpu"]);
+    let failed = Finished::of(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).expect(1);
+    assert!(failed.stderr.contains("broken.so"), "{}", failed.stderr);
+}
+
+/// A library with a destructor that leaves a file. ONNX Runtime has destructors of static objects.
+#[cfg(target_os = "linux")]
+const WITH_DESTRUCTOR: &str = r#"
+    #[unsafe(link_section = ".fini_array")]
+    #[used]
+    static DESTRUCTOR: extern "C" fn() = destructor;
+    extern "C" fn destructor() { let _ = std::fs::write("destroyed", ""); }
+"#;
+
+/// A command that does run destructors proves that the library is loaded.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_destructor_of_a_library_runs_while_other_threads_still_use_it() {
+    let place = TestFolder::new();
+    let source = place.put("library.rs", WITH_DESTRUCTOR);
+    let library = place.path().join("library.so");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let built = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let destroyed = place.path().join("destroyed");
+    let mut other = Command::new("true");
+    other.current_dir(place.path()).env("LD_PRELOAD", &library);
+    Finished::of(&mut other).expect(0);
+    assert!(std::fs::exists(&destroyed).unwrap());
+    std::fs::remove_file(&destroyed).unwrap();
+    for (args, status) in [(&["config", "check"][..], 0), (&["detect", "nowhere.jpg"], 1)] {
+        let finished = Finished::of(place.facecrawl(args).env("LD_PRELOAD", &library)).expect(status);
+        assert!(!std::fs::exists(&destroyed).unwrap(), "{args:?}");
+        assert!(!finished.stdout.is_empty() || status > 0, "what is on stdout is written first");
+    }
+}
+
+#[test]
+fn the_page_on_clients_says_what_the_document_says() {
+    let document = TestFolder::new().run(&["openapi"]).expect(0).stdout;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut script = Command::new("python3");
+    script.arg(root.join("scripts/client-snippets")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    // The script reads its whole input before it writes.
+    script.stdin.take().unwrap().write_all(document.as_bytes()).unwrap();
+    let written = script.wait_with_output().unwrap();
+    assert!(written.status.success());
+    let page = std::fs::read_to_string(root.join("docs/how-to/CLIENTS.md")).unwrap();
+    let written = String::from_utf8(written.stdout).unwrap();
+    assert_eq!(written, page, "cargo run -- openapi | ./scripts/client-snippets >docs/how-to/CLIENTS.md");
+}
+
+#[test]
+fn the_openapi_document_is_complete_without_a_service() {
+    let printed = TestFolder::new().run(&["openapi", "--log-level", "info"]).expect(0);
+    let document = printed.json();
+    assert!(document["paths"]["/faces/detect"]["post"].is_object(), "{document}");
+    assert_eq!(printed.stderr, "", "the examples of errors are not logged as events");
+}
+
+#[test]
+fn health_fails_where_nobody_listens() {
+    let failed = TestFolder::new().run(&["health", "--port", "1"]).expect(1);
+    assert!(failed.stderr.contains("/health/ready"), "{}", failed.stderr);
+}

@@ -1,0 +1,352 @@
+//! Tests the sources of values, and which values are rejected.
+
+mod devices;
+mod memory;
+
+use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
+use std::path::Path;
+
+/// Configuration layers in a separate folder. The environment of the test process is not used.
+struct Layers {
+    folder: tempfile::TempDir,
+    sources: Sources,
+}
+
+impl Layers {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Sources {
+            file: folder.path().join("facecrawl.toml"),
+            file_required: false,
+            dotenv: folder.path().join(".env"),
+            environment: Vec::new(),
+            flags: Vec::new(),
+        };
+        Self { folder, sources }
+    }
+    fn file(self, text: &str) -> Self {
+        std::fs::write(self.folder.path().join("facecrawl.toml"), text).unwrap();
+        self
+    }
+    fn dotenv(self, text: &str) -> Self {
+        std::fs::write(self.folder.path().join(".env"), text).unwrap();
+        self
+    }
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.sources.environment.push((name.into(), value.into()));
+        self
+    }
+    fn flag(mut self, flag: &str, variable: &str, value: &str) -> Self {
+        self.sources.flags.push(Flag { flag: flag.into(), variable: variable.into(), value: value.into() });
+        self
+    }
+    fn load(&self) -> Result<Loaded, ConfigErrors> {
+        load(&self.sources)
+    }
+    fn ok(&self) -> Loaded {
+        self.load().unwrap_or_else(|errors| panic!("{errors}"))
+    }
+    /// Returns the text of the only error.
+    fn mistake(&self) -> String {
+        let errors = self.load().expect_err("the configuration is wrong").0;
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].to_string()
+    }
+}
+
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{text}` does not contain `{part}`");
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_documentation() {
+    let loaded = Layers::new().ok();
+    let settings = &loaded.settings;
+    assert_eq!((settings.service.host.to_string().as_str(), settings.service.port), ("127.0.0.1", 8080));
+    assert_eq!(settings.storage.data_dir, Path::new("data"));
+    assert_eq!(settings.models.dir, Path::new("models"));
+    assert_eq!(settings.models.pack, "opencv");
+    assert_eq!(settings.blob_store(), "data/blobs");
+    let limits = vision::Limits::default();
+    assert_eq!(settings.limits().max_bytes, limits.max_bytes);
+    assert_eq!(settings.limits().max_pixels, limits.max_pixels);
+    assert!(settings.gpu_operations().is_empty());
+    let engine = settings.inference();
+    let defaults = inference::Config::default();
+    assert_eq!(engine.device_ids, defaults.device_ids);
+    assert_eq!(engine.gpu_batch_size, defaults.gpu_batch_size);
+    assert_eq!(engine.memory_limit_gb, defaults.memory_limit_gb);
+    assert_eq!(engine.batch_max_delay, defaults.batch_max_delay);
+    assert_eq!(settings.crawler().user_agent, crawler::Config::default().user_agent);
+    assert_eq!(settings.crawler().ports, [80, 443]);
+    assert_eq!(settings.crawls().default_delay, pipeline::crawl::Config::default().default_delay);
+    assert!(loaded.resolved.iter().all(|resolved| resolved.source == "default"));
+    assert_eq!(loaded.resolved.len(), variables().len());
+}
+
+#[test]
+fn each_layer_wins_over_the_one_below() {
+    let port = |layers: &Layers| {
+        let loaded = layers.ok();
+        let source = loaded.source("PORT").rsplit('/').next().unwrap().to_owned();
+        (loaded.settings.service.port, source)
+    };
+    let layers = Layers::new();
+    assert_eq!(port(&layers), (8080, "default".into()));
+    let layers = layers.file("port = 1001");
+    assert_eq!(port(&layers), (1001, "facecrawl.toml".into()));
+    let layers = layers.dotenv("PORT=1002\nSOMETHING_ELSE=1");
+    assert_eq!(port(&layers), (1002, ".env".into()));
+    let layers = layers.env("PORT", "1003").env("PATH", "/bin");
+    assert_eq!(port(&layers), (1003, "environment".into()));
+    let layers = layers.flag("--port", "PORT", "1004");
+    assert_eq!(port(&layers), (1004, "--port".into()));
+}
+
+#[test]
+fn the_root_of_a_checkout_holds_the_default_folders_wherever_the_command_is_given() {
+    let root = tempfile::tempdir().unwrap();
+    let layers = Layers::new().env("FACECRAWL_ROOT", root.path().to_str().unwrap());
+    let loaded = layers.ok();
+    assert_eq!(loaded.settings.storage.data_dir, root.path().join("data"));
+    assert_eq!(loaded.settings.models.dir, root.path().join("models"));
+    assert_eq!(loaded.settings.storage.postgres_bin_dir, None, "nothing is installed there");
+    let programs = root.path().join(".runtime/postgres/bin");
+    std::fs::create_dir_all(&programs).unwrap();
+    assert_eq!(layers.ok().settings.storage.postgres_bin_dir, Some(programs));
+    let elsewhere = layers.env("DATA_DIR", "/elsewhere").ok();
+    assert_eq!(elsewhere.settings.storage.data_dir, Path::new("/elsewhere"));
+}
+
+#[test]
+fn an_empty_value_is_unset_in_every_layer() {
+    let layers = Layers::new()
+        .file("port = 1001\nmodel_pack = \"\"")
+        .dotenv("PORT=\nGPU_DEVICE_IDS=")
+        .env("PORT", "")
+        .env("FACE_DETECTION_GPU", " ");
+    let loaded = layers.ok();
+    assert_eq!(loaded.settings.service.port, 1001);
+    assert_eq!(loaded.settings.models.pack, "opencv");
+    assert_eq!(loaded.settings.gpu.face_detection, None);
+}
+
+#[test]
+fn the_file_may_use_toml_types() {
+    let layers = Layers::new().file(
+        "gpu_device_ids = [0, 1]\ncrawl_allow_private = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\nall_gpu = true\ngpu_memory_limit_gb = 4.5",
+    );
+    let settings = layers.ok().settings;
+    assert_eq!(settings.inference().device_ids, [0, 1]);
+    assert_eq!(settings.inference().memory_limit_gb, 4.5);
+    assert_eq!(settings.crawler().allow_private.len(), 2);
+    assert_eq!(settings.gpu_operations().len(), 5);
+}
+
+#[test]
+fn a_bad_value_names_key_value_source_and_what_is_allowed() {
+    for (name, value, allowed) in [
+        ("PORT", "eighty", "a number from 0 to 65535"),
+        ("HOST", "localhost", "an IP address"),
+        ("GPU_BACKEND", "vulkan", "auto, cuda, tensorrt, rocm, mps, cpu"),
+        ("ALL_GPU", "perhaps", "true or false"),
+        ("GPU_DEVICE_IDS", "0,x", "device numbers"),
+        ("GPU_MEMORY_LIMIT_GB", "0", "a number from 0.25 to 1024"),
+        ("DETECTION_SIZE", "650", "a multiple of 32 from 64 to 2048"),
+        ("DETECTION_PASSES", "twice", "single, auto, thorough"),
+        ("QUALITY_PROFILE", "best", "off, standard, strict"),
+        ("AUTH", "password", "none"),
+        ("DATABASE_URL", "mysql://db/faces", "postgres://"),
+        ("CRAWL_ALLOW_PRIVATE", "everything", "address ranges"),
+        ("CRAWL_EXTRA_CA", "/nowhere/ca.pem", "PEM"),
+        ("CRAWL_USER_AGENT", "b\u{f6}t", "printable ASCII"),
+        ("LOG_LEVEL", "info,=x=", "error, warn, info, debug, trace"),
+        ("LOG_FORMAT", "xml", "text, json"),
+        ("MODEL_PACK", "huge", "compact"),
+        ("DRAIN_SECONDS", "-1", "a number from 0 to 3600"),
+    ] {
+        let text = Layers::new().env(name, value).mistake();
+        assert_says(&text, &[name, value, "environment", allowed]);
+    }
+}
+
+#[test]
+fn the_index_of_earlier_versions_is_refused_with_what_to_do() {
+    for value in ["edge", "Edge"] {
+        let text = Layers::new().env("SEARCH_INDEX", value).mistake();
+        let refused = format!("SEARCH_INDEX={value} (from environment) is no longer supported; ");
+        let remedy = "run `facecrawl index rebuild --index pgvector` if";
+        assert_says(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
+    }
+    let text = Layers::new().file("search_index = \"edge\"").mistake();
+    assert_says(&text, &["facecrawl.toml", "no longer supported"]);
+    let text = Layers::new().env("SEARCH_INDEX", "ivf").mistake();
+    assert_says(&text, &["is not allowed; allowed: pgvector, qdrant"]);
+}
+
+#[test]
+fn every_mistake_is_reported_at_once() {
+    let errors = Layers::new().env("PORT", "x").file("gpu_batch_size = 0").load().err().unwrap();
+    assert_eq!(errors.0.len(), 2);
+    assert_says(&errors.to_string(), &["2 errors", "PORT=x", "GPU_BATCH_SIZE=0", "facecrawl.toml"]);
+}
+
+#[test]
+fn an_unknown_key_in_the_file_or_on_the_command_line_is_an_error_with_a_hint() {
+    let text = Layers::new().file("gpu_bachend = \"cuda\"").mistake();
+    assert_says(&text, &["gpu_bachend", "facecrawl.toml", "did you mean `gpu_backend`?"]);
+    let text = Layers::new().file("[server]\nport = 1").mistake();
+    assert_says(&text, &["unknown key `server`", "the keys are the variables of .env.example"]);
+    let text = Layers::new().flag("--set", "WORKER", "1").mistake();
+    assert_says(&text, &["WORKER", "--set", "did you mean `workers`?"]);
+    let text = Layers::new().file("port = [[").mistake();
+    assert_says(&text, &["cannot read", "facecrawl.toml"]);
+}
+
+#[test]
+fn a_file_that_was_asked_for_must_be_there_and_a_dotenv_line_must_be_one() {
+    let mut layers = Layers::new();
+    layers.sources.file_required = true;
+    assert!(matches!(layers.load().err().unwrap().0[0], ConfigError::File { .. }));
+    let text = Layers::new().dotenv("PORT=1\nthis is s3cret\n").mistake();
+    assert_says(&text, &[".env", "NAME=value"]);
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn contradictions_name_both_sides_and_the_way_out() {
+    let text = Layers::new()
+        .env("FORCE_GPU_ONLY", "true")
+        .env("ALL_GPU", "true")
+        .flag("--set", "GPU_BACKEND", "cpu")
+        .mistake();
+    assert_says(&text, &["FORCE_GPU_ONLY=true (environment)", "GPU_BACKEND=cpu (--set)", "allowed:"]);
+    let text = Layers::new().env("FORCE_GPU_ONLY", "true").mistake();
+    assert_says(&text, &["no operation is on the GPU", "FACE_DETECTION_GPU", "ALL_GPU=true"]);
+    let text = Layers::new().env("GPU_DEVICE_ID", "2").env("GPU_DEVICE_IDS", "0,1").mistake();
+    assert_says(&text, &["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
+
+    let text = Layers::new().env("GPU_DEVICE_IDS", "0,1,0").mistake();
+    assert_says(&text, &["GPU_DEVICE_IDS=0,1,0", "lists 0 twice", "allowed:"]);
+    let text = Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").mistake();
+    assert_says(&text, &["GPU_DEVICE_IDS=0,1", "GPU_BACKEND=mps", "one device"]);
+
+    Layers::new().env("FORCE_GPU_ONLY", "true").env("FACE_EMBEDDING_GPU", "true").ok();
+    Layers::new().env("GPU_DEVICE_ID", "1").env("GPU_DEVICE_IDS", "0,1").ok();
+    Layers::new().env("GPU_DEVICE_IDS", "1,2").ok();
+}
+
+#[test]
+fn the_network_is_only_reached_when_that_was_said() {
+    let refused = |layers: Layers| layers.ok().settings.check_listen().is_err();
+    assert!(!refused(Layers::new()));
+    assert!(!refused(Layers::new().env("HOST", "::1")));
+    assert!(!refused(Layers::new().env("HOST", "127.0.0.9")));
+    assert!(refused(Layers::new().env("HOST", "0.0.0.0")));
+    assert!(refused(Layers::new().env("HOST", "::")));
+    assert!(!refused(Layers::new().env("HOST", "0.0.0.0").env("AUTH", "none")));
+    let error = Layers::new().env("HOST", "10.1.2.3").ok().settings.check_listen().unwrap_err().to_string();
+    assert_says(&error, &["HOST=10.1.2.3", "AUTH=none", "127.0.0.1"]);
+}
+
+#[test]
+fn secrets_are_masked_in_listings_and_in_errors() {
+    let loaded = Layers::new().env("DATABASE_URL", "postgres://u:s3cret@db/faces").ok();
+    assert_eq!(loaded.settings.storage.database_url.as_deref(), Some("postgres://u:s3cret@db/faces"));
+    let listed = serde_json::to_string(&loaded.resolved).unwrap();
+    assert!(!listed.contains("s3cret") && listed.contains("postgres://u:***@db/faces"), "{listed}");
+    let text = Layers::new().env("DATABASE_URL", "mysql://u:s3cret@db/faces").mistake();
+    assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[test]
+fn a_buckets_variables_may_come_from_any_layer_and_are_never_shown() {
+    let layers = Layers::new()
+        .dotenv("AWS_ACCESS_KEY_ID=AK1\nAWS_SECRET_ACCESS_KEY=s3cret")
+        .env("AWS_REGION", "eu-central-1")
+        .env("BLOB_STORE_URL", "s3://faces/press");
+    let loaded = layers.ok();
+    assert_eq!(loaded.settings.blob_store(), "s3://faces/press");
+    let bucket = loaded.settings.bucket();
+    assert_eq!(bucket.len(), 3);
+    assert!(bucket.contains(&("AWS_SECRET_ACCESS_KEY", "s3cret".into())));
+    let listed = serde_json::to_string(&loaded.resolved).unwrap();
+    assert!(!listed.contains("s3cret") && !listed.contains("AK1"), "{listed}");
+}
+
+/// `.env.example` is the output of `facecrawl config example`, with the variables, meanings and
+/// defaults of the code.
+#[test]
+fn the_example_file_is_that_of_the_code() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.env.example");
+    let written = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    assert_eq!(written, env_example(), "run: cargo run -p facecrawl -- config example > .env.example");
+}
+
+#[test]
+fn the_example_file_with_every_line_switched_on_is_the_default_configuration() {
+    let assignment = |line: &str| {
+        let (name, value) = line.strip_prefix('#')?.split_once('=')?;
+        (!name.starts_with(' ')).then(|| format!("{name}={value}"))
+    };
+    let lines: Vec<String> = env_example().lines().filter_map(assignment).collect();
+    for variable in variables() {
+        let name = format!("{}=", variable.name);
+        assert!(lines.iter().any(|line| line.starts_with(&name)), "{name} is missing");
+    }
+    // The lines include the variables of docker-compose.yml, which the program ignores.
+    let switched_on = Layers::new().dotenv(&lines.join("\n")).ok();
+    let defaults = Layers::new().ok();
+    for (on, default) in switched_on.resolved.iter().zip(&defaults.resolved) {
+        assert_eq!((on.name, &on.value), (default.name, &default.value));
+    }
+}
+
+/// The names are a public interface. They are the names in the guide and those that the design
+/// adds.
+#[test]
+fn no_variable_of_the_contract_is_missing() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    for name in "HOST PORT DATABASE_URL DATA_DIR MODELS_DIR MODEL_PACK FACE_MODEL_MIRROR ORT_DYLIB_PATH POSTGRES_BIN_DIR \
+         BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_EXTRA_CA CRAWL_USER_AGENT CRAWL_DELAY_MS \
+         DETECTION_SIZE DETECTION_PASSES QUALITY_PROFILE ACCEPT_LICENSE ALL_GPU FACE_DETECTION_GPU FACE_EMBEDDING_GPU \
+         IMAGE_PROCESSING_GPU IMAGE_ENHANCEMENT_GPU QUALITY_CHECKS_GPU GPU_BACKEND GPU_DEVICE_ID GPU_DEVICE_IDS \
+         GPU_MEMORY_LIMIT_GB GPU_BATCH_SIZE FORCE_GPU_ONLY BATCH_MAX_DELAY_MS PERFORMANCE_MODE CPU_BACKEND CPU_SESSIONS CPU_SESSION_THREADS \
+         TENSORRT_FP16 TENSORRT_INT8 TENSORRT_CALIBRATION_TABLE TENSORRT_WORKSPACE_GB TENSORRT_CACHE_DIR DRAIN_SECONDS MAX_IMAGE_MB"
+        .split_whitespace()
+    {
+        assert!(names.contains(&name), "{name} is missing");
+    }
+    assert!(
+        variables()
+            .iter()
+            .all(|variable| !variable.meaning.is_empty() && !variable.meaning.contains(variable.name))
+    );
+}
+
+#[test]
+fn recipes_come_from_the_file() {
+    let url = |text: &str| text.parse::<url::Url>().unwrap();
+    let recipe = "port = 9000\n[[recipe]]\nhosts = [\"*.example.org\"]\nimages = [\"img.photo\"]\n[[recipe]]\nhosts = [\"a.test\"]\n";
+    let loaded = Layers::new().file(recipe).ok();
+    assert_eq!(loaded.settings.service.port, 9000);
+    assert!(loaded.settings.crawls().recipes.of(&url("http://www.example.org/")).is_some());
+    assert!(loaded.settings.crawls().recipes.of(&url("http://b.test/")).is_none());
+    for (text, parts) in [
+        (
+            "[[recipe]]\nhosts = [\"a.test\"]\ndrop = [\"div >\"]",
+            &["facecrawl.toml", "recipe 1, drop: \"div >\" is not a valid CSS selector"][..],
+        ),
+        (
+            "[[recipe]]\nimages = [\"img\"]",
+            &["hosts", "[[recipe]] table with hosts and any of images, links and drop"],
+        ),
+        ("[[recipe]]\nhosts = [\"a.test\"]\nimage = [\"img\"]", &["image", "[[recipe]] table"]),
+        ("recipe = 3", &["[[recipe]] table"]),
+        ("[[recipes]]\nhosts = []", &["unknown key `recipes`"]),
+    ] {
+        assert_says(&Layers::new().file(text).mistake(), parts);
+    }
+}

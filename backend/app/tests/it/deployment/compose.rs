@@ -1,0 +1,331 @@
+//! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
+use crate::deployment::{accepts, read, root};
+use app::config::variables;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compose {
+    services: BTreeMap<String, Service>,
+    volumes: BTreeMap<String, Option<()>>,
+    #[serde(rename = "x-settings")]
+    settings: BTreeMap<String, Option<String>>,
+    #[serde(rename = "x-environment")]
+    _environment: serde_json::Value,
+    #[serde(rename = "x-facecrawl")]
+    _facecrawl: serde_json::Value,
+    #[serde(rename = "x-monitoring")]
+    _monitoring: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Service {
+    image: String,
+    build: Option<Build>,
+    pull_policy: Option<String>,
+    #[serde(default)]
+    command: Vec<String>,
+    restart: String,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    cap_drop: Vec<String>,
+    #[serde(default)]
+    cap_add: Vec<String>,
+    #[serde(default)]
+    security_opt: Vec<String>,
+    #[serde(default)]
+    profiles: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, Option<String>>,
+    #[serde(default)]
+    ports: Vec<String>,
+    #[serde(default)]
+    volumes: Vec<String>,
+    #[serde(default)]
+    depends_on: BTreeMap<String, DependsOn>,
+    healthcheck: Option<Healthcheck>,
+    stop_grace_period: Option<String>,
+    #[serde(default)]
+    devices: Vec<String>,
+    runtime: Option<String>,
+    #[serde(default)]
+    tmpfs: Vec<String>,
+    #[serde(rename = "shm_size")]
+    _shm_size: Option<String>,
+    #[serde(rename = "group_add")]
+    _group_add: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Build {
+    context: String,
+    dockerfile: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DependsOn {
+    condition: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Healthcheck {
+    test: Vec<String>,
+    #[serde(rename = "interval")]
+    _interval: String,
+    #[serde(rename = "timeout")]
+    _timeout: String,
+    #[serde(rename = "start_period")]
+    _start_period: Option<String>,
+    #[serde(rename = "retries")]
+    _retries: Option<u32>,
+}
+
+fn compose() -> Compose {
+    serde_saphyr::from_str(&read("docker-compose.yml")).unwrap()
+}
+
+/// Returns the services that run this program.
+fn ours(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
+    compose.services.iter().filter(|(_, service)| service.image.starts_with("facecrawl"))
+}
+
+/// Returns the names in `${NAME}` and `${NAME:-default}`, with the defaults.
+fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
+    let parts = text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
+    parts
+        .map(|part| part.split_once(":-").map_or((part, None), |(name, default)| (name, Some(default))))
+        .collect()
+}
+
+#[test]
+fn every_service_that_the_design_names_is_there_and_only_the_plain_ones_start_by_themselves() {
+    let compose = compose();
+    let plain: Vec<&str> = (compose.services.iter())
+        .filter(|(_, service)| service.profiles.is_empty())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(plain, ["backend", "postgres", "worker"]);
+    let profile = |name: &str| compose.services[name].profiles.join(",");
+    assert_eq!(
+        ["backend-gpu", "backend-rocm", "qdrant", "prometheus", "grafana"].map(profile),
+        ["gpu", "rocm", "qdrant", "monitoring", "monitoring"]
+    );
+    assert!(compose.services["backend-rocm"].devices.iter().any(|device| device.starts_with("/dev/kfd")));
+}
+
+#[test]
+fn nothing_is_published_beyond_this_machine_and_no_two_ports_meet() {
+    let compose = compose();
+    let mut taken = BTreeSet::new();
+    for (name, service) in &compose.services {
+        for port in &service.ports {
+            let published = port
+                .strip_prefix("127.0.0.1:")
+                .unwrap_or_else(|| panic!("{name}: {port} is published to all"));
+            let default = published.split(":-").nth(1).unwrap().split('}').next().unwrap();
+            assert!(taken.insert(default.parse::<u16>().unwrap()), "{name}: {default} is taken");
+        }
+    }
+    assert_eq!(taken.first(), Some(&3000));
+    assert!(
+        taken.contains(&8080)
+            && compose.services["postgres"].ports.is_empty()
+            && compose.services["worker"].ports.is_empty()
+    );
+}
+
+#[test]
+fn a_port_that_is_published_is_one_that_the_service_listens_on() {
+    for (name, service) in ours(&compose()) {
+        let environment = &service.environment;
+        assert_eq!(
+            (environment["HOST"].as_deref(), environment["PORT"].as_deref()),
+            (Some("0.0.0.0"), Some("8080")),
+            "{name}"
+        );
+        assert!(service.ports.iter().all(|port| port.ends_with(":8080")), "{name}");
+        assert!(
+            environment["AUTH"].as_ref().unwrap().starts_with("${AUTH:-"),
+            "{name}: an open port needs AUTH, said explicitly"
+        );
+    }
+}
+
+/// Without keys, the host in a request must be a known name of the service. Containers address each
+/// other by the names of their services in the compose file.
+#[test]
+fn containers_may_name_each_other_and_so_may_the_operator() {
+    let compose = compose();
+    let names: Vec<&String> = ours(&compose).map(|(name, _)| name).collect();
+    for (name, service) in ours(&compose) {
+        let hosts: Vec<&str> = service.environment["PUBLIC_HOSTS"].as_ref().unwrap().split(',').collect();
+        assert!(names.iter().all(|other| hosts.contains(&other.as_str())), "{name}: {hosts:?}");
+        assert!(hosts.contains(&"${PUBLIC_HOSTS:-}") && !hosts.contains(&"*"), "{name}: {hosts:?}");
+    }
+}
+
+#[test]
+fn every_variable_is_one_of_the_example_file_with_the_same_default() {
+    let example = read(".env.example");
+    let default = |name: &str| {
+        example.lines().find_map(|line| line.strip_prefix(&format!("#{name}=")).map(str::to_owned))
+    };
+    let text = read("docker-compose.yml");
+    // Containers have different defaults for authentication, drain time, GPUs and the address of
+    // Qdrant.
+    let differs =
+        ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU", "QDRANT_URL"];
+    for (name, value) in substitutions(&text) {
+        let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
+        assert!(
+            differs.contains(&name) || value == Some(there.as_str()),
+            "{name}: {value:?} here, {there} there"
+        );
+    }
+    // OpenTelemetry and CUDA read these themselves.
+    let of_libraries = |name: &str| name.starts_with("OTEL_") || name.starts_with("CUDA_");
+    for (service, found) in ours(&compose()) {
+        for name in found.environment.keys().filter(|name| !of_libraries(name)) {
+            assert!(default(name).is_some(), "{service}: {name} is not in .env.example");
+        }
+    }
+}
+
+/// A variable of `.env` that no container received would be ignored without a message.
+#[test]
+fn every_setting_of_the_program_reaches_the_containers() {
+    let compose = compose();
+    assert!(compose.settings.values().all(Option::is_none), "values of .env and of the shell are passed on");
+    // The images set these, and the containers have no private database.
+    let elsewhere = ["FACE_MODEL_MIRROR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
+    for (name, service) in ours(&compose) {
+        for variable in variables().iter().filter(|variable| !elsewhere.contains(&variable.name)) {
+            assert!(service.environment.contains_key(variable.name), "{name}: {} is missing", variable.name);
+        }
+        for name in elsewhere {
+            assert!(
+                !service.environment.contains_key(name),
+                "an empty {name} would remove that of the image"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_the_containers_run_is_what_the_program_takes() {
+    for (name, service) in ours(&compose()) {
+        accepts(&service.command).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Some(check) = &service.healthcheck {
+            assert_eq!((check.test[0].as_str(), check.test[1].as_str()), ("CMD", "facecrawl"), "{name}");
+            accepts(&check.test[2..]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+    let compose = compose();
+    let worker = &compose.services["worker"];
+    let port = worker.environment["WORKER_PORT"].as_ref().unwrap();
+    assert!(worker.healthcheck.as_ref().unwrap().test.last().unwrap().ends_with(&format!(":{port}")));
+    assert!(read("docs/monitoring/prometheus.yml").contains(&format!("port: {port}")));
+}
+
+#[test]
+fn every_container_has_a_read_only_file_system_and_only_postgres_begins_with_capabilities() {
+    for (name, service) in &compose().services {
+        assert!(service.read_only && service.cap_drop == ["ALL"], "{name}");
+        assert_eq!(service.security_opt, ["no-new-privileges:true"], "{name}");
+        // The official image needs these capabilities to change the owner of its folders and to
+        // switch its user.
+        let needed: &[&str] = match name.as_str() {
+            "postgres" => &["CHOWN", "DAC_READ_SEARCH", "FOWNER", "SETGID", "SETUID"],
+            _ => &[],
+        };
+        assert_eq!(service.cap_add, needed, "{name}");
+        assert!(service.tmpfs.iter().any(|folder| folder == "/tmp"), "{name}");
+    }
+    let postgres = &compose().services["postgres"];
+    assert!(postgres.tmpfs.iter().any(|folder| folder == "/var/run/postgresql"), "the folder of its socket");
+}
+
+#[test]
+fn our_containers_have_time_to_stop() {
+    let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
+    for (name, service) in ours(&compose()) {
+        let (_, drain) = substitutions(service.environment["DRAIN_SECONDS"].as_ref().unwrap())[0];
+        let grace = seconds(service.stop_grace_period.as_deref().unwrap());
+        assert!(drain.unwrap().parse::<u32>().unwrap() < grace, "{name}");
+    }
+}
+
+#[test]
+fn images_are_pinned_and_volumes_folders_and_services_that_are_named_exist() {
+    let compose = compose();
+    let mut used = BTreeSet::new();
+    for (name, service) in &compose.services {
+        let tag = service
+            .image
+            .rsplit_once(':')
+            .unwrap_or_else(|| panic!("{name}: {} has no tag", service.image))
+            .1;
+        assert_ne!(tag, "latest", "{name}");
+        assert_eq!(service.restart, "unless-stopped", "{name}");
+        let built =
+            compose.services.values().any(|other| other.build.is_some() && other.image == service.image);
+        assert_eq!(tag == "local", built, "{name}: local images are built here, others are not");
+        assert_eq!(
+            service.pull_policy.as_deref(),
+            (built && service.build.is_none()).then_some("never"),
+            "{name}"
+        );
+        for volume in &service.volumes {
+            let source = volume.split(':').next().unwrap();
+            match source.strip_prefix("./") {
+                Some(path) => {
+                    assert!(root().join(path).is_file() && volume.ends_with(":ro"), "{name}: {volume}")
+                }
+                None => assert!(used.insert(source.to_owned()) || source != "postgres", "{name}: {volume}"),
+            }
+        }
+        for (other, on) in &service.depends_on {
+            let other_service = &compose.services[other];
+            let checked = other_service.healthcheck.is_some() || other_service.image.starts_with("facecrawl");
+            assert!(
+                on.condition == "service_started" || on.condition == "service_healthy" && checked,
+                "{name}: {other}"
+            );
+        }
+    }
+    assert!(
+        used.iter().eq(compose.volumes.keys()),
+        "{used:?} are used, {:?} declared",
+        compose.volumes.keys()
+    );
+}
+
+#[test]
+fn what_is_built_is_the_last_stage_of_a_file_that_exists() {
+    let compose = compose();
+    let mut files = BTreeSet::new();
+    for (name, service) in &compose.services {
+        let Some(build) = &service.build else { continue };
+        assert_eq!(build.context, ".", "{name}");
+        files.insert(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
+    }
+    assert!(files.iter().eq(&crate::deployment::dockerfiles::FILES), "{files:?}");
+}
+
+/// The override for hosts without a GPU changes nothing but the runtime.
+#[test]
+fn the_image_for_nvidia_also_starts_without_its_runtime() {
+    assert_eq!(compose().services["backend-gpu"].runtime.as_deref(), Some("nvidia"));
+    let changed: serde_json::Value = serde_saphyr::from_str(&read("deploy/no-gpu.yml")).unwrap();
+    assert_eq!(changed, serde_json::json!({"services": {"backend-gpu": {"runtime": "runc"}}}));
+    let command = "-f docker-compose.yml -f deploy/no-gpu.yml up backend-gpu";
+    for file in ["docker-compose.yml", "deploy/no-gpu.yml", "docs/how-to/OPERATIONS.md"] {
+        assert!(read(file).contains(command), "{file} does not contain the command");
+    }
+}

@@ -1,0 +1,252 @@
+//! Tests `scripts/gpu-check` with the real program on this machine, and with programs that pretend
+//! to have a GPU.
+#![cfg(unix)]
+
+use crate::common::process::Finished;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/gpu-check").canonicalize().unwrap()
+}
+
+/// Runs the script and reads its report.
+fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Finished, Value) {
+    let out = folder.join("gpu-check.json");
+    let mut command = Command::new("python3");
+    command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
+    command.args(args).current_dir(folder);
+    let finished = Finished::of(&mut command);
+    let report = std::fs::read(&out).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+    (finished, serde_json::from_slice(&report).unwrap())
+}
+
+/// Creates a folder with one image. Returns it with the arguments for a check with the default
+/// models, followed by `more`.
+fn workplace(picture: &str, more: &[&str]) -> (tempfile::TempDir, Vec<String>) {
+    let (models, picture) = (testing::models_dir(), testing::picture(picture));
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    std::fs::write(images.join("ada.jpg"), picture).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let named =
+        [("--models", text(&models)), ("--library", text(&testing::library())), ("--images", text(&images))];
+    let named = named.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let more = ["--iterations", "1"].iter().chain(more).map(|one| (*one).to_owned());
+    (folder, named.chain(more).collect())
+}
+
+fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
+    let all = report["checks"].as_array().unwrap();
+    let one = all.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
+    (one["outcome"].as_str().unwrap(), one["reason"].as_str().unwrap_or_default())
+}
+
+#[testing::needs(no_gpu)]
+#[test]
+fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
+    let (folder, args) = workplace("ada.jpg", &[]);
+    let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
+    assert_eq!(finished.status, 0, "{finished:?}");
+    for cpu in ["device", "models", "cpu_test", "cpu_faces", "cpu_bench", "strict_refusal"] {
+        assert_eq!(outcome(&report, cpu).0, "passed", "{cpu}: {report}");
+    }
+    for gpu in [
+        "provider",
+        "gpu_test",
+        "agreement",
+        "strict_start",
+        "pixel_operations",
+        "video_decoding",
+        "embedding_throughput",
+        "tensorrt",
+    ] {
+        let (outcome, reason) = outcome(&report, gpu);
+        assert!(outcome == "skipped" && reason.contains("without cuda"), "{gpu}: {reason}");
+    }
+    assert!(finished.stdout.contains("6 passed, 0 failed"), "{}", finished.stdout);
+}
+
+/// Writes a program that claims to have a GPU and finds `faces` faces. On the GPU, it finds the
+/// first face `shift` pixels further to the right and with the embedding `[1, turn]`. The report
+/// states that the GPU's operations run on `place`.
+fn pretender(folder: &Path, faces: usize, shift: f64, turn: f64, place: &str) -> PathBuf {
+    let path = folder.join("pretender");
+    let program = format!(
+        r#"#!/usr/bin/env python3
+import json, os, sys
+gpu = os.environ.get("FACE_DETECTION_GPU") == "true"
+place = "{place}" if gpu or os.environ.get("VIDEO_DECODING_GPU") == "true" else "cpu"
+if sys.argv[1] == "gpu":
+    names = ("face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks", "video_decoding")
+    print(json.dumps({{"devices": [{{"name": "pretended"}}], "backends": ["cpu", "cuda"], "runtime_version": "1",
+        "operations": [{{"operation": n, "effective": place, "reason": "no driver" if place in ("cpu", "none") else None}} for n in names]}}))
+elif sys.argv[1] == "detect":
+    first = {{"bbox": {{"x": 10 + ({shift} if gpu else 0), "y": 10, "width": 50, "height": 60}}, "embedding": [1.0, {turn} if gpu else 0.0]}}
+    faces = [first] + [{{"bbox": {{"x": 10 + 60 * n, "y": 10, "width": 52, "height": 60}}, "embedding": [1.0, 0.0]}} for n in range(1, {faces})]
+    print(json.dumps({{"results": [{{"file": f, "faces": faces, "devices": {{"face_detection": place, "face_embedding": place}}}} for f in sys.argv[3:]]}}))
+else:
+    sys.exit("not pretended")
+"#
+    );
+    std::fs::write(&path, program).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Runs the check `agreement` on such a program.
+fn agreement(shift: f64, turn: f64, place: &str) -> (i32, Value) {
+    agreement_of(1, shift, turn, place)
+}
+
+fn agreement_of(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
+    let binary = pretender(folder.path(), faces, shift, turn, place);
+    let args = [
+        "--images",
+        folder.path().to_str().unwrap(),
+        "--only",
+        "provider,agreement,video_decoding,embedding_throughput",
+    ];
+    let (finished, report) = check(folder.path(), &binary, &args);
+    (finished.status, report)
+}
+
+#[test]
+fn a_wrong_result_is_found_and_does_not_stop_the_other_checks() {
+    let (status, report) = agreement(0.4, 0.01, "cuda:0");
+    assert_eq!(outcome(&report, "agreement").0, "passed", "{report}");
+    assert_eq!(outcome(&report, "video_decoding").0, "passed", "{report}");
+    assert_eq!(outcome(&report, "embedding_throughput").0, "failed", "the fake program measures nothing");
+    assert_eq!(status, 1);
+
+    let (_, report) = agreement(1.5, 0.01, "cuda:0");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("a.jpg: a box is 1.50 px off"), "{reason}");
+    let (_, report) = agreement(0.0, 0.1, "cuda:0");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("cosine 0.995"), "{reason}");
+
+    // One face of 200 may differ, if it is not the largest. A face that moved counts as a missing
+    // and an additional one.
+    assert_eq!(outcome(&agreement_of(200, 1.5, 0.0, "cuda:0").1, "agreement").0, "passed");
+    let (_, report) = agreement_of(200, 50.0, 0.0, "cuda:0");
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(
+        result == "failed" && reason.contains("a face is missing; a.jpg: an additional face"),
+        "{reason}"
+    );
+
+    // Equal results from a CPU prove nothing about a GPU.
+    let (_, report) = agreement(0.0, 0.0, "cpu");
+    assert_eq!(outcome(&report, "provider").0, "failed");
+    assert_eq!(outcome(&report, "video_decoding"), ("failed", "no driver"));
+    let (result, reason) = outcome(&report, "agreement");
+    assert!(result == "failed" && reason.contains("ran on the CPU"), "{reason}");
+
+    // Without ffmpeg, no videos are decoded anywhere.
+    let (_, report) = agreement(0.0, 0.0, "none");
+    assert_eq!(outcome(&report, "video_decoding"), ("skipped", "no driver"));
+}
+
+/// Writes a wrapper of the real program that reports the CPU as a GPU. Every output has the real
+/// format.
+fn dressed_up(folder: &Path) -> PathBuf {
+    let program = r#"#!/usr/bin/env python3
+import json, os, subprocess, sys
+args, gpu = sys.argv[1:], os.environ.get("FACE_DETECTION_GPU") == "true"
+env = {k: v for k, v in os.environ.items() if not k.endswith("_GPU") and k not in ("GPU_BACKEND", "FORCE_GPU_ONLY")}
+env["GPU_BATCH_SIZE"] = "2"
+if args[0] == "bench":
+    wanted, args = "--gpu" in args, [a for a in args if a != "--gpu"] + ["--no-gpu", "--warmup", "0"]
+    if "--batch-size" in args:
+        args[args.index("--batch-size") + 1] = "1"
+done = subprocess.run([REAL, *args], env=env, capture_output=True, text=True)
+sys.stderr.write(done.stderr)
+if not gpu or done.returncode:
+    sys.stdout.write(done.stdout)
+    sys.exit(done.returncode)
+answer = json.loads(done.stdout)
+if "--test" in args:
+    answer["tests"] += [test | {"provider": "cuda", "device": "cuda:0"} for test in answer["tests"] if test["provider"] == "cpu"]
+    answer["tests"] = [test for test in answer["tests"] if test["outcome"] == "passed"]
+elif args[0] == "gpu":
+    answer["backends"].append("cuda")
+    answer["devices"] = [{"id": 0, "name": "dressed up"}]
+    for operation in answer["operations"]:
+        operation["effective"] = "cuda:0"
+elif args[0] == "detect":
+    for result in answer["results"]:
+        result["devices"] = dict.fromkeys(result["devices"], "cuda:0")
+else:
+    for operation, sizes in answer["benchmark_results"].items():
+        for size, sides in sizes.items():
+            side = json.loads(json.dumps(sides["gpu_false"]))
+            side["on_gpu"] = "all"
+            side["cpu_ms_per_image"] = (side["cpu_ms_per_image"] or 1.0) / 2
+            sides["gpu_true"] = side
+            answer["analysis"]["performance_gains"][operation] = {size: {"time_improvement_percent": 0.0}}
+            if wanted:
+                del sides["gpu_false"]
+print(json.dumps(answer))
+"#;
+    let path = folder.join("dressed_up");
+    let real = format!("{:?}", env!("CARGO_BIN_EXE_facecrawl"));
+    std::fs::write(&path, program.replace("REAL", &real)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn every_check_understands_what_the_program_says() {
+    let only = [
+        "--only",
+        "strict_refusal,provider,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
+         batch_size,tensorrt",
+    ];
+    let (folder, args) = workplace("ada_wide.jpg", &only);
+    let (_, report) = check(folder.path(), &dressed_up(folder.path()), &args);
+    for one in [
+        "device",
+        "provider",
+        "gpu_test",
+        "agreement",
+        "strict_start",
+        "pixel_operations",
+        "embedding_throughput",
+        "pipeline",
+        "small_memory",
+        "batch_size",
+        "tensorrt",
+    ] {
+        assert_eq!(outcome(&report, one), ("passed", ""), "{one}: {report}");
+    }
+    let facts = |check: &str| {
+        let all = report["checks"].as_array().unwrap();
+        all.iter().find(|one| one["check"] == check).unwrap()["facts"].clone()
+    };
+    assert_eq!(
+        (&facts("agreement")["faces"], &facts("agreement")["largest_box_difference_px"]),
+        (&1.into(), &0.0.into())
+    );
+    assert!(facts("pipeline")["share_of_embedding_rate"].as_f64().unwrap() > 0.0, "{}", facts("pipeline"));
+    assert!(facts("batch_size")["steps"].as_array().unwrap().len() > 1);
+    assert!(outcome(&report, "strict_refusal").1.contains("there is a GPU"));
+}
+
+#[test]
+fn a_wrong_command_line_says_what_is_there() {
+    let refused =
+        Finished::of(Command::new("python3").arg(script()).args(["--binary", "/nowhere/facecrawl"]))
+            .expect(2);
+    assert!(refused.stderr.contains("specify the facecrawl program"), "{}", refused.stderr);
+    let binary = env!("CARGO_BIN_EXE_facecrawl");
+    let refused =
+        Finished::of(Command::new("python3").arg(script()).args(["--binary", binary, "--only", "magic"]))
+            .expect(2);
+    assert!(refused.stderr.contains("there is no check magic"), "{}", refused.stderr);
+}

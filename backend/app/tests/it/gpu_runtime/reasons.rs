@@ -1,0 +1,210 @@
+//! Tests what the real CUDA build of ONNX Runtime with the real CUDA libraries reports about
+//! missing parts, without a GPU.
+use super::root;
+use crate::common::process::{Finished, TestFolder};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn runtime() -> PathBuf {
+    let folder = root().join(".runtime/cuda");
+    assert!(folder.join(".complete").exists(), "run ./scripts/gpu-runtime");
+    folder
+}
+
+/// Returns a command with every operation on a GPU, without a variable that specifies a library.
+fn facecrawl(place: &TestFolder, args: &[&str]) -> Command {
+    let mut command = place.facecrawl(args);
+    command.env_remove("ORT_DYLIB_PATH").env("FACECRAWL_ROOT", root()).env("ALL_GPU", "true");
+    command.env("DATA_DIR", place.path().join("data")).env("MODELS_DIR", place.path().join("models"));
+    command.env("GPU_BACKEND", "cuda").env("LOG_LEVEL", "warn");
+    command
+}
+
+/// Returns the reason of a report. All five operations of ONNX Runtime must run on the CPU for the
+/// same reason.
+fn reason(report: &Value) -> (String, String, String) {
+    let operations = report["operations"].as_array().unwrap();
+    assert_eq!((operations.len(), &operations[5]["operation"]), (6, &"video_decoding".into()));
+    let operations = &operations[..5];
+    let of = |operation: &Value, key: &str| operation[key].as_str().unwrap_or_default().to_owned();
+    let first = &operations[0];
+    let all = (of(first, "reason_kind"), of(first, "reason"), of(first, "detail"));
+    for one in operations {
+        assert_eq!(one["effective"], "cpu", "{one}");
+        assert_eq!((of(one, "reason_kind"), of(one, "reason")), (all.0.clone(), all.1.clone()), "{one}");
+    }
+    assert!(!all.1.contains(".cc:") && !all.1.contains('\n'), "plain and one line: {}", all.1);
+    all
+}
+
+/// Creates a folder with only the libraries of ONNX Runtime itself. Hard links are necessary,
+/// because the loader searches the folder of the target of a symbolic link.
+fn without_cuda() -> tempfile::TempDir {
+    let from = runtime();
+    let folder = tempfile::tempdir_in(from.parent().unwrap()).unwrap();
+    for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
+        let name = entry.file_name().into_string().unwrap();
+        if name.starts_with("libonnxruntime") && entry.file_type().unwrap().is_file() {
+            std::fs::hard_link(entry.path(), folder.path().join(&name)).unwrap();
+            if name.starts_with("libonnxruntime.so.") {
+                std::os::unix::fs::symlink(&name, folder.path().join("libonnxruntime.so")).unwrap();
+            }
+        }
+    }
+    folder
+}
+
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn a_missing_library_is_named_with_its_package() {
+    let (place, folder) = (TestFolder::new(), without_cuda());
+    let mut command = facecrawl(&place, &["gpu", "--json"]);
+    command.env("ORT_DYLIB_PATH", folder.path().join("libonnxruntime.so"));
+    let (kind, said, detail) = reason(&Finished::of(&mut command).expect(0).json());
+    assert_eq!(kind, "library_missing");
+    assert!(
+        said.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime`"),
+        "{said}"
+    );
+    assert!(said.contains("nvidia-cublas"), "{said}");
+    assert!(detail.contains("libcublasLt.so.13: cannot open shared object file"), "the raw text: {detail}");
+}
+
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn a_missing_tensorrt_is_told_from_a_missing_cuda() {
+    let place = TestFolder::new();
+    let _ = runtime();
+    let mut build = facecrawl(&place, &["models", "build"]);
+    let refused = Finished::of(build.env("GPU_BACKEND", "tensorrt")).expect(1).stderr;
+    assert!(refused.contains("libnvinfer.so.10 is missing; install TensorRT 10"), "{refused}");
+    assert!(!refused.contains(".cc:"), "{refused}");
+}
+
+/// Without `LD_LIBRARY_PATH` all libraries are found, so the driver is the first missing part.
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn the_libraries_are_loaded_by_path_and_the_missing_driver_is_named() {
+    let place = TestFolder::new();
+    let _ = runtime();
+    let mut command = facecrawl(&place, &["gpu", "--json"]);
+    let finished = Finished::of(command.env("LOG_LEVEL", "info")).expect(0);
+    let (kind, said, detail) = reason(&finished.json());
+    assert_eq!(kind, "driver_missing", "this test is for machines without NVIDIA's driver: {said}");
+    assert!(said.contains("install driver 580 or newer"), "{said}");
+    assert!(detail.contains("libcuda.so.1: cannot open shared object file"), "{detail}");
+
+    let warnings: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 1, "{}", finished.stderr);
+    for operation in
+        ["face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks"]
+    {
+        assert!(warnings[0].contains(operation), "{}", warnings[0]);
+    }
+    assert!(!finished.stderr.contains(".cc:") && !finished.stderr.contains("ERROR"), "{}", finished.stderr);
+    let debug = Finished::of(command.env("LOG_LEVEL", "debug")).expect(0).stderr;
+    assert!(
+        debug.contains("libcuda.so.1: cannot open shared object file"),
+        "the raw text is at DEBUG: {debug}"
+    );
+    assert!(debug.contains("libcublasLt.so.13"), "libraries loaded by path are at DEBUG: {debug}");
+}
+
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn a_forced_gpu_is_refused_in_three_lines() {
+    let place = TestFolder::new();
+    let _ = runtime();
+    let refused = Finished::of(facecrawl(&place, &["gpu"]).env("FORCE_GPU_ONLY", "true")).expect(1);
+    let said: Vec<&str> = refused.stderr.lines().collect();
+    assert_eq!(said.len(), 3, "{}", refused.stderr);
+    assert!(said[0].starts_with("error: FORCE_GPU_ONLY is set, but image_processing"), "{}", said[0]);
+    assert!(said[1].starts_with("reason: cuda: the NVIDIA driver is missing"), "{}", said[1]);
+    assert!(said[2].starts_with("what to do: install driver 580 or newer"), "{}", said[2]);
+}
+
+/// A driver library whose initialisation returns a code, and an NVIDIA management library that
+/// reports a version and counts GPUs. The test compiles both. The real CUDA library calls them, so
+/// its messages are real.
+const DRIVER: &str = r#"
+    #![allow(non_snake_case)]
+    use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+    extern "C" fn other() -> c_int { CODE }
+    #[unsafe(no_mangle)] pub extern "C" fn cuInit(_: c_uint) -> c_int { CODE }
+    #[unsafe(no_mangle)] pub extern "C" fn cuTensorMapEncodeTiled() -> c_int { CODE }
+    #[unsafe(no_mangle)] pub unsafe extern "C" fn cuDriverGetVersion(to: *mut c_int) -> c_int { unsafe { *to = CUDA }; 0 }
+    #[unsafe(no_mangle)] pub unsafe extern "C" fn cuGetProcAddress_v2(name: *const c_char, to: *mut *const c_void, _: c_int, _: u64, _: *mut c_void) -> c_int {
+        let entry = match unsafe { CStr::from_ptr(name) }.to_bytes() {
+            b"cuInit" => cuInit as *const c_void,
+            b"cuDriverGetVersion" => cuDriverGetVersion as *const c_void,
+            b"cuGetProcAddress" | b"cuGetProcAddress_v2" => cuGetProcAddress_v2 as *const c_void,
+            _ => other as *const c_void,
+        };
+        unsafe { *to = entry };
+        0
+    }
+    #[unsafe(no_mangle)] pub extern "C" fn nvmlInit_v2() -> c_int { 0 }
+    #[unsafe(no_mangle)] pub extern "C" fn nvmlShutdown() -> c_int { 0 }
+    #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlSystemGetDriverVersion(to: *mut c_char, _: c_uint) -> c_int {
+        unsafe { std::ptr::copy_nonoverlapping(c"VERSION".as_ptr(), to, "VERSION".len() + 1) };
+        0
+    }
+    #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut c_uint) -> c_int { unsafe { *to = 2 }; 0 }
+    #[unsafe(no_mangle)] pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(at: c_uint, to: *mut *mut c_void) -> c_int { unsafe { *to = (at as usize + 1) as *mut c_void }; 0 }
+"#;
+
+/// Returns the reason with a driver of `version` that supports `cuda` and returns `code`.
+fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
+    let place = TestFolder::new();
+    let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
+    let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
+    let source = place.put("driver/driver.rs", text.replace("VERSION", version));
+    let folder = source.parent().unwrap();
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let built = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=0"])
+        .args(["-C", "link-arg=-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&folder.join("libcuda.so.1"), &source])
+        .status();
+    assert!(built.unwrap().success());
+    for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+        std::fs::copy(folder.join("libcuda.so.1"), folder.join(name)).unwrap();
+    }
+    let _ = runtime();
+    let mut command = facecrawl(&place, &["gpu", "--json"]);
+    reason(&Finished::of(command.env("LD_LIBRARY_PATH", folder)).expect(0).json())
+}
+
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn a_driver_that_is_too_old_is_told_with_both_versions() {
+    let (kind, said, detail) = with_driver("535.183.01", 12020, 100);
+    assert_eq!(kind, "driver_too_old", "{detail}");
+    assert!(said.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{said}");
+    assert!(detail.contains("CUDA failure 35: CUDA driver version is insufficient"), "{detail}");
+    // Drivers older than CUDA 12 lack an entry point that the provider is linked with.
+    let (kind, said, detail) = with_driver("470.256.02", 11040, 0);
+    assert_eq!(kind, "driver_too_old", "{detail}");
+    assert!(said.contains("driver 470.256.02 is too old"), "{said}");
+    assert!(detail.contains("undefined symbol: cuTensorMapEncodeTiled"), "{detail}");
+}
+
+#[test]
+#[ignore = "needs ./scripts/gpu-runtime"]
+fn what_a_driver_of_the_right_version_answers_is_told_by_kind() {
+    for (code, wanted, said_too) in [
+        (100, "no_device", "the driver lists 2 GPUs, but this process has no access to them"),
+        (101, "device_id", "there is no GPU with the number 0; the driver lists 2 GPUs"),
+        (2, "out_of_memory", "lower GPU_MEMORY_LIMIT_GB"),
+        (803, "driver_mismatch", "restart the machine"),
+        (804, "driver_too_old", "driver 580.95.05 is too old for these libraries; update the driver"),
+        (209, "device_unsupported", "compute capability 7.5 or newer"),
+        (999, "failed", "CUDA failure 999: unknown error"),
+    ] {
+        let (kind, said, detail) = with_driver("580.95.05", 13000, code);
+        assert_eq!(kind, wanted, "{code}: {detail}");
+        assert!(said.contains(said_too), "{code}: {said}");
+        assert!(detail.contains(&format!("CUDA failure {code}: ")), "{code}: {detail}");
+    }
+}

@@ -1,0 +1,345 @@
+//! Tests the model store with a local web server.
+
+use crate::common::files::{FileServer, sha256};
+use app::models::{FileState, ModelError, ModelStore};
+use inference::{Manifest, ModelFile, Pack};
+use std::io::Write;
+use std::path::Path;
+
+/// Returns a file of the size of a model, whose bytes differ everywhere.
+fn content() -> Vec<u8> {
+    (0..300_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+fn file(name: &str, content: &[u8], urls: &[String]) -> ModelFile {
+    let mut file = Manifest::builtin().pack("compact").unwrap().files[0].clone();
+    file.file = name.into();
+    file.bytes = Some(content.len() as u64);
+    file.sha256 = sha256(content);
+    file.urls = urls.to_vec();
+    file.wheel = None;
+    file.archive_member = None;
+    file.archive_sha256 = None;
+    file
+}
+
+fn pack(files: Vec<ModelFile>) -> Pack {
+    Pack { name: "test".into(), description: "a test".into(), restricted: None, files, first_look: None }
+}
+
+fn store(folder: &Path) -> ModelStore {
+    // The program does this at its start.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    ModelStore { directory: folder.join("models"), mirror: None, accept_license: false }
+}
+
+fn on_disk(store: &ModelStore) -> Vec<String> {
+    let entries = std::fs::read_dir(&store.directory).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != ".lock");
+    names.sort();
+    names
+}
+
+#[testing::test]
+async fn a_missing_model_is_downloaded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    let ready = store.prepare(&pack).await.unwrap();
+    assert_eq!(std::fs::read(ready.directory.join("model.onnx")).unwrap(), content());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(server.requests(), [("/model.onnx".to_owned(), None)]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+}
+
+#[testing::test]
+async fn a_broken_download_is_continued_where_it_broke_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    server.break_after(700_000);
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
+    let requests = server.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].1.as_deref(), Some("bytes=700000-"));
+}
+
+#[testing::test]
+async fn what_an_earlier_process_left_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
+    std::fs::write(&part, &content()[..1000]).unwrap();
+    store.prepare(&pack(vec![model])).await.unwrap();
+    assert_eq!(server.requests(), [("/model.onnx".to_owned(), Some("bytes=1000-".to_owned()))]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+}
+
+#[testing::test]
+async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
+    std::fs::write(&part, b"not the beginning of this file").unwrap();
+    store.prepare(&pack(vec![model.clone()])).await.unwrap();
+    assert_eq!(store.inspect(&pack(vec![model])).unwrap(), [FileState::Verified]);
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[testing::test]
+async fn a_server_that_knows_no_ranges_is_asked_for_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    server.ignore_ranges();
+    server.break_after(50_000);
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
+}
+
+#[testing::test]
+async fn a_corrupt_file_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    std::fs::write(store.directory.join("model.onnx"), b"bit rot").unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Corrupt { sha256: sha256(b"bit rot") }]);
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(std::fs::read(store.directory.join("model.onnx")).unwrap(), content());
+}
+
+#[testing::test]
+async fn wrong_content_never_gets_the_models_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut forged = content();
+    forged[7] ^= 1;
+    let server = FileServer::start([("/forged", forged), ("/long", vec![0; 2_000_000])]).await;
+    let urls = [server.url("/forged"), server.url("/long"), server.url("/absent")];
+    let pack = pack(vec![file("model.onnx", &content(), &urls)]);
+    let store = store(folder.path());
+    let error = store.prepare(&pack).await.unwrap_err();
+    let ModelError::Unavailable { missing, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing[0].file, "model.onnx");
+    let reasons: Vec<&str> = missing[0].tried.iter().map(|tried| tried.reason.as_str()).collect();
+    assert_eq!(reasons.len(), 3);
+    assert!(
+        reasons[0].contains("sha256") && reasons[1].contains("longer") && reasons[2].contains("404"),
+        "{reasons:?}"
+    );
+    assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
+}
+
+#[testing::test]
+async fn when_no_source_answers_one_screen_names_each_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    // The sources are a port without a listener and a mirror without the files.
+    let url = |name: &str| format!("http://127.0.0.1:1/{name}");
+    let files = ["one.onnx", "two.onnx"].map(|name| file(name, &content(), &[url(name)]));
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    let store = ModelStore { mirror: Some(mirror.clone()), ..store(folder.path()) };
+    let text = store.prepare(&pack(files.into())).await.unwrap_err().to_string();
+    assert!(text.starts_with("cannot get the models of the pack test\n"), "{text}");
+    for name in ["one.onnx", "two.onnx"] {
+        let reason = format!("  {}\n      cannot connect: Connection refused", url(name));
+        assert!(text.contains(&format!("\n{name}\n")) && text.contains(&reason), "{text}");
+    }
+    assert_eq!(text.matches("the folder does not contain the file").count(), 2, "{text}");
+    assert!(text.contains(&mirror.display().to_string()) && text.contains("FACE_MODEL_MIRROR"), "{text}");
+    assert!(text.contains(&store.directory.display().to_string()), "{text}");
+    assert!(text.lines().count() <= 24, "the message must fit on a screen: {text}");
+    assert!(on_disk(&store).is_empty(), "{:?}", on_disk(&store));
+}
+
+#[testing::test]
+async fn the_second_address_serves_when_the_first_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let urls = [server.url("/absent"), server.url("/model.onnx")];
+    store(folder.path()).prepare(&pack(vec![file("model.onnx", &content(), &urls)])).await.unwrap();
+}
+
+/// A process that ends during the copy leaves a part behind, which a later one must be able to
+/// replace.
+#[testing::test]
+async fn a_copy_from_a_read_only_mirror_is_writable() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    let source = mirror.join("good.onnx");
+    std::fs::write(&source, content()).unwrap();
+    let mut permissions = std::fs::metadata(&source).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&source, permissions).unwrap();
+    let store = ModelStore { mirror: Some(mirror), ..store(folder.path()) };
+    store.prepare(&pack(vec![file("good.onnx", &content(), &[])])).await.unwrap();
+    let copied = std::fs::metadata(store.directory.join("good.onnx")).unwrap();
+    assert!(!copied.permissions().readonly());
+}
+
+#[testing::test]
+async fn the_mirror_is_asked_before_the_network_and_checked_like_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = folder.path().join("mirror");
+    std::fs::create_dir_all(&mirror).unwrap();
+    std::fs::write(mirror.join("good.onnx"), content()).unwrap();
+    std::fs::write(mirror.join("bad.onnx"), b"something else").unwrap();
+    let server = FileServer::start([("/bad.onnx", content()), ("/good.onnx", content())]).await;
+    let pack = pack(vec![
+        file("good.onnx", &content(), &[server.url("/good.onnx")]),
+        file("bad.onnx", &content(), &[server.url("/bad.onnx")]),
+    ]);
+    let store = ModelStore { mirror: Some(mirror), ..store(folder.path()) };
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified, FileState::Verified]);
+    assert_eq!(server.requests(), [("/bad.onnx".to_owned(), None)]);
+}
+
+fn zipped(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, content) in members {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(content).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+#[testing::test]
+async fn members_of_an_archive_come_from_one_download() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = zipped(&[("pack/a.onnx", &content()), ("pack/b.onnx", b"b"), ("readme.txt", b"hello")]);
+    let server = FileServer::start([("/pack.zip", archive.clone())]).await;
+    let member = |name: &str, content: &[u8], member: &str| ModelFile {
+        archive_member: Some(member.into()),
+        archive_sha256: Some(sha256(&archive)),
+        ..file(name, content, &[server.url("/pack.zip")])
+    };
+    let pack = pack(vec![member("a.onnx", &content(), "pack/a.onnx"), member("b.onnx", b"b", "b.onnx")]);
+    let store = store(folder.path());
+    store.prepare(&pack).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
+    assert_eq!(on_disk(&store), ["a.onnx", "b.onnx"]);
+    assert_eq!(std::fs::read(store.directory.join("a.onnx")).unwrap(), content());
+}
+
+#[testing::test]
+async fn an_archive_or_member_that_is_not_the_manifests_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = zipped(&[("a.onnx", b"forged")]);
+    let server = FileServer::start([("/pack.zip", archive.clone())]).await;
+    let member = |archive_sha256: String, member: &str| ModelFile {
+        archive_member: Some(member.into()),
+        archive_sha256: Some(archive_sha256),
+        bytes: None,
+        ..file("a.onnx", b"genuine", &[server.url("/pack.zip")])
+    };
+    let store = store(folder.path());
+    for (archive_sha256, name, reason) in [
+        (sha256(b"another archive"), "a.onnx", "sha256"),
+        (sha256(&archive), "a.onnx", "sha256"),
+        (sha256(&archive), "c.onnx", "the archive does not contain c.onnx"),
+    ] {
+        let error = store.prepare(&pack(vec![member(archive_sha256, name)])).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(!store.directory.join("a.onnx").exists());
+    }
+}
+
+#[testing::test]
+async fn two_at_once_fetch_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let store = store(folder.path());
+    let (one, other) = tokio::join!(store.prepare(&pack), store.prepare(&pack));
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[testing::test]
+async fn a_restricted_pack_waits_for_consent_and_shows_what_to_accept() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    pack.restricted = Some("For non-commercial research only.".into());
+    let store = store(folder.path());
+    let error = store.prepare(&pack).await.unwrap_err();
+    assert!(matches!(error, ModelError::Licence { .. }));
+    let text = error.to_string();
+    assert!(
+        text.contains("For non-commercial research only.") && text.contains("--accept-license"),
+        "{text}"
+    );
+    assert!(server.requests().is_empty());
+    ModelStore { accept_license: true, ..store }.prepare(&pack).await.unwrap();
+}
+
+#[testing::test]
+async fn a_pack_is_ready_without_a_detector_of_first_looks_that_no_source_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let look = file("look.onnx", b"a small detector", &[server.url("/look.onnx")]);
+    let mut pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")]), look]);
+    pack.first_look = Some("look.onnx".into());
+    let store = store(folder.path());
+    let ready = store.prepare(&pack).await.unwrap();
+    assert!(ready.pack.first_look().is_none() && ready.pack.files.len() == 1);
+    std::fs::write(store.directory.join("look.onnx"), b"a small detector").unwrap();
+    assert!(store.prepare(&pack).await.unwrap().pack.first_look().is_some());
+
+    std::fs::remove_file(store.directory.join("model.onnx")).unwrap();
+    pack.files[0].urls.clear();
+    let refused = store.prepare(&pack).await.unwrap_err();
+    assert!(matches!(refused, ModelError::Unavailable { .. }), "{refused}");
+}
+
+/// Returns a manifest with an optional quality model of `content`, and that pack.
+fn with_an_optional_one(content: &[u8]) -> (Manifest, Pack) {
+    let mut quality = Manifest::builtin().pack("quality").unwrap().clone();
+    quality.files[0] = ModelFile { sha256: sha256(content), urls: Vec::new(), ..quality.files[0].clone() };
+    (Manifest { packs: vec![quality.clone()], ..Manifest::default() }, quality)
+}
+
+#[testing::test]
+async fn a_quality_model_is_used_where_it_lies_and_never_fetched_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (manifest, optional) = with_an_optional_one(b"a quality model");
+    let store = store(folder.path());
+    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let names = |resolved: &inference::ResolvedPack| {
+        resolved.pack.files.iter().map(|file| file.file.clone()).collect::<Vec<_>>()
+    };
+
+    let plain = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
+    assert_eq!(names(&plain), ["model.onnx"]);
+    assert_eq!(on_disk(&store), ["model.onnx"]);
+
+    let name = optional.files[0].file.clone();
+    std::fs::write(store.directory.join(&name), b"a quality model").unwrap();
+    let joined = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap();
+    assert_eq!(names(&joined), ["model.onnx", &name]);
+    // Repeated calls add the model only once.
+    assert_eq!(names(&store.with_quality(joined, &manifest).await.unwrap()), ["model.onnx", &name]);
+
+    std::fs::write(store.directory.join(&name), b"something else").unwrap();
+    let corrupt = store.with_quality(store.prepare(&pack).await.unwrap(), &manifest).await.unwrap_err();
+    assert!(
+        matches!(&corrupt, ModelError::Unavailable { missing, .. } if missing[0].file == name),
+        "{corrupt}"
+    );
+}

@@ -1,0 +1,289 @@
+//! Checks the alerts and the dashboard against the metrics of a running service. Each expression
+//! must parse and use only existing metrics and labels.
+#![cfg(unix)]
+
+use crate::common::process::TestFolder;
+use crate::common::service::{Service, get};
+use promql_parser::label::Matchers;
+use promql_parser::parser::{Expr, parse};
+use rustix::process::Signal;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use testing::TestDatabase;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[derive(Deserialize)]
+struct Alerts {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    name: String,
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    alert: String,
+    expr: String,
+    #[serde(rename = "for")]
+    _for: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+fn alerts() -> Vec<Rule> {
+    let alerts: Alerts = serde_saphyr::from_str(&read("docs/monitoring/alerts.yml")).unwrap();
+    assert_eq!(alerts.groups.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(), ["facecrawl"]);
+    alerts.groups.into_iter().flat_map(|group| group.rules).collect()
+}
+
+/// Returns title and expression of each query of the dashboard, with Grafana's own variables
+/// replaced with values.
+fn dashboard() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression =
+                target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$instance", ".*");
+            assert!(!expression.contains('$'), "{expression}: a variable without a value");
+            queries.push((panel["title"].as_str().unwrap().to_owned(), expression));
+        }
+    }
+    queries
+}
+
+/// The names of metrics, with the labels that are used.
+type Used = BTreeMap<String, BTreeSet<String>>;
+
+fn matchers(matchers: &Matchers, labels: &mut BTreeSet<String>) {
+    labels.extend(matchers.matchers.iter().map(|matcher| matcher.name.clone()));
+}
+
+/// Collects the metrics that an expression selects. Labels of a grouping apply to every metric
+/// inside it.
+fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut Used) {
+    match expression {
+        Expr::Aggregate(aggregate) => {
+            let mut grouped = grouped.clone();
+            if let Some(modifier) = &aggregate.modifier
+                && modifier.is_include()
+            {
+                grouped.extend(modifier.labels().labels.iter().cloned());
+            }
+            collect(&aggregate.expr, &grouped, used);
+        }
+        Expr::VectorSelector(selector) => {
+            let labels = used.entry(selector.name.clone().expect("a selector with a name")).or_default();
+            labels.extend(grouped.iter().cloned());
+            matchers(&selector.matchers, labels);
+        }
+        Expr::MatrixSelector(selector) => collect(&Expr::VectorSelector(selector.vs.clone()), grouped, used),
+        Expr::Call(call) => call.args.args.iter().for_each(|argument| collect(argument, grouped, used)),
+        Expr::Binary(binary) => {
+            collect(&binary.lhs, grouped, used);
+            collect(&binary.rhs, grouped, used);
+        }
+        Expr::Paren(inner) => collect(&inner.expr, grouped, used),
+        Expr::Unary(inner) => collect(&inner.expr, grouped, used),
+        Expr::Subquery(inner) => collect(&inner.expr, grouped, used),
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) => {}
+        Expr::Extension(_) => panic!("no extension is used"),
+    }
+}
+
+fn used(expressions: impl Iterator<Item = (String, String)>) -> Used {
+    let mut used = Used::new();
+    for (place, expression) in expressions {
+        let parsed = parse(&expression).unwrap_or_else(|error| panic!("{place}: {error}: {expression}"));
+        collect(&parsed, &BTreeSet::new(), &mut used);
+    }
+    used
+}
+
+/// Returns the metrics of a scrape and their labels. The parts of a histogram, such as `_bucket`,
+/// keep their own names.
+fn scraped(text: &str) -> Used {
+    let mut shown = Used::new();
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels = labels
+            .trim_end_matches('}')
+            .split("\",")
+            .filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()));
+        shown.entry(name.to_owned()).or_default().extend(labels);
+    }
+    shown
+}
+
+/// Reads the sources of the crates without tests.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// Returns the labels with which the source code records a metric. The function is for metrics that
+/// this machine cannot produce, such as those of a GPU or a panic.
+fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
+    let literal = format!("\"{name}\"");
+    let mut constant = None;
+    for line in source.lines().filter(|line| line.contains(&literal)) {
+        constant = constant.or(line.trim().strip_prefix("const ").and_then(|rest| rest.split(':').next()));
+    }
+    let places: Vec<usize> = source.match_indices(&literal).map(|(at, _)| at).collect();
+    let uses = constant.map(|constant| format!("!({constant}"));
+    let more = uses.iter().flat_map(|uses| source.match_indices(uses.as_str()).map(|(at, _)| at));
+    let mut labels = None;
+    for at in places.into_iter().chain(more) {
+        let rest: String = source[at..].chars().take(300).collect();
+        let call = rest.split(';').next().unwrap().to_owned();
+        let found = call.split("=>").filter_map(|part| part.rsplit('"').nth(1)).map(str::to_owned);
+        labels.get_or_insert_with(BTreeSet::new).extend(found);
+    }
+    labels
+}
+
+/// Labels that Prometheus or a histogram adds.
+const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
+
+#[testing::test(flavor = "multi_thread")]
+async fn alerts_and_dashboard_ask_for_metrics_and_labels_that_there_are() {
+    let ada = testing::picture("ada.jpg");
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
+    let _installs_tls = get(&format!("{}/faces", service.base)).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let detect = client.post(format!("{}/faces/detect", service.base)).header("content-type", "image/jpeg");
+    assert_eq!(detect.body(ada).send().await.unwrap().status(), 200);
+    let (_, metrics) = get(&format!("{}/metrics", service.base)).await;
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+
+    let mut shown = scraped(&metrics);
+    shown.insert("up".into(), BTreeSet::new());
+    let mut source = String::new();
+    for folder in std::fs::read_dir(root().join("backend")).unwrap() {
+        let folder = folder.unwrap().path().join("src");
+        if folder.is_dir() {
+            sources(&folder, &mut source);
+        }
+    }
+    let of_alerts = alerts().into_iter().map(|rule| (rule.alert, rule.expr));
+    let used = used(of_alerts.chain(dashboard()));
+    assert!(used.len() > 25, "{used:?}");
+    let mut seen = 0;
+    for (name, labels) in &used {
+        let there = match shown.get(name) {
+            Some(labels) => {
+                seen += 1;
+                labels.clone()
+            }
+            None => {
+                let base = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|end| name.strip_suffix(end))
+                    .unwrap_or(name);
+                labels_in_source(&source, base).unwrap_or_else(|| panic!("there is no metric {name}"))
+            }
+        };
+        for label in labels.iter().filter(|label| !OF_PROMETHEUS.contains(&label.as_str())) {
+            assert!(there.contains(label), "{name} has no label {label}, but {there:?}");
+        }
+    }
+    assert!(seen > 15, "most metrics must come from the service, not only from its source: {seen}");
+}
+
+#[test]
+fn every_metric_of_the_program_is_on_the_dashboard_or_in_an_alert() {
+    let mut source = String::new();
+    for crate_name in ["inference", "queue", "pipeline", "server", "app"] {
+        sources(&root().join("backend").join(crate_name).join("src"), &mut source);
+    }
+    let known: BTreeSet<&str> = (source.split('"'))
+        .filter(|text| {
+            text.starts_with("facecrawl_") && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+        })
+        .filter(|text| {
+            [
+                "_total",
+                "_seconds",
+                "_size",
+                "_depth",
+                "_bytes",
+                "_utilization",
+                "_jobs",
+                "_running",
+                "_flight",
+                "_connections",
+                "_waiting",
+            ]
+            .iter()
+            .any(|end| text.ends_with(end))
+        })
+        .collect();
+    assert!(known.len() > 20, "{known:?}");
+    let text = format!("{}{}", read("docs/monitoring/dashboard.json"), read("docs/monitoring/alerts.yml"));
+    for name in known {
+        assert!(text.contains(name), "{name} is in no panel and no alert");
+    }
+}
+
+#[test]
+fn alerts_say_how_bad_it_is_and_what_to_look_at() {
+    let rules = alerts();
+    let names: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
+    assert_eq!(names.len(), rules.len());
+    let operations = read("docs/how-to/OPERATIONS.md");
+    for rule in &rules {
+        assert!(["critical", "warning"].contains(&rule.labels["severity"].as_str()), "{}", rule.alert);
+        assert!(
+            rule.annotations.contains_key("summary") && rule.annotations.contains_key("description"),
+            "{}",
+            rule.alert
+        );
+        assert!(
+            operations.contains(&rule.alert),
+            "docs/how-to/OPERATIONS.md does not say what to do about {}",
+            rule.alert
+        );
+    }
+}
+
+#[test]
+fn the_dashboard_uses_the_data_source_that_is_provisioned() {
+    let provisioned = read("docs/monitoring/grafana-datasource.yml");
+    let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has a unique number");
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let uid = panel["datasource"]["uid"].as_str().unwrap();
+        assert!(provisioned.contains(&format!("uid: {uid}")), "{}", panel["title"]);
+    }
+    let folder = read("docs/monitoring/grafana-dashboards.yml");
+    assert!(
+        folder.contains("path: /etc/facecrawl/dashboards")
+            && read("docker-compose.yml").contains(":/etc/facecrawl/dashboards/facecrawl.json:ro")
+    );
+}

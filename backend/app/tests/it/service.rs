@@ -1,0 +1,216 @@
+//! Tests the service from start to stop, through its signals and over HTTP.
+#![cfg(unix)]
+
+use crate::common::process::{Finished, TestFolder};
+use crate::common::service::{Service, get};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use testing::TestDatabase;
+
+#[testing::test(flavor = "multi_thread")]
+async fn up_is_ready_answers_and_stops_when_asked() {
+    let ada = testing::picture("ada.jpg");
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let mut service = Service::start(place.facecrawl(&["--port", "0"]).env("DATABASE_URL", database.url()));
+    let (status, body) = get(&format!("{}/health/ready", service.base)).await;
+    assert_eq!(status, 200, "{body}");
+    place.run(&["health", "--timeout", "60", "--url", &service.base]).expect(0);
+
+    let detect = format!("{}/faces/detect", service.base);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answer = client.post(detect).header("content-type", "image/jpeg").body(ada).send().await.unwrap();
+    let answer: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(answer["faces"].as_array().unwrap().len(), 1);
+
+    let (status, metrics) = get(&format!("{}/metrics", service.base)).await;
+    assert_eq!(status, 200);
+    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_threads", "_bucket"] {
+        assert!(metrics.contains(name), "{name} is missing:\n{metrics}");
+    }
+    service.signal(Signal::TERM);
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+}
+
+#[cfg(target_os = "linux")]
+#[testing::test(flavor = "multi_thread")]
+async fn a_service_that_is_started_directly_has_the_settings_of_the_allocator() {
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let variables = |service: &Service, name: &str| -> Vec<String> {
+        let environment = std::fs::read(format!("/proc/{}/environ", service.child.id())).unwrap();
+        let environment = String::from_utf8(environment).unwrap();
+        environment.split('\0').filter(|line| line.starts_with(name)).map(str::to_owned).collect()
+    };
+    let mut command = place.facecrawl(&["--port", "0"]);
+    let service = Service::start(command.env("DATABASE_URL", database.url()));
+    assert_eq!(variables(&service, "ORT_DISABLE_TELEMETRY"), ["ORT_DISABLE_TELEMETRY=1"]);
+    assert_eq!(variables(&service, "MALLOC_ARENA_MAX"), ["MALLOC_ARENA_MAX=2"]);
+    assert_eq!(variables(&service, "MALLOC_MMAP_THRESHOLD_"), ["MALLOC_MMAP_THRESHOLD_=8388608"]);
+    assert_eq!(variables(&service, "MALLOC_TRIM_THRESHOLD_"), ["MALLOC_TRIM_THRESHOLD_=16777216"]);
+    drop(service);
+    // A user's value is kept.
+    let service = Service::start(command.env("MALLOC_ARENA_MAX", "5"));
+    assert_eq!(variables(&service, "MALLOC_ARENA_MAX"), ["MALLOC_ARENA_MAX=5"]);
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn up_brings_a_database_of_its_own_and_takes_it_along() {
+    let place = TestFolder::new();
+    let bin = testing::server::programs();
+    let up = |place: &TestFolder| {
+        let mut command = place.facecrawl(&["up", "--port", "0"]);
+        command.env("POSTGRES_BIN_DIR", &bin);
+        command
+    };
+    let mut service = Service::start(&mut up(&place));
+    assert_eq!(get(&format!("{}/health/ready", service.base)).await.0, 200);
+
+    let second = Finished::of(&mut up(&place)).expect(1);
+    assert!(second.stderr.contains("in use by another facecrawl"), "{}", second.stderr);
+
+    // A scan that runs alongside the service stores into the same database.
+    let ada = testing::picture("ada.jpg");
+    place.put("album/ada.jpg", ada);
+    let mut scan = place.facecrawl(&["scan", "album", "--json"]);
+    Finished::of(scan.env("POSTGRES_BIN_DIR", &bin)).expect(0);
+    let (_, faces) = get(&format!("{}/faces", service.base)).await;
+    let faces: serde_json::Value = serde_json::from_str(&faces).unwrap();
+    assert_eq!(faces["faces"].as_array().unwrap().len(), 1);
+
+    service.signal(Signal::INT);
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+    let pid_file = place.path().join("data/postgres/postmaster.pid");
+    assert!(!pid_file.exists(), "the database server must stop with the service:\n{log}");
+
+    // The service starts again on the same data.
+    let mut service = Service::start(&mut up(&place));
+    assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended().0, Some(0));
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn serve_and_worker_share_a_database() {
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    place.run(&["models", "fetch"]).expect(0);
+    let start = |args: &[&str]| Service::start(place.facecrawl(args).env("DATABASE_URL", database.url()));
+    let (api, worker) = (start(&["serve", "--port", "0"]), start(&["worker"]));
+    assert_eq!(get(&format!("{}/health/ready", api.base)).await.0, 200);
+    assert_eq!(worker.base, "");
+    for mut service in [api, worker] {
+        service.signal(Signal::TERM);
+        let (status, log) = service.ended();
+        assert_eq!(status, Some(0), "{log}");
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_port_in_use_is_said_before_anything_slow_starts() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let place = TestFolder::new();
+    let failed = place.run(&["up", "--port", &port]).expect(1);
+    assert!(failed.stderr.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", failed.stderr);
+    assert!(!place.path().join("data").exists());
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_there_is_named_without_its_password() {
+    let place = TestFolder::new();
+    let url = "postgres://u:s3cret@127.0.0.1:1/faces";
+    let failed = Finished::of(place.facecrawl(&["migrate"]).env("DATABASE_URL", url)).expect(1);
+    assert!(failed.stderr.contains("postgres://u:***@127.0.0.1:1/faces"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("s3cret"), "{}", failed.stderr);
+}
+
+#[testing::test]
+async fn migrate_says_what_it_did() {
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let migrate = Finished::of(place.facecrawl(&["migrate", "--json"]).env("DATABASE_URL", database.url()));
+    assert_eq!(migrate.expect(0).json()["migrations_run"], 0);
+}
+
+/// Sends half of a request with an image. The service has begun to read the body.
+fn half_a_request(base: &str, body: &[u8]) -> TcpStream {
+    let address = base.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = format!(
+        "POST /faces/detect HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/jpeg\r\ncontent-length: {}\r\n\
+         connection: close\r\nexpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // The interim response is sent when the handler reads the body.
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(&body[..body.len() / 2]).unwrap();
+    stream
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn an_accepted_request_is_answered_after_the_signal() {
+    let ada = testing::picture("ada.jpg");
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let mut service = Service::start(
+        place
+            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=60"])
+            .env("DATABASE_URL", database.url()),
+    );
+    let mut request = half_a_request(&service.base, &ada);
+    service.signal(Signal::TERM);
+    service.wait_for("", "shutting down;");
+    request.write_all(&ada[ada.len() / 2..]).unwrap();
+    let mut answer = String::new();
+    request.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"faces\""), "{answer}");
+    let (status, log) = service.ended();
+    assert_eq!(status, Some(0), "{log}");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_it_at_once() {
+    let ada = testing::picture("ada.jpg");
+    let database = TestDatabase::create().await;
+    let place = TestFolder::new();
+    let mut service = Service::start(
+        place
+            .facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=600"])
+            .env("DATABASE_URL", database.url()),
+    );
+    let _held = half_a_request(&service.base, &ada);
+    service.signal(Signal::TERM);
+    service.wait_for("", "shutting down;");
+    service.signal(Signal::INT);
+    assert_eq!(service.ended().0, Some(130));
+}
+
+#[test]
+fn a_failed_start_names_the_setting_and_repeats_no_cause() {
+    let place = TestFolder::new();
+    let inside_a_file = place.put("file", "").join("folder");
+    let inside_a_file = inside_a_file.to_str().unwrap();
+    // Nothing listens on port 1.
+    let nobody = "postgres://u:s3cret@127.0.0.1:1/faces";
+    for (args, name, value, words) in [
+        (&["migrate"][..], "DATABASE_URL", nobody, "DATABASE_URL=postgres://u:***@"),
+        (&["serve", "--port", "0"], "DATA_DIR", inside_a_file, "DATA_DIR="),
+        (&["models", "fetch"], "MODELS_DIR", "/proc/nowhere", "MODELS_DIR"),
+    ] {
+        let mut command = place.facecrawl(args);
+        let failed = Finished::of(command.env("DATABASE_URL", nobody).env(name, value)).expect(1);
+        let error = failed.stderr.lines().last().unwrap();
+        assert!(error.contains(words), "{name}: {}", failed.stderr);
+        assert_eq!(error.matches("os error").count(), 1, "{name}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
