@@ -9,6 +9,7 @@ pub mod assets;
 pub mod clock;
 pub mod damage;
 pub mod database;
+mod drawn;
 pub mod embeddings;
 pub mod files;
 pub mod film;

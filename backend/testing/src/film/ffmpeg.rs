@@ -5,6 +5,7 @@ use super::encoding::{Container, Encoding, words};
 use super::number::read_number_and_rotation;
 use super::script::{Film, Timing};
 use crate::assets::ffmpeg;
+use crate::drawn;
 use anyhow::{Context, bail, ensure};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,8 +25,8 @@ pub struct DecodedFrame {
 }
 
 impl Film {
-    /// Draws the film and writes it to the file `path`. If encoding fails, part of the file may
-    /// exist.
+    /// Draws the film and writes it to the file `path`. A film that was encoded in the same way
+    /// before is copied.
     ///
     /// # Errors
     /// Fails if ffmpeg cannot write the file. The message contains the output of ffmpeg.
@@ -35,6 +36,13 @@ impl Film {
     pub fn encode(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
         let variable = matches!(self.timing, Timing::Variable(_));
         ensure!(!variable || encoding.allows_variable(), "{encoding:?} needs a constant frame rate");
+        let program = ffmpeg();
+        let size = std::fs::metadata(&program).map_or(0, |file| file.len());
+        let description = format!("{} {size} {self:?} {encoding:?}", program.display());
+        drawn::write(&description, path, |path| self.draw_and_encode(encoding, path))
+    }
+
+    fn draw_and_encode(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
         if encoding.rotation == 0 {
             return self.write(encoding, path);
         }
