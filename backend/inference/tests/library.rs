@@ -1,6 +1,6 @@
 //! Tests that invalid shared libraries cause clear errors. It is a single test, because a process
 //! can load only one library.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 mod common;
 use common::impostor;
 use inference::StartError;

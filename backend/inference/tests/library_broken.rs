@@ -1,5 +1,5 @@
 //! Tests libraries that load, but are not ONNX Runtime or do not offer its interface.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 mod common;
 use inference::runtime::Runtime;
 

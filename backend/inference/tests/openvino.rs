@@ -1,6 +1,6 @@
 //! Tests models on OpenVINO. These tests run in a separate process, because a process can load only
 //! one library of ONNX Runtime, and the library for OpenVINO contains the CPU backend too.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 mod common;
 use common::*;
 use inference::{Config, CpuBackend, Engine, Precision, Priority, ResolvedPack, TestOutcome, self_test};
@@ -18,7 +18,6 @@ fn photographed() -> [(ResolvedPack, Vec<Frame>); 2] {
     ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
 }
 
-/// Starts an engine with `cpu_backend`.
 fn engine_of(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
     let config = Config { dylib_path: Some(testing::openvino()), cpu_backend, ..config() };
     Engine::start(&config, pack).unwrap()

@@ -1,5 +1,5 @@
 //! Tests the life cycle of a private cluster with real servers.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use embedded_postgres::{Cluster, Config, Error};
 use std::path::{Path, PathBuf};

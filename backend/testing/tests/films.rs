@@ -1,5 +1,5 @@
 //! Tests that the files of films contain what the truth says.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 use std::path::Path;
 use testing::film::{
     Codec, Container, DecodedFrame, Encoding, Film, MovieIndex, Timing, decode, number_area, repeat,

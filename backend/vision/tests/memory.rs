@@ -1,7 +1,7 @@
 //! Tests that decoding allocates no more memory than the header predicts; the server's memory limit
 //! relies on this prediction. `dhat` counts heap bytes. Only one `dhat` profiler can run in a
 //! process, so this is a single test.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use image::codecs::{bmp::BmpEncoder, png::PngEncoder};
 use image::{ColorType, ImageEncoder};

@@ -7,7 +7,7 @@
 //! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer
 //! measurement. `ATTACKS` selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 mod attackers;
 mod bodies;
 #[path = "../common/mod.rs"]

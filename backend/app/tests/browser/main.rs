@@ -1,7 +1,7 @@
 //! Tests the web page in a real browser, with the real service and real models. Screenshots are in
 //! `target/screenshots`.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, unreachable_pub)]
 #[path = "../common/mod.rs"]
 mod common;
 

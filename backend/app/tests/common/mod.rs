@@ -1,5 +1,5 @@
 //! Helpers that the tests of the binary share.
-#![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 #[cfg(unix)]
 pub mod bucket;
 pub mod files;

@@ -1,6 +1,6 @@
 //! Tests of the program, in one test program, so that they are linked once. The tests in a browser
 //! and the attacks under load are separate.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
 //! Tests the crawler through its public interface, with real sockets on 127.0.0.1.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 mod conditional;
 mod discovery;
 mod fetch;

@@ -1,5 +1,5 @@
 //! Engines and photographs for the tests on real models.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, missing_docs)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 use inference::{Config, Engine, Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
 use std::sync::Arc;
 use vision::{Detection, Frame, Landmarks, Point, Rect};
@@ -31,7 +31,6 @@ pub fn fixture_engine() -> Engine {
     Engine::start(&config(), &ResolvedPack::verify(&pack, folder.path()).unwrap()).unwrap()
 }
 
-/// Starts an engine with the default pack.
 pub fn default_engine() -> Engine {
     Engine::start(&config(), &testing::pack()).unwrap()
 }

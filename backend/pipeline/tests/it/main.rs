@@ -1,5 +1,5 @@
 //! Tests of the pipeline with drawn people, real models, a real Postgres and a real HTTP site.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod analyze;
 mod budget;

@@ -1,5 +1,5 @@
 //! Tests the queue against a real Postgres server.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod contention;
 mod crashes;

@@ -1,6 +1,6 @@
 //! Tests the HTTP API over real sockets with the real models. Each test has its own database. The
 //! modules mirror the URL tree.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

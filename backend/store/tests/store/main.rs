@@ -1,5 +1,5 @@
 //! Tests the store against a real Postgres server, with one database per test.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod blob_deletions;
 mod blobs;

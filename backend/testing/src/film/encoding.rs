@@ -2,9 +2,7 @@
 
 use super::script::Timing;
 
-/// A video codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the standards")]
 pub enum Codec {
     H264,
     Hevc,
@@ -17,9 +15,7 @@ pub enum Codec {
     Mjpeg,
 }
 
-/// A container format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the standards")]
 pub enum Container {
     Mp4,
     Mkv,
@@ -40,12 +36,9 @@ pub enum MovieIndex {
     Fragments,
 }
 
-/// How a film is written to a file.
 #[derive(Clone, Debug)]
 pub struct Encoding {
-    /// The codec.
     pub codec: Codec,
-    /// The container.
     pub container: Container,
     /// Largest number of frames from one keyframe to the next. Most encoders add a keyframe at a
     /// cut.
@@ -156,7 +149,6 @@ impl Encoding {
         words(&format!("{text}{tag}"))
     }
 
-    /// Returns the arguments for the container.
     pub(super) fn container_arguments(&self) -> Vec<String> {
         words(match (self.container, self.index) {
             (Container::Mp4, MovieIndex::End) => "-video_track_timescale 90000",

@@ -1,6 +1,6 @@
 //! Tests of the tracker with drawn trajectories: exact truth, and detections with the faults of
 //! real detectors.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod closer;
 mod dense;
