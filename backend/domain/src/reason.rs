@@ -61,35 +61,22 @@ reasons! {
     // What the crawl must not or need not fetch.
     /// The URL has a scheme, host or port that is not allowed.
     ForbiddenUrl = "forbidden_url", "The URL is not allowed";
-    /// The host has an address that is not allowed.
     ForbiddenAddress = "forbidden_address", "The network address is not allowed";
-    /// robots.txt disallows the URL.
     RobotsDisallowed = "robots_disallowed", "robots.txt does not allow it";
     /// The host's robots.txt could not be fetched, so nothing may be fetched from the host.
     RobotsUnavailable = "robots_unavailable", "robots.txt could not be read";
-    /// A directive `noindex`.
     Noindex = "noindex", "The page asks not to be indexed";
-    /// A directive `noimageindex`.
     Noimageindex = "noimageindex", "The page asks not to index its images";
-    /// A directive `noai`.
     Noai = "noai", "The page asks not to be used for AI";
-    /// A directive `noimageai`.
     Noimageai = "noimageai", "The page asks not to use its images for AI";
-    /// A redirect left the crawl's scope.
     OutOfScope = "out_of_scope", "Outside the crawl's scope";
-    /// The limit of pages in one directory is reached.
     DirectoryFull = "directory_full", "Page limit of its directory reached";
     /// The URL exceeds the limit of bytes.
     UrlTooLong = "url_too_long", "The URL is too long";
-    /// The path has too many segments.
     PathTooDeep = "path_too_deep", "The path has too many segments";
-    /// A sequence of segments repeats, as in a trap.
     RepeatedSegments = "repeated_segments", "The path repeats the same segments";
-    /// The query has too many parameters.
     TooManyParameters = "too_many_parameters", "The URL has too many parameters";
-    /// The crawl was cancelled.
     Cancelled = "cancelled", "The crawl was cancelled";
-    /// The scan ended before the file was read.
     NotScanned = "not_scanned", "The scan ended before this file";
 
     // What the network did.
@@ -117,7 +104,6 @@ reasons! {
     NoSitemap = "no_sitemap", "No sitemap found";
     /// The server responded that the content has not changed.
     NotModified = "not_modified", "Unchanged since the last visit";
-    /// The code that reads pages panicked.
     ExtractPanicked = "extract_panicked", "The page could not be read";
     /// The content is not an image of a known format.
     NotAnImage = "not_an_image", "Not an image";
@@ -127,65 +113,47 @@ reasons! {
     ImageTooLarge = "image_too_large", "Too many pixels";
     /// The file is truncated or damaged.
     CorruptImage = "corrupt_image", "Damaged image";
-    /// The code that decodes images panicked.
     DecoderPanicked = "decoder_panicked", "The image could not be decoded";
     /// The content is not a video in an accepted container, or has no video stream.
     NotAVideo = "not_a_video", "Not a video";
-    /// The codec of the video is not accepted.
     UnsupportedCodec = "unsupported_codec", "Unsupported video codec";
     /// The video exceeds a limit: duration, pixels, frames, tracks or processor time.
     VideoTooLarge = "video_too_large", "The video exceeds a limit";
-    /// The files of the video are encrypted.
     EncryptedVideo = "encrypted_video", "The video is encrypted";
     /// The playlist has no end.
     LiveStream = "live_stream", "A live stream";
     /// No frame of the video can be decoded.
     CorruptVideo = "corrupt_video", "Damaged video";
-    /// The local file could not be read.
     Unreadable = "unreadable", "The file could not be read";
 
     // What is stored already.
-    /// A file with the same bytes is stored.
     ExactDuplicate = "exact_duplicate", "The same file is stored";
-    /// Another file of the same image is stored.
     NearDuplicate = "near_duplicate", "Another version of the image is stored";
-    /// A larger version of the image has replaced it.
     Superseded = "superseded", "Replaced by a larger version";
 
     // What was erased.
-    /// The URL was erased.
     SuppressedUrl = "suppressed_url", "The URL was erased and is suppressed";
-    /// The image was erased.
     SuppressedImage = "suppressed_image", "The image was erased and is suppressed";
-    /// The video was erased.
     SuppressedVideo = "suppressed_video", "The video was erased and is suppressed";
-    /// All faces of the image were erased.
     SuppressedFace = "suppressed_face", "Its faces were erased and are suppressed";
     /// Every person in the image was erased.
     SuppressedPerson = "suppressed_person", "Everyone in it is suppressed";
-    /// Stored, without the faces that were erased.
     FacesSuppressed = "faces_suppressed", "Stored without suppressed faces";
 
     // What failed inside the service.
-    /// An option of the analysis is out of range.
     InvalidOption = "invalid_option", "An option of the analysis is invalid";
     /// A model is overloaded, or the memory for pixels is used up.
     Overloaded = "overloaded", "The service is overloaded";
-    /// The analysis did not finish before its deadline.
     DeadlineExceeded = "deadline_exceeded", "The analysis took too long";
     /// There is no usable ffmpeg, or its sandbox does not work.
     VideoUnavailable = "video_unavailable", "Videos cannot be decoded here";
-    /// A model failed.
     InferenceFailed = "inference_failed", "A model failed";
-    /// The service is shutting down.
     Stopping = "stopping", "The service is shutting down";
-    /// The database failed.
     StoreFailure = "store_failure", "The database failed";
     /// The queue failed, or lost the job.
     QueueFailure = "queue_failure", "The job was lost";
     /// The job was discarded before it settled its row.
     JobDiscarded = "job_discarded", "The job used all its attempts";
-    /// The stored options of the crawl cannot be read.
     BadOptions = "bad_options", "The crawl's options cannot be read";
     /// The service stopped while the sitemap waited to be read.
     NoPlace = "no_place", "The sitemap could not be read";

@@ -1,12 +1,10 @@
 //! Defines enums whose variants have a text code.
 
-/// A text that is no code of an enum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {what}; allowed are {allowed}")]
 pub struct UnknownCode {
     /// What the enum describes: `state of a crawl`.
     pub what: &'static str,
-    /// The text.
     pub text: String,
     /// All codes, separated by commas.
     pub allowed: String,
@@ -32,7 +30,6 @@ macro_rules! text_enum {
             /// Every value, in the order of declaration.
             pub const ALL: [Self; [$($code,)*].len()] = [$(Self::$variant,)*];
 
-            /// Returns the code.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $code,)* }
             }

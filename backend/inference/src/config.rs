@@ -7,9 +7,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// Face detection.
     FaceDetection,
-    /// Face embedding.
     FaceEmbedding,
     /// Letterbox and normalisation of images.
     ImageProcessing,
@@ -41,14 +39,12 @@ impl Operation {
     }
 }
 
-/// `GPU_BACKEND`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuBackend {
     /// The first backend that works on this machine.
     #[default]
     Auto,
-    /// NVIDIA CUDA.
     Cuda,
     /// NVIDIA TensorRT, with CUDA as its fallback.
     Tensorrt,
@@ -56,7 +52,6 @@ pub enum GpuBackend {
     Rocm,
     /// Apple CoreML.
     Mps,
-    /// No GPU.
     Cpu,
 }
 
@@ -101,7 +96,6 @@ impl CpuBackend {
 /// The precision of a model's computation. Its inputs and outputs are always FP32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// 32 bits.
     #[default]
     Fp32,
     /// 16 bits with the exponent range of FP32. Faster on processors with AVX-512 BF16 or AMX.
@@ -163,19 +157,16 @@ pub enum StandIn {
     /// Uses real devices.
     #[default]
     None,
-    /// Uses the CPU provider.
     Cpu,
     /// Uses the CPU provider; after the start, every run of an image operation fails.
     Failing,
 }
 
-/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. `None` lets the system's loader search for
     /// `libonnxruntime`.
     pub dylib_path: Option<PathBuf>,
-    /// The operations that request a GPU.
     pub gpu_operations: Vec<Operation>,
     /// `GPU_BACKEND`.
     pub backend: GpuBackend,
@@ -183,21 +174,16 @@ pub struct Config {
     pub device_ids: Vec<u32>,
     /// `GPU_MEMORY_LIMIT_GB`.
     pub memory_limit_gb: f64,
-    /// `GPU_BATCH_SIZE`.
     pub gpu_batch_size: usize,
-    /// `BATCH_MAX_DELAY_MS`.
     pub batch_max_delay: Duration,
     /// Whether the CPU replaces devices, for tests.
     pub stand_in: StandIn,
-    /// `FORCE_GPU_ONLY`.
     pub force_gpu_only: bool,
-    /// `PERFORMANCE_MODE`.
     pub performance_mode: PerformanceMode,
     /// `CPU_SESSIONS`: sessions per model on the CPU; 0 uses all cores.
     pub cpu_sessions: usize,
     /// `CPU_SESSION_THREADS`: number of threads per CPU session, at least 1.
     pub cpu_session_threads: usize,
-    /// `CPU_BACKEND`.
     pub cpu_backend: CpuBackend,
     /// `DETECTION_SIZE`: side in pixels of the canvas that warms up a detector with a free input
     /// size. TensorRT builds its engine for this size.
@@ -205,9 +191,7 @@ pub struct Config {
     /// Side in pixels of a second canvas on which the detector sees most images, in addition to
     /// `detection_size`. Devices prepare both at start.
     pub second_canvas: Option<u32>,
-    /// `DETECTION_CANVAS`.
     pub detection_canvas: DetectionCanvas,
-    /// `TENSORRT_…`.
     pub tensorrt: TensorrtConfig,
     /// Maximum number of requests in a model's queue. Background work may occupy at most three
     /// quarters of it. If the queue is full, requests wait. Callers that check for room first

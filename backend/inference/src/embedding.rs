@@ -15,7 +15,6 @@ impl Embedding {
         Some(Self(raw))
     }
 
-    /// Returns the components.
     pub fn as_slice(&self) -> &[f32] {
         &self.0
     }

@@ -11,18 +11,14 @@ pub enum Provider {
     Cpu,
     /// Intel's OpenVINO on the CPU.
     OpenVino,
-    /// NVIDIA CUDA.
     Cuda,
     /// NVIDIA TensorRT, with CUDA as its fallback.
     Tensorrt,
-    /// AMD MIGraphX.
     Migraphx,
-    /// Apple CoreML.
     CoreMl,
 }
 
 impl Provider {
-    /// All providers.
     pub const ALL: [Self; 6] =
         [Self::Cpu, Self::OpenVino, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
 
@@ -38,7 +34,6 @@ impl Provider {
         }
     }
 
-    /// Returns whether the provider's device is the CPU.
     pub fn on_cpu(self) -> bool {
         matches!(self, Self::Cpu | Self::OpenVino)
     }

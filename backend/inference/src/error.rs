@@ -2,25 +2,12 @@
 use crate::unavailable::Refusal;
 use std::time::Duration;
 
-/// Why the engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The shared library could not be loaded.
     #[error("cannot load ONNX Runtime from {path}: {reason}")]
-    Library {
-        /// The path that was tried.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
-    /// A model could not be loaded.
+    Library { path: String, reason: String },
     #[error("cannot load the model {model}: {reason}")]
-    Model {
-        /// The model's file.
-        model: String,
-        /// The reason.
-        reason: String,
-    },
+    Model { model: String, reason: String },
     /// TensorRT engines were requested and cannot be built.
     #[error("cannot build TensorRT engines: {reason}")]
     NoTensorrt {
@@ -32,42 +19,26 @@ pub enum StartError {
         "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
         .refusal.provider(), .refusal.nearest.message(), .refusal.advice_or_cpu()
     )]
-    GpuOnly {
-        /// The operation.
-        operation: &'static str,
-        /// The requested provider.
-        provider: String,
-        /// The reason.
-        refusal: Box<Refusal>,
-    },
+    GpuOnly { operation: &'static str, provider: String, refusal: Box<Refusal> },
 }
 
-/// Why one request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RunError {
     /// The queue is full; the caller may retry after the given time.
     #[error("the {operation} queue is full")]
     Overloaded {
-        /// The operation of the queue.
         operation: &'static str,
         /// An estimate from the queue's length and speed.
         retry_after: Duration,
     },
-    /// The run failed.
     #[error("{operation} failed: {reason}")]
     Failed {
-        /// The operation.
         operation: &'static str,
         /// The error of the runtime or of the model's code.
         reason: String,
     },
-    /// The deadline passed before the run was completed.
     #[error("{operation} did not finish before the deadline of the request")]
-    DeadlineExceeded {
-        /// The operation.
-        operation: &'static str,
-    },
-    /// The engine is stopping.
+    DeadlineExceeded { operation: &'static str },
     #[error("the engine is shutting down")]
     Stopped,
 }

@@ -68,12 +68,10 @@ impl<T> FairQueue<T> {
         });
     }
 
-    /// Returns the number of items.
     pub fn len(&self) -> usize {
         self.returned.len() + self.turns.iter().map(|(_, items)| items.len()).sum::<usize>()
     }
 
-    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.returned.is_empty() && self.turns.is_empty()
     }

@@ -17,7 +17,6 @@ pub struct Pack {
     /// The licence text that the operator must accept with `--accept-license`; `None` if none is
     /// required.
     pub restricted: Option<String>,
-    /// The pack's files.
     pub files: Vec<ModelFile>,
     /// Name of a second, cheaper detector among `files`, for packs whose detector is slow. It takes
     /// the first look at each image, and decides whether the detector of faces searches the image.
@@ -118,7 +117,6 @@ impl Manifest {
         Ok(self)
     }
 
-    /// Returns the pack called `name`.
     pub fn pack(&self, name: &str) -> Option<&Pack> {
         self.packs.iter().find(|p| p.name == name)
     }

@@ -4,7 +4,6 @@ use crate::ep::Provider;
 use crate::unavailable::Refusal;
 use serde::Serialize;
 
-/// The device of one operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationReport {
     /// `face_detection`, …
@@ -25,7 +24,6 @@ pub struct OperationReport {
 }
 
 impl OperationReport {
-    /// Adds a reason after the existing ones.
     pub(crate) fn add_reason(&mut self, reason: String) {
         append(&mut self.reason, "; ", reason);
     }
@@ -50,9 +48,7 @@ fn append(text: &mut Option<String>, separator: &str, more: String) {
 pub struct LoadedModel {
     /// `face_detection`, …
     pub operation: &'static str,
-    /// The model's file.
     pub file: String,
-    /// Size of the file in bytes.
     pub bytes: u64,
     /// `cpu`, `cuda:0`, …
     pub device: String,
@@ -76,7 +72,6 @@ pub struct LoadedModel {
 /// Timings of one batch size on a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct BatchRun {
-    /// Number of items in the run.
     pub batch: usize,
     /// Seconds of the first run of this size.
     pub first_seconds: f64,
@@ -104,20 +99,16 @@ impl ProviderReport {
     }
 }
 
-/// The backends, devices and operations of an engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
     /// ONNX Runtime's version.
     pub runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
     pub backends: Vec<String>,
-    /// All known providers.
     pub providers: Vec<ProviderReport>,
-    /// The GPUs of the machine.
     pub devices: Vec<GpuDevice>,
     /// The five operations of the engine; [`Self::add_operation`] adds another.
     pub operations: Vec<OperationReport>,
-    /// The loaded models.
     pub models: Vec<LoadedModel>,
 }
 

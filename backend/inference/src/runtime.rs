@@ -101,7 +101,6 @@ impl Runtime {
         result
     }
 
-    /// Returns the path of the library's file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -12,9 +12,7 @@ pub const MIN_IOU: f32 = 0.5;
 pub struct Sample {
     /// The identity; of the truth, or the number of the track.
     pub identity: u64,
-    /// Time of the frame in microseconds.
     pub at_us: i64,
-    /// The box around the face.
     pub bbox: Rect,
 }
 

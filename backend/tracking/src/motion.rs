@@ -62,7 +62,6 @@ impl Axis {
     }
 }
 
-/// The movement of one face.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Motion {
     /// Centre x, centre y, width, height.
@@ -136,7 +135,6 @@ pub(crate) fn size(bbox: &Rect) -> f64 {
     (f64::from(bbox.width) * f64::from(bbox.height)).sqrt().max(f64::MIN_POSITIVE)
 }
 
-/// Returns the centre of a box.
 pub(crate) fn centre(bbox: &Rect) -> (f64, f64) {
     let [x, y, ..] = centre_form(bbox);
     (x, y)

@@ -28,7 +28,6 @@ pub(crate) struct OpenTrack<P> {
 }
 
 impl<P> OpenTrack<P> {
-    /// Starts a track.
     pub(crate) fn new(id: u64, at_us: i64, observation: Observation<P>, config: &Config) -> Self {
         let bbox = observation.bbox;
         let mut track = Self {
@@ -108,7 +107,6 @@ impl<P> OpenTrack<P> {
         self.lost_since_us.map_or(0, |since| at_us.saturating_sub(since))
     }
 
-    /// Returns the predicted box at `at_us`.
     pub(crate) fn predict(&self, at_us: i64) -> Rect {
         self.motion.predict(at_us)
     }
@@ -124,7 +122,6 @@ impl<P> OpenTrack<P> {
         }
     }
 
-    /// Ends the track.
     pub(crate) fn end(self) -> Track<P> {
         Track {
             id: self.id,

@@ -10,7 +10,6 @@ pub const MAX_COORDINATE: f32 = 1_048_576.0;
 /// aligned face.
 #[derive(Clone, Debug)]
 pub struct Observation<P> {
-    /// The box around the face.
     pub bbox: Rect,
     /// The detector's confidence, 0..1.
     pub score: f32,
@@ -41,9 +40,7 @@ impl<P> Observation<P> {
 /// Where a face was at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedBox {
-    /// Time of the frame in microseconds.
     pub at_us: i64,
-    /// The box around the face.
     pub bbox: Rect,
 }
 
@@ -88,9 +85,7 @@ pub fn box_at(boxes: &[TimedBox], at_us: i64) -> Option<Rect> {
 /// One observation of a track that was selected for its quality.
 #[derive(Clone, Debug)]
 pub struct Shot<P> {
-    /// Time of the frame in microseconds.
     pub at_us: i64,
-    /// The box around the face.
     pub bbox: Rect,
     /// The detector's confidence, 0..1.
     pub score: f32,

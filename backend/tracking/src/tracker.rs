@@ -43,7 +43,6 @@ impl<P> Tracker<P> {
         Self { config, open: Vec::new(), last_us: None, next_id }
     }
 
-    /// Returns the number of the next track.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }

@@ -16,7 +16,6 @@ pub struct CancelOnDrop {
 #[derive(Clone, Debug)]
 pub(crate) struct Cancelled(Arc<PipeReader>);
 
-/// Returns both ends.
 pub(crate) fn pair() -> io::Result<(CancelOnDrop, Cancelled)> {
     let (reader, writer) = io::pipe()?;
     Ok((CancelOnDrop { _end: writer }, Cancelled(Arc::new(reader))))

@@ -47,7 +47,6 @@ pub enum Launcher {
     Direct,
 }
 
-/// What is started.
 pub(crate) struct Start<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) program: &'a Path,

@@ -3,10 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-/// A video, or a part of it, could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum VideoError {
-    /// The content is none of the accepted containers.
     #[error(
         "the file is not a video in an accepted container (MP4, MOV, Matroska, WebM, MPEG-TS, MPEG-PS, AVI, FLV)"
     )]
@@ -19,25 +17,14 @@ pub enum VideoError {
         "the codec of the video is not accepted (accepted: H.264, HEVC, AV1, VP8, VP9, MPEG-4, MPEG-2, Motion JPEG)"
     )]
     Codec,
-    /// The video is longer than allowed.
     #[error("the video is {actual:?} long; at most {limit:?} are accepted")]
     TooLong {
         /// The length that the file reports.
         actual: Duration,
-        /// The limit.
         limit: Duration,
     },
-    /// A frame has more pixels than allowed.
     #[error("a frame has {width}x{height} pixels; at most {limit} pixels are accepted")]
-    TooManyPixels {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-        /// Maximum number of pixels.
-        limit: u64,
-    },
-    /// No frame could be decoded.
+    TooManyPixels { width: u32, height: u32, limit: u64 },
     #[error("no frame of the video can be decoded: {0}")]
     Undecodable(String),
     /// The process neither wrote nor worked. It was killed.
@@ -58,7 +45,6 @@ pub enum VideoError {
     /// The GPU failed while it decoded the video, and the CPU must not decode it.
     #[error("the GPU failed to decode the video, and FORCE_GPU_ONLY does not allow the CPU: {0}")]
     GpuFailed(String),
-    /// The caller cancelled.
     #[error("the analysis of the video was cancelled")]
     Cancelled,
     /// The process broke the format of its output, which only a fault or an attack does.

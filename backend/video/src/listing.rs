@@ -97,7 +97,6 @@ struct Listing {
     /// Width and height of a pixel.
     pixel: Option<(i64, i64)>,
     keyframes_us: Vec<i64>,
-    /// Number of frames.
     frames: u64,
     /// Time of the first frame that is shown.
     origin_us: Option<i64>,

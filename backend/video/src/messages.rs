@@ -23,10 +23,8 @@ const TRUNCATED: [&str; 4] =
 /// What ffmpeg reports about streams whose codec is not on the list of accepted ones.
 const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
 
-/// What the messages contain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages {
-    /// Why the sandbox failed.
     pub(crate) sandbox_failure: Option<String>,
     /// Whether the child reported Landlock.
     pub(crate) landlock: Option<bool>,

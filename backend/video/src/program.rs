@@ -22,23 +22,17 @@ pub const MINIMUM_VERSION: &str = "6.0";
 /// The version of libavutil in ffmpeg 6.0. Builds from its repository have no version of ffmpeg.
 const MINIMUM_LIBAVUTIL: u32 = 58;
 
-/// The configuration of a decoder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The program.
     pub ffmpeg: PathBuf,
-    /// How it is started.
     pub launcher: Launcher,
     /// Number of threads that decode one video.
     pub threads: u32,
-    /// Limits for one video.
     pub limits: Limits,
 }
 
-/// Limits for one video.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest duration.
     pub max_duration: Duration,
     /// Maximum number of pixels of a frame.
     pub max_pixels: u64,
@@ -127,12 +121,10 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns what is known of the sandbox.
     pub fn sandboxed(&self) -> &Sandboxed {
         &self.sandboxed
     }

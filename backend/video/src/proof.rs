@@ -25,7 +25,6 @@ pub enum GpuError {
 }
 
 impl Decoder {
-    /// Returns this decoder with GPUs.
     #[must_use]
     pub fn with_gpus(&self, gpus: Gpus) -> Self {
         let mut with = self.clone();
@@ -33,7 +32,6 @@ impl Decoder {
         with
     }
 
-    /// Returns this decoder without GPUs.
     #[must_use]
     pub fn without_gpus(&self) -> Self {
         let mut without = self.clone();

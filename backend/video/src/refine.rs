@@ -65,11 +65,9 @@ pub struct Block {
 pub struct FirstLook {
     /// Time of the frame in microseconds.
     pub at_us: i64,
-    /// Whether it contains a face.
     pub has_face: bool,
 }
 
-/// A step of the analysis of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The frame of the first look with this index. It has no face, and is not decoded again.

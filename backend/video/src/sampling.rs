@@ -33,7 +33,6 @@ pub(crate) const START_US: i64 = 120_000;
 /// Time for decoding a pixel in nanoseconds: 9 ms for a frame of 1920x1080.
 const NANOSECONDS_PER_PIXEL: i64 = 4;
 
-/// The text is no sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it must be auto, keyframes, or fps=N with N from {MIN_FPS} to {MAX_FPS}, such as fps=5")]
 pub struct UnknownSampling;

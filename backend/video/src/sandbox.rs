@@ -51,7 +51,6 @@ pub const GPU_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES
 /// The device on which the child decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The CPU.
     Cpu,
     /// A GPU of NVIDIA.
     Gpu,

@@ -4,7 +4,6 @@ use crate::sampling::{Looks, Segment};
 use std::collections::VecDeque;
 use vision::Frame;
 
-/// A frame of a video.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedFrame {
     /// Time in microseconds from the first frame of the video.

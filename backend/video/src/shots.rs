@@ -83,7 +83,6 @@ fn difference(one: &[[f32; 3]], other: &[[f32; 3]]) -> f32 {
 }
 
 impl ReducedFrame {
-    /// Memory of a reduced frame in bytes.
     pub const BYTES: u64 = SIZE.0 as u64 * SIZE.1 as u64 * size_of::<[f32; 3]>() as u64;
 
     /// Reduces a frame. This takes much longer than a comparison.

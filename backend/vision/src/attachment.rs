@@ -11,7 +11,6 @@ pub(crate) struct Attachment(
 );
 
 impl Attachment {
-    /// Attaches `value`.
     pub(crate) fn new(value: impl Any + Send + Sync) -> Self {
         Self(Some(Arc::new(value)))
     }

@@ -22,7 +22,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct Limits {
     /// Maximum size of a file in bytes.
     pub max_bytes: usize,
-    /// Maximum number of pixels.
     pub max_pixels: u64,
     /// Maximum side in pixels.
     pub max_side: u32,
@@ -38,15 +37,11 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// JPEG.
     Jpeg,
-    /// PNG.
     Png,
-    /// WebP.
     Webp,
     /// GIF, first frame.
     Gif,
-    /// Windows bitmap.
     Bmp,
     /// AVIF, with the Cargo feature `avif`.
     Avif,
@@ -59,14 +54,12 @@ pub enum Format {
 pub struct Decoded {
     /// The pixels, with the orientation applied.
     pub frame: Frame,
-    /// The detected format.
     pub format: Format,
 }
 
 /// The properties of an image that the header of its file states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
-    /// The detected format.
     pub format: Format,
     /// Stored width in pixels; the EXIF orientation is not applied.
     pub width: u32,
@@ -78,7 +71,6 @@ pub struct ImageHeader {
 }
 
 impl ImageHeader {
-    /// Returns the size of the decoded image in bytes.
     pub fn decoded_bytes(&self) -> u64 {
         self.pixels() * BYTES_PER_PIXEL
     }
@@ -96,13 +88,11 @@ impl ImageHeader {
     }
 }
 
-/// Bytes per pixel of a [`Frame`].
 pub const BYTES_PER_PIXEL: u64 = 3;
 
 /// Bytes per pixel while a decoded image is rotated: the source and the result.
 const ROTATION_BYTES: u32 = 6;
 
-/// Why bytes cannot be decoded as an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The first bytes match no known format.
@@ -111,37 +101,20 @@ pub enum DecodeError {
     /// A known format that this program cannot decode.
     #[error("{format} images are not supported: {reason}")]
     Unsupported {
-        /// The format.
         format: &'static str,
         /// What is missing.
         reason: String,
     },
     /// The file is longer than `Limits::max_bytes`.
     #[error("the image has {bytes} bytes; at most {limit} are allowed")]
-    TooManyBytes {
-        /// Size of the file in bytes.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The image exceeds the pixel or side limit.
+    TooManyBytes { bytes: usize, limit: usize },
     #[error(
         "the image has {width}x{height} pixels; at most {max_pixels} pixels, and {max_side} pixels per side, are allowed"
     )]
-    TooLarge {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-        /// The pixel limit.
-        max_pixels: u64,
-        /// The side limit.
-        max_side: u32,
-    },
+    TooLarge { width: u32, height: u32, max_pixels: u64, max_side: u32 },
     /// The file starts like an image, but cannot be decoded.
     #[error("the {format} image is truncated or corrupt: {reason}")]
     Corrupt {
-        /// The format.
         format: &'static str,
         /// The decoder's message.
         reason: String,

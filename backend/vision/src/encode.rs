@@ -23,7 +23,6 @@ pub fn jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     out
 }
 
-/// Encodes a PNG, lossless.
 pub fn png(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame.data().len() / 2);
     // Trying all filters for each row takes a quarter more time, for 1 % fewer bytes.

@@ -29,7 +29,6 @@ pub const LOW_SIDE: u32 = 400;
 /// The short side after the upscale, in pixels. It equals the side of the usual detection canvas,
 /// so nothing is enlarged twice.
 pub const TARGET_SIDE: u32 = 640;
-/// Maximum scale of the upscale.
 pub const MAX_SCALE: f64 = 4.0;
 /// Maximum contrast gain.
 pub const MAX_GAIN: f32 = 4.0;
@@ -43,10 +42,8 @@ pub const AMOUNT: f32 = 0.6;
 /// Share of the pixels that may clip at each end of the contrast stretch.
 const CLIPPED: f64 = 0.01;
 
-/// An enhanced image.
 #[derive(Clone, Debug)]
 pub struct Enhanced {
-    /// The pixels.
     pub frame: Frame,
     /// Pixels of the result per pixel of the original: 1 for an image that was large enough.
     pub scale: f32,

@@ -52,12 +52,10 @@ impl Frame {
         self
     }
 
-    /// Returns the width in pixels.
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// Returns the height in pixels.
     pub fn height(&self) -> u32 {
         self.height
     }
@@ -72,7 +70,6 @@ impl Frame {
         &mut self.data
     }
 
-    /// Returns the bytes and drops the frame.
     pub fn into_data(self) -> Vec<u8> {
         self.data
     }

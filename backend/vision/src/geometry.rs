@@ -25,7 +25,6 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// Returns the area in square pixels.
     pub fn area(&self) -> f32 {
         self.width.max(0.0) * self.height.max(0.0)
     }
@@ -71,7 +70,6 @@ impl Region {
 }
 
 impl Point {
-    /// Returns the distance to `other` in pixels.
     pub fn distance(self, other: Self) -> f32 {
         (self.x - other.x).hypot(self.y - other.y)
     }
@@ -84,11 +82,9 @@ pub type Landmarks = [Point; 5];
 /// One face as a detector reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detection {
-    /// The box around the face.
     pub bbox: Rect,
     /// The detector's confidence, 0..1.
     pub det_score: f32,
-    /// Five landmarks.
     pub landmarks: Landmarks,
 }
 

@@ -36,7 +36,6 @@ pub struct PerceptualHashes {
 const MARGIN: f32 = 0.5;
 
 impl PerceptualHashes {
-    /// Computes the hashes of an image.
     pub fn of(frame: &Frame) -> Self {
         let reduced = reduction(frame);
         Self { p: dct_hash(&reduced), d: gradient_hash(&reduced), a: mean_hash(&reduced) }

@@ -69,7 +69,6 @@ pub enum Profile {
     Strict,
 }
 
-/// The quality of one face.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QualityReport {
     /// The weighted geometric mean of the scores, 0..1.
@@ -90,11 +89,9 @@ pub struct QualityReport {
     pub exposure: Measure,
     /// Distance between the eyes in pixels.
     pub size: Measure,
-    /// Head pose.
     pub pose: Pose,
     /// Share of the box inside the image.
     pub truncation: Measure,
-    /// The detector's score.
     pub det_score: Measure,
     /// The score of a learned model, if one is installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -69,7 +69,6 @@ impl View {
         Self { image, region, letterbox: Letterbox::fit((width, height), canvas) }
     }
 
-    /// Returns whether the region is the whole image.
     pub fn is_whole(&self) -> bool {
         self.region == Region::whole(self.image)
     }

@@ -26,9 +26,7 @@ pub struct BatchView<'a> {
 /// One output of a run, row-major.
 #[derive(Clone, Debug)]
 pub struct OutputView<'a> {
-    /// The output's name in the model.
     pub name: &'a str,
-    /// The output's dimensions.
     pub shape: Vec<usize>,
     /// The values of a float32 output; otherwise empty.
     pub data: &'a [f32],
@@ -39,7 +37,6 @@ pub struct OutputView<'a> {
 /// An image for a backend that takes images instead of tensors.
 #[derive(Clone, Debug)]
 pub struct ImageInput<'a> {
-    /// The pixels.
     pub frame: &'a Frame,
     /// The inputs of the graph other than the image.
     pub parameters: Vec<Parameter>,
@@ -47,7 +44,6 @@ pub struct ImageInput<'a> {
     pub program: usize,
 }
 
-/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// The device does not have enough memory for this batch; a smaller batch may succeed.

@@ -13,7 +13,6 @@ use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 /// Where a session runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// The execution provider.
     pub provider: Provider,
     /// Device index in the provider's numbering; ignored on the CPU.
     pub device_id: u32,
@@ -28,10 +27,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The CPU, with one thread.
     pub const CPU: Self = Self::cpu(1);
 
-    /// Returns a placement on the CPU with `threads` threads.
     pub const fn cpu(threads: usize) -> Self {
         Self {
             provider: Provider::Cpu,
@@ -151,7 +148,6 @@ impl OnnxModel {
         Ok(loaded)
     }
 
-    /// Returns the number of sessions.
     pub fn sessions(&self) -> usize {
         self.own.len() + 1
     }
@@ -167,7 +163,6 @@ impl OnnxModel {
         Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
     }
 
-    /// Returns the session that runs an input of `shape`.
     pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
         match &mut self.limits {
             Some(limits) if !limits.profile.contains(shape) => match &mut limits.other {
@@ -184,7 +179,6 @@ impl OnnxModel {
         }
     }
 
-    /// Returns the name of the input.
     pub fn input_name(&self) -> &str {
         &self.input_name
     }
@@ -194,7 +188,6 @@ impl OnnxModel {
         self.input
     }
 
-    /// Returns the number of outputs.
     pub fn outputs(&self) -> usize {
         self.outputs
     }

@@ -196,12 +196,10 @@ impl<M: Model> Batcher<M> {
         }
     }
 
-    /// Returns the model.
     pub fn model(&self) -> &M {
         &self.shared.model
     }
 
-    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.shared.queue.waiting()
     }

@@ -13,15 +13,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 /// waits. The next batch then starts with background work.
 const INTERACTIVE_STREAK: u32 = 8;
 
-/// An entry that can wait in a queue.
 pub(super) trait QueueItem {
     /// Returns the input's shape; only entries of one shape share a batch.
     fn shape(&self) -> [usize; 3];
     /// Returns whether the caller abandoned the request or its deadline has passed.
     fn is_abandoned(&self) -> bool;
-    /// Returns the time at which the entry was queued.
     fn queued_at(&self) -> Instant;
-    /// Returns the requester of the entry.
     fn requester(&self) -> Requester;
 }
 
@@ -305,7 +302,6 @@ impl<E: QueueItem> Queue<E> {
         self.more.notify_all();
     }
 
-    /// Returns the number of waiting entries.
     pub(super) fn waiting(&self) -> usize {
         self.state.lock().waiting()
     }

@@ -11,10 +11,8 @@ pub enum Priority {
     Background,
 }
 
-/// The terms under which a request is queued.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// The priority class.
     pub priority: Priority,
     /// The caller for whom the request runs. Requesters of the same priority class are served in
     /// turn.
@@ -31,10 +29,8 @@ impl From<Priority> for Terms {
     }
 }
 
-/// A result with its timings.
 #[derive(Clone, Debug)]
 pub struct Timed<T> {
-    /// The result.
     pub output: T,
     /// Time spent waiting for a session.
     pub queued: Duration,

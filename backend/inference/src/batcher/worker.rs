@@ -84,7 +84,6 @@ impl<M: Model> Worker<M> {
         self.tensor.shrink();
     }
 
-    /// Runs `run` unless the device is lost.
     fn run_unless_lost(
         &mut self,
         run: impl FnOnce(&mut Device, &mut Tensor, &[usize], &M) -> BatchResult<M>,

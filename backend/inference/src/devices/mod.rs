@@ -5,12 +5,10 @@ mod nvidia;
 use crate::ep::Provider;
 use serde::Serialize;
 
-/// A GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuDevice {
     /// Index in the driver's numbering.
     pub id: u32,
-    /// Product name.
     pub name: String,
     /// `cuda`, `rocm`, `mps`.
     pub backend: &'static str,
@@ -46,7 +44,6 @@ pub(crate) fn find(provider: Provider, id: u32) -> Option<GpuDevice> {
 /// What the drivers of a provider report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drivers {
-    /// The driver's version, if it is reported.
     pub(crate) version: Option<String>,
     /// Number of GPUs that the driver lists.
     pub(crate) devices: usize,

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 pub struct BuiltEngine {
     /// `face_detection`, …
     pub operation: &'static str,
-    /// The model's file.
     pub file: String,
     /// `tensorrt:0`, …
     pub device: String,

@@ -46,7 +46,6 @@ pub(super) struct Trial {
     /// Seconds to create the session, without any run.
     pub(super) session_seconds: f64,
     pub(super) load: LoadedModel,
-    /// Where the session runs.
     pub(super) placement: Placement,
     pub(super) runs: Vec<BatchRun>,
 }

@@ -55,7 +55,6 @@ fn test_images() -> [Arc<Frame>; 2] {
 }
 
 impl CandidateImageOperation<CanvasModel> {
-    /// Creates the test of `image_processing`.
     pub(super) fn canvas() -> Self {
         let sample = |frame: Arc<Frame>| {
             let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 320));
@@ -73,7 +72,6 @@ impl CandidateImageOperation<CanvasModel> {
 }
 
 impl CandidateImageOperation<EnhancementModel> {
-    /// Creates the test of `image_enhancement`.
     pub(super) fn enhancement() -> Self {
         Self {
             model: EnhancementModel,
@@ -88,7 +86,6 @@ impl CandidateImageOperation<EnhancementModel> {
 }
 
 impl CandidateImageOperation<StatisticsModel> {
-    /// Creates the test of `quality_checks`.
     pub(super) fn statistics() -> Self {
         Self {
             model: StatisticsModel,
@@ -148,7 +145,6 @@ impl<M: Model> CandidateImageOperation<M> {
         Ok(ImageOperationTrial { graphs, placement, session_seconds, load, run })
     }
 
-    /// Runs one image through its graph.
     fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
         let image = self.model.image_input(input).ok_or("the operation returned no image")?;
         let mut result = Err("the device returned no outputs".to_owned());

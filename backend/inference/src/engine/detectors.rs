@@ -7,7 +7,6 @@ use crate::{Operation, RunError};
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
 
-/// A loaded detector with its queue.
 pub(super) struct LoadedDetector {
     pub(super) batcher: Batcher<DetectorModel>,
     pub(super) info: DetectorInfo,
@@ -15,7 +14,6 @@ pub(super) struct LoadedDetector {
     pub(super) trims_canvases: bool,
 }
 
-/// A detector of an [`Engine`].
 #[derive(Clone, Copy)]
 pub struct Detector<'a> {
     pub(super) engine: &'a Engine,
@@ -23,7 +21,6 @@ pub struct Detector<'a> {
 }
 
 impl<'a> Detector<'a> {
-    /// Returns the description of the detector.
     pub fn info(&self) -> &'a DetectorInfo {
         &self.loaded.info
     }

@@ -7,7 +7,6 @@ use crate::ep::Provider;
 use crate::unavailable::{DISAGREES, Refusal, Unavailable, diagnose};
 use crate::{Config, OperationReport, StartError, UnavailableKind};
 
-/// The name of the operation.
 pub const VIDEO_DECODING: &str = "video_decoding";
 
 /// Why a GPU does not decode videos.
@@ -19,7 +18,6 @@ pub enum DeviceFailure {
     Failed(String),
 }
 
-/// The devices that decode videos.
 #[derive(Clone, Debug)]
 pub struct VideoPlacement {
     /// The report for `GET /gpu`.

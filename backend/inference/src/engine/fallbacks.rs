@@ -4,7 +4,6 @@ use crate::unavailable::Refusal;
 use crate::{Operation, StartError};
 use std::cell::RefCell;
 
-/// Warning for operations that run on the CPU instead.
 const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
 
 /// The operations of one start that got no GPU.

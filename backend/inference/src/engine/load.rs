@@ -149,7 +149,6 @@ fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
     model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
 }
 
-/// Returns the pack's file of a kind.
 fn file_of<'a>(pack: &'a ResolvedPack, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
     pack.pack.file(kind).ok_or_else(|| StartError::Model {
         model: pack.pack.name.clone(),
@@ -157,7 +156,6 @@ fn file_of<'a>(pack: &'a ResolvedPack, kind: ModelKind, name: &str) -> Result<&'
     })
 }
 
-/// Loads the pack's detector of faces.
 pub(super) fn detector<'a>(
     config: &'a Config,
     runtime: &'a Runtime,
@@ -218,7 +216,6 @@ fn loaded(
     Ok(LoadedDetector { batcher: started.batcher, info, trims_canvases })
 }
 
-/// Loads the pack's embedder.
 pub(super) fn embedder<'a>(
     config: &'a Config,
     runtime: &'a Runtime,

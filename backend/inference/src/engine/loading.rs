@@ -5,7 +5,6 @@ use crate::report::LoadedModel;
 use crate::{Operation, devices};
 use std::time::Instant;
 
-/// A load in progress.
 pub(super) struct Loading<'a> {
     pub(super) operation: Operation,
     /// The model's file, or a description if there is no file.

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use vision::{Detection, Frame, Letterbox};
 
-/// The loaded detector.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct DetectorInfo {
     /// File name without extension.
@@ -51,14 +50,12 @@ pub struct DetectorInfo {
     pub landmarks: bool,
 }
 
-/// The loaded embedder.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct EmbedderInfo {
     /// File name without extension.
     pub name: String,
     /// Identity stored with every face: hex SHA-256 of the file's hash and the preprocessing.
     pub identity: String,
-    /// Number of components of an embedding.
     pub dimensions: usize,
     /// Default similarity at which two faces are treated as one person.
     pub match_threshold: f32,
@@ -159,7 +156,6 @@ impl Engine {
         self.inner.detector.batcher.check_room(priority)
     }
 
-    /// Returns the detector of faces.
     pub fn faces(&self) -> Detector<'_> {
         Detector { engine: self, loaded: &self.inner.detector }
     }
@@ -171,7 +167,6 @@ impl Engine {
         Detector { engine: self, loaded }
     }
 
-    /// Returns whether first looks have a detector of their own.
     pub fn has_first_look(&self) -> bool {
         self.inner.first_look.is_some()
     }
@@ -218,12 +213,10 @@ impl Engine {
         self.inner.detects_frames
     }
 
-    /// Returns the loaded detector.
     pub fn detector(&self) -> &DetectorInfo {
         &self.inner.detector.info
     }
 
-    /// Returns the loaded embedder.
     pub fn embedder(&self) -> &EmbedderInfo {
         &self.inner.embedder
     }

@@ -14,7 +14,6 @@ use crate::unavailable::{Refusal, diagnose};
 use crate::{Config, Operation, OperationReport, StartError};
 use std::time::Instant;
 
-/// A model with its devices.
 pub(super) struct PlacedModel<M> {
     pub(super) model: M,
     pub(super) devices: Vec<Device>,

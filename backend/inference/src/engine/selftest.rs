@@ -13,7 +13,6 @@ use crate::unavailable::{Unavailable, diagnose};
 use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
-/// The outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TestOutcome {
@@ -34,7 +33,6 @@ pub struct DeviceTest {
     pub device: String,
     /// `face_detection`, …; `None` if the provider is absent.
     pub operation: Option<&'static str>,
-    /// The outcome.
     pub outcome: TestOutcome,
     /// Why the test did not pass, and what to do about it.
     pub reason: Option<String>,

@@ -28,14 +28,12 @@ use vision::Taps;
 pub enum Parameter {
     /// Positions along an axis.
     Indices {
-        /// Dimensions.
         shape: Vec<usize>,
         /// Row-major.
         data: Vec<i32>,
     },
     /// Weights and levels.
     Floats {
-        /// Dimensions.
         shape: Vec<usize>,
         /// Row-major.
         data: Vec<f32>,

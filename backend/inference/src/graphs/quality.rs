@@ -21,7 +21,6 @@ pub enum Row {
 }
 
 impl Row {
-    /// Number of rows in the output.
     pub const COUNT: usize = 6;
 }
 

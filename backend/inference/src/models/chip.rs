@@ -24,12 +24,10 @@ pub trait ChipModel: Send + Sync + 'static {
     /// The result to which a row is converted.
     type Output: Send + 'static;
 
-    /// The model's operation.
     const OPERATION: Operation;
     /// The plural noun for rows, for error messages.
     const ROW_NOUN: &'static str;
 
-    /// Returns the writer of the model's input.
     fn pixels(&self) -> &PixelWriter;
 
     /// Returns the number of values in a row.

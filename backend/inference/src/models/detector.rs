@@ -7,10 +7,8 @@ use crate::manifest::{ModelFamily, ModelFile};
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
 
-/// An image in which faces are detected.
 #[derive(Clone, Debug)]
 pub struct DetectionRequest {
-    /// The pixels.
     pub frame: Arc<Frame>,
     /// Place of the image on the canvas; the canvas must fit the detector (see
     /// [`DetectorModel::check`]).

@@ -23,10 +23,8 @@ use crate::backend::{ImageInput, OutputView};
 pub trait Model: Send + Sync + 'static {
     /// One request.
     type Input: Send + Sync + 'static;
-    /// The result of a request.
     type Output: Send + 'static;
 
-    /// Returns the model's operation.
     fn operation(&self) -> Operation;
 
     /// Returns `[channels, height, width]` of the tensor for `input`; only equal shapes share a

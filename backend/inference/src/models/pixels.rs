@@ -16,7 +16,6 @@ pub struct PixelWriter {
 }
 
 impl PixelWriter {
-    /// Creates the writer for a model that takes `input`.
     pub fn new(input: &PixelInput) -> Self {
         let plane = match input.channels {
             Channels::Rgb => [0, 1, 2],

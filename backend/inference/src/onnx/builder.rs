@@ -3,34 +3,24 @@ use super::element;
 use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo};
 use super::proto::{Shape, TensorType, ValueType};
 
-/// Element types of tensors.
 #[derive(Clone, Copy, Debug)]
 pub enum Element {
-    /// 32-bit float.
     Float = element::FLOAT as isize,
-    /// Unsigned 8-bit integer.
     Uint8 = element::UINT8 as isize,
-    /// 32-bit integer.
     Int32 = element::INT32 as isize,
-    /// 64-bit integer.
     Int64 = element::INT64 as isize,
 }
 
-/// One axis of a shape.
 #[derive(Clone, Copy, Debug)]
 pub enum Axis {
-    /// A fixed size.
     Fixed(i64),
     /// Any size, with a name.
     Free(&'static str),
 }
 
-/// An attribute of a node.
 #[derive(Clone, Copy, Debug)]
 pub enum Attribute<'a> {
-    /// A list of integers.
     Integers(&'a [i64]),
-    /// One integer.
     Integer(i64),
 }
 
@@ -47,7 +37,6 @@ const OPSET: i64 = 13;
 const IR_VERSION: i64 = 7;
 
 impl Graph {
-    /// Creates an empty graph.
     pub fn new() -> Self {
         Self { graph: proto::Graph { name: Some("graph".to_owned()), ..Default::default() }, names: 0 }
     }
@@ -57,7 +46,6 @@ impl Graph {
         self.typed_input(Element::Float, name, shape);
     }
 
-    /// Declares an input.
     pub fn typed_input(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.input.push(value_info(name, element, shape));
     }
@@ -67,7 +55,6 @@ impl Graph {
         self.typed_output(Element::Float, name, shape);
     }
 
-    /// Declares an output.
     pub fn typed_output(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.output.push(value_info(name, element, shape));
     }

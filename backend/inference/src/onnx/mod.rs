@@ -43,7 +43,6 @@ mod element {
 }
 
 impl Tensor {
-    /// Returns a tensor of floats.
     fn from_floats(name: &str, dims: Vec<i64>, values: &[f32]) -> Self {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Self::from_raw(name, element::FLOAT, dims, raw)
@@ -114,7 +113,6 @@ impl Tensor {
 }
 
 impl Graph {
-    /// Returns the constant called `name`.
     fn constant(&self, name: &str) -> Option<&Tensor> {
         self.initializer.iter().find(|tensor| tensor.name() == name)
     }

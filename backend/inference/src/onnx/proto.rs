@@ -6,7 +6,6 @@
 use bytes::Bytes;
 use prost::Message;
 
-/// A model file.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Model {
     #[prost(int64, optional, tag = "1")]
@@ -36,7 +35,6 @@ pub(crate) struct OperatorSet {
     pub(crate) version: Option<i64>,
 }
 
-/// The computation of a model.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Graph {
     #[prost(message, repeated, tag = "1")]
@@ -145,7 +143,6 @@ pub(crate) struct Tensor {
     pub(crate) data_location: Option<i32>,
 }
 
-/// The name and type of a value.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ValueInfo {
     #[prost(string, optional, tag = "1")]
@@ -171,7 +168,6 @@ pub(crate) struct ValueType {
     pub(crate) optional: Option<Bytes>,
 }
 
-/// Element type and axes of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TensorType {
     #[prost(int32, optional, tag = "1")]
@@ -180,7 +176,6 @@ pub(crate) struct TensorType {
     pub(crate) shape: Option<Shape>,
 }
 
-/// The axes of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Shape {
     #[prost(message, repeated, tag = "1")]

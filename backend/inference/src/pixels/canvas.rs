@@ -10,12 +10,9 @@ use vision::{Frame, Letterbox};
 #[derive(Clone, Copy, Debug)]
 pub struct CanvasModel;
 
-/// An image and its place on the canvas.
 #[derive(Clone, Debug)]
 pub struct CanvasRequest {
-    /// The image.
     pub frame: Arc<Frame>,
-    /// The image's place on the canvas.
     pub letterbox: Letterbox,
 }
 

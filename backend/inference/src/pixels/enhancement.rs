@@ -11,7 +11,6 @@ use vision::{AxisTaps, Frame, Limits};
 #[derive(Clone, Copy, Debug)]
 pub struct EnhancementModel;
 
-/// An image and the limits of its enhancement.
 #[derive(Debug)]
 pub struct EnhancementRequest {
     frame: Arc<Frame>,
@@ -21,12 +20,10 @@ pub struct EnhancementRequest {
 }
 
 impl EnhancementRequest {
-    /// Creates a request to enhance `frame` within `limits`.
     pub fn new(frame: Arc<Frame>, limits: Limits) -> Self {
         Self { frame, limits, plan: OnceLock::new() }
     }
 
-    /// Returns the image.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }

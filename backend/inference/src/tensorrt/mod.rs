@@ -121,7 +121,6 @@ impl EngineOptions {
         engines
     }
 
-    /// Returns the provider with these options.
     #[cfg(feature = "tensorrt")]
     pub(crate) fn provider(&self, device: i32) -> ort::ep::TensorRT {
         let [min, best, max] = self.profile.ranges();

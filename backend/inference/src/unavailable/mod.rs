@@ -13,19 +13,16 @@ use std::path::Path;
 /// The oldest major version of the NVIDIA driver that supports CUDA 13.
 const MIN_CUDA_13_DRIVER: u32 = 580;
 
-/// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnavailableKind {
     /// This program was built without the provider.
     NotInBuild,
     /// The loaded ONNX Runtime was built without the provider.
     NotInLibrary {
-        /// The library's file.
         library: String,
     },
     /// A shared library that the provider needs cannot be found.
     LibraryMissing {
-        /// The library's file name.
         name: String,
     },
     /// The GPU's driver is not installed, or not visible in this container.
@@ -44,7 +41,6 @@ pub enum UnavailableKind {
     },
     /// No GPU has this number.
     DeviceId {
-        /// The requested number.
         id: u32,
         /// Number of GPUs that the driver lists.
         listed: usize,
@@ -57,7 +53,6 @@ pub enum UnavailableKind {
     RuntimeOutOfDate,
     /// The provider's results differ from the CPU's.
     Disagrees,
-    /// The provider is not suitable for this operation.
     Unsuited,
     /// `GPU_BACKEND` is `cpu`.
     SwitchedOff,
@@ -115,7 +110,6 @@ impl UnavailableKind {
 pub struct Unavailable {
     /// The provider; `None` if no provider was allowed.
     pub provider: Option<Provider>,
-    /// The kind of the failure.
     pub kind: UnavailableKind,
     /// The original message of the runtime, the loader or the driver.
     pub detail: String,

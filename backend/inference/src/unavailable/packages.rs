@@ -15,7 +15,6 @@ pub(super) enum Package {
     Zlib,
     /// The part of NVIDIA's driver that decodes videos.
     VideoDriver,
-    /// Unknown.
     Other,
 }
 
@@ -41,7 +40,6 @@ const PACKAGES: [(&str, Package); 17] = [
 ];
 
 impl Package {
-    /// Returns the package of a library's file.
     pub(super) fn of(library: &str) -> Self {
         PACKAGES
             .iter()
@@ -49,7 +47,6 @@ impl Package {
             .map_or(Self::Other, |(_, package)| *package)
     }
 
-    /// Returns what to do if one of the package's libraries is missing.
     pub(super) fn advice(self) -> String {
         match self {
             Self::Wheel(name) => format!("`./scripts/gpu-runtime` installs it (package {name})"),

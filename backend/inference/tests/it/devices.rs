@@ -184,7 +184,6 @@ async fn a_batch_of_canvases_equals_single_runs() {
     assert!(faces > 5, "{faces}");
 }
 
-/// Collects warnings.
 struct Warnings(AtomicUsize, Mutex<Vec<String>>);
 
 impl tracing::Subscriber for Warnings {

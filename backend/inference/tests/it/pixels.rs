@@ -28,7 +28,6 @@ fn drawings() -> Vec<(String, Arc<Frame>)> {
     testing::gallery::names().map(|name| (name.to_owned(), Arc::new(drawing(name)))).collect()
 }
 
-/// Returns all photographs, decoded.
 fn photographs() -> Vec<(String, Arc<Frame>)> {
     let decode = |path: std::path::PathBuf| {
         let decoded = vision::decode(&std::fs::read(&path).unwrap(), &Limits::default()).unwrap();

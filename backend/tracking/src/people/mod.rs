@@ -22,7 +22,6 @@ const MAX_ROUNDS: usize = 16;
 /// Maximum number of similarities that a round computes for each edge. It bounds the time.
 const EVALUATIONS: usize = 64;
 
-/// The video has more than [`MAX_TRACKS`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} tracks are too many, at most {MAX_TRACKS} are allowed")]
 pub struct TooManyTracks(pub usize);

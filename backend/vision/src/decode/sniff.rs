@@ -11,7 +11,6 @@ const HEIF: [&[u8; 4]; 10] =
     [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"];
 
 impl Format {
-    /// All formats.
     pub const ALL: [Self; 7] =
         [Self::Jpeg, Self::Png, Self::Webp, Self::Gif, Self::Bmp, Self::Avif, Self::Heic];
 

@@ -8,7 +8,6 @@ use multiversion::multiversion;
 /// and 3x3 Sobel with reflect-101 borders).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GreyStatistics {
-    /// Variance of the Laplacian.
     pub laplacian_variance: f64,
     /// Mean squared Sobel gradient.
     pub tenengrad: f64,
@@ -20,7 +19,6 @@ pub struct GreyStatistics {
     pub clipped: f64,
 }
 
-/// Computes the statistics of a frame.
 pub fn grey_statistics(frame: &Frame) -> GreyStatistics {
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let grey = grey(frame);

@@ -5,7 +5,6 @@ use std::path::Path;
 use testing::damage::{Random, damage};
 use vision::{Limits, decode};
 
-/// Number of mutations of each fixture.
 const ROUNDS: u64 = 300;
 
 #[test]

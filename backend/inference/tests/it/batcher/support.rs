@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 /// times. The result is the device's output.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    /// Number of requests that were written.
     pub(crate) written: Arc<AtomicUsize>,
 }
 
@@ -71,7 +70,6 @@ impl Controls {
     }
 }
 
-/// A device that doubles numbers.
 #[derive(Default)]
 pub(crate) struct Doubler {
     pub(crate) gate: Option<Gate>,
