@@ -50,7 +50,6 @@ impl Identity {
         })
     }
 
-    /// Returns a command that runs as this identity.
     pub fn command(&self, program: &Path) -> tokio::process::Command {
         let mut command = match self.switch {
             Some((uid, gid)) if self.search => {
@@ -96,7 +95,6 @@ impl Identity {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(Error::io(path))
     }
 
-    /// Returns the uid of the server.
     pub fn uid(&self) -> u32 {
         self.switch.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }

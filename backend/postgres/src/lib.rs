@@ -67,10 +67,8 @@ impl Config {
 /// Why the cluster could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The binaries do not exist.
     #[error("there is no Postgres in {0} (run ./scripts/setup, or set DATABASE_URL to use another server)")]
     NoBinaries(PathBuf),
-    /// Another process uses the data.
     #[error(
         "the database in {0} is in use by another facecrawl process; stop that process, or set a different DATA_DIR"
     )]
@@ -81,7 +79,6 @@ pub enum Error {
     /// A link or a file exists where a folder is required.
     #[error("{0} is not a folder; remove it")]
     NotAFolder(PathBuf),
-    /// The data was written by a different major version.
     #[error(
         "the data in {path} was written by Postgres {found}, but this is Postgres {have}; dump the data with the old version and restore it with the new one, or set DATABASE_URL"
     )]
@@ -100,12 +97,9 @@ pub enum Error {
     Unreachable {
         /// The uid that would run the server.
         uid: u32,
-        /// The inaccessible path.
         path: PathBuf,
-        /// The reason.
         reason: String,
     },
-    /// `initdb` or the server failed.
     #[error("{program} failed: {output}")]
     Failed {
         /// The failed program: `initdb` or `postgres`.
@@ -113,7 +107,6 @@ pub enum Error {
         /// The last lines that the program printed.
         output: String,
     },
-    /// The server did not accept connections in time.
     #[error("Postgres did not accept connections within {seconds} s: {output}")]
     Timeout {
         /// The time limit, `Config::start_timeout`.
@@ -121,14 +114,8 @@ pub enum Error {
         /// The last lines that the server printed.
         output: String,
     },
-    /// A file operation failed.
     #[error("{path}: {source}")]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
 }
 
 impl Error {

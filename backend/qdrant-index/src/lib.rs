@@ -58,7 +58,6 @@ pub const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
 const QUERIES: usize = 50;
 
-/// How the server stores embeddings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
     /// In half precision, in memory.
@@ -69,13 +68,11 @@ pub enum Quantization {
     Int8,
 }
 
-/// The settings of a [`Server`].
 #[derive(Clone)]
 pub struct Config {
     /// Addresses of the gRPC interface of the nodes, with the scheme `http` or `https`. If a node
     /// does not answer, the request goes to the next node.
     pub urls: Vec<String>,
-    /// The API key, which is sent with each request.
     pub api_key: Option<String>,
     /// Beginning of the names of the collections: installations that share a server need different
     /// ones.
@@ -300,7 +297,6 @@ impl Server {
     }
 }
 
-/// Returns the candidates of an answer.
 fn candidates(answer: BatchResult) -> Vec<Candidate> {
     let found = answer.result.into_iter();
     found

@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::vector_engine::EngineError;
 
-/// Maximum time to connect to a node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the gRPC client. It is longer than every limit of a caller, which therefore
 /// applies.
@@ -29,13 +28,11 @@ const OF_NODE: [i32; 7] = [1, 2, 4, 8, 9, 13, 14];
 /// collection that the others have.
 const NOT_FOUND: i32 = 5;
 
-/// The nodes.
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     api_key: Option<String>,
 }
 
-/// A node of a cluster.
 struct Node {
     url: String,
     state: Mutex<State>,
@@ -165,7 +162,6 @@ fn client(url: &str, api_key: Option<&str>) -> Result<Qdrant, InvalidAddress> {
     config.build().map_err(|error| InvalidAddress { url: url.to_owned(), reason: error.to_string() })
 }
 
-/// Why a node did not do its work.
 enum Failure {
     /// The node is not available. Another one may be.
     Node(EngineError),

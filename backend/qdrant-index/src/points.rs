@@ -83,7 +83,6 @@ pub(crate) const FIELDS: [(&str, Field); 6] = [
     (STORED, Field::Time),
 ];
 
-/// Returns the point of a face.
 pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
     let mut payload: HashMap<String, Value> = HashMap::from([
         (COLLECTION.to_owned(), face.collection_id.to_string().into()),
@@ -98,7 +97,6 @@ pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
     point(face.id, HashMap::from([(VECTOR.to_owned(), face.embedding.into())]), payload)
 }
 
-/// Returns the point of a deleted face.
 pub(crate) fn deleted(face: Uuid, fence: i64) -> PointStruct {
     let payload = [(DELETED.to_owned(), true.into()), (FENCE.to_owned(), fence.into())];
     point(face, HashMap::new(), HashMap::from(payload))
@@ -117,7 +115,6 @@ fn point(
     }
 }
 
-/// Returns the face of a point.
 pub(crate) fn face(point: RetrievedPoint) -> Result<EngineFace, EngineError> {
     let id = uuid(point.id).ok_or_else(|| EngineError("a point has no UUID".into()))?;
     let field = |name: &str| point.payload.get(name);
@@ -141,7 +138,6 @@ fn embedding(vectors: Option<VectorsOutput>) -> Option<Vec<f32>> {
     }
 }
 
-/// Returns the UUID of a point.
 pub(crate) fn uuid(id: Option<PointId>) -> Option<Uuid> {
     match id?.point_id_options? {
         point_id::PointIdOptions::Uuid(id) => id.parse().ok(),
@@ -179,12 +175,10 @@ pub(crate) fn older_than(fence: i64) -> Filter {
     Filter::must([Condition::range(FENCE, range)])
 }
 
-/// Returns the filter for points of deleted faces.
 pub(crate) fn only_deleted() -> Filter {
     Filter::must([Condition::matches(DELETED, true)])
 }
 
-/// Returns the filter for points of faces that are not deleted.
 pub(crate) fn not_deleted() -> Filter {
     Filter::must_not([Condition::matches(DELETED, true)])
 }

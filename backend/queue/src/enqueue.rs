@@ -11,7 +11,6 @@ use uuid::Uuid;
 /// their SHA-256, because a Postgres index entry is limited to 2.7 kB and a URL can be longer.
 const MAX_PLAIN_KEY_BYTES: usize = 512;
 
-/// The result of enqueueing one `NewJob`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
     /// A job was added with this id.

@@ -1,7 +1,6 @@
 //! Defines the errors of the queue.
 use uuid::Uuid;
 
-/// Why the queue rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The claim is no longer held: the job was rescued after its lease expired, or it was
@@ -11,13 +10,11 @@ pub enum QueueError {
     /// The job does not exist, or its state does not allow the operation.
     #[error("there is no job {0}, or its state does not allow this")]
     NotFound(Uuid),
-    /// The job cannot be retried: a live job has the same kind and unique key.
     #[error("job {0} cannot be retried: a live job has the same kind and unique key")]
     Duplicate(Uuid),
     /// The input cannot be stored. The text states what is allowed.
     #[error("{0}")]
     Invalid(String),
-    /// The database failed.
     #[error("the queue's database failed: {0}")]
     Database(#[from] sqlx::Error),
 }

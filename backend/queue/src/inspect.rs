@@ -6,7 +6,6 @@ use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-/// Maximum number of rows that `list` returns.
 const MAX_LIST_ROWS: i64 = 1000;
 
 /// Job counts for `/metrics` and the system page.

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
@@ -16,7 +15,6 @@ pub enum JobState {
     Running,
     /// Failed, and waits for its next attempt.
     Retryable,
-    /// Completed successfully.
     Completed,
     /// Used all attempts, or failed permanently. Kept for inspection.
     Discarded,
@@ -72,7 +70,6 @@ impl TryFrom<String> for JobState {
     }
 }
 
-/// A job to enqueue.
 #[derive(Clone, Debug)]
 pub struct NewJob {
     /// Selects the handler.
@@ -117,16 +114,13 @@ impl NewJob {
 /// Proves that a worker holds a job. Every later call about the job must contain the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::FromRow)]
 pub struct Claim {
-    /// The job's id.
     pub id: Uuid,
     /// The fence. Each claim increments it, so calls with an older fence are rejected.
     pub fence: i64,
 }
 
-/// A job that a worker has claimed.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct ClaimedJob {
-    /// The claim.
     #[sqlx(flatten)]
     pub claim: Claim,
     /// Selects the handler.
@@ -140,7 +134,6 @@ pub struct ClaimedJob {
     /// Number of times that the lease of this job expired, including times when another job crashed
     /// the process.
     pub crashes: i16,
-    /// The job's group.
     pub group_id: Option<Uuid>,
     /// The tenant for which the job runs; nil if the job belongs to no tenant.
     pub tenant: Uuid,
@@ -161,7 +154,6 @@ pub struct JobRow {
     pub id: Uuid,
     /// Selects the handler.
     pub kind: String,
-    /// The current state.
     #[sqlx(try_from = "String")]
     pub state: JobState,
     /// The handler's input.
@@ -174,13 +166,10 @@ pub struct JobRow {
     pub priority: i16,
     /// Earliest start time.
     pub scheduled_at: OffsetDateTime,
-    /// Time at which the job was enqueued.
     pub created_at: OffsetDateTime,
     /// Time at which the job reached a terminal state.
     pub finished_at: Option<OffsetDateTime>,
-    /// Message of the last failure.
     pub last_error: Option<String>,
-    /// The job's group.
     pub group_id: Option<Uuid>,
     /// Whether the job must not run even if it is due: its group is held, or the job is parked.
     pub held: bool,

@@ -19,14 +19,12 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum value, in milliseconds, of a Postgres timeout setting.
 const MAX_MILLISECONDS: u128 = i32::MAX as u128;
 
-/// Times and limits of the queue.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long a claim is valid without a heartbeat.
     pub lease: Duration,
     /// First retry delay. It doubles with every attempt and has jitter.
     pub retry_base: Duration,
-    /// Maximum retry delay.
     pub retry_max: Duration,
     /// How long completed and cancelled jobs are kept.
     pub keep_finished: Duration,
@@ -121,7 +119,6 @@ impl Queue {
         Self { pool, config: self.config.clone(), partition_cursor: self.partition_cursor.clone() }
     }
 
-    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }

@@ -5,7 +5,6 @@ use crate::{JobState, Queue, QueueError};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The report of one kind of job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KindReport {
     /// Number of live jobs per state, and of discarded jobs.
@@ -23,7 +22,6 @@ pub struct KindReport {
 pub struct QueueReport {
     /// The window of `completed` and `discarded`.
     pub window: Duration,
-    /// Reports by kind.
     pub kinds: BTreeMap<String, KindReport>,
 }
 

@@ -15,15 +15,12 @@ macro_rules! actions {
         pub enum Action { $($(#[doc = $doc])+ $variant,)+ }
 
         impl Action {
-            /// Every action.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Returns the name of the action in the log.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns the action with the given name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -82,48 +79,36 @@ actions! {
 /// A record to write.
 #[derive(Clone, Debug)]
 pub struct AuditEntry<'a> {
-    /// What was done.
     pub action: Action,
     /// The collection; `None` if the action concerns no single collection.
     pub collection_id: Option<Uuid>,
     /// The key; `None` for commands, for the service's own actions, and if the service requires no
     /// keys.
     pub key_id: Option<Uuid>,
-    /// The id of the request.
     pub request_id: Option<&'a str>,
     /// An object with numbers, ids and settings. It contains no personal data.
     pub detail: Value,
 }
 
-/// A stored record.
 #[derive(Clone, Debug, FromRow)]
 pub struct AuditRecord {
     /// The id, which increases with time.
     pub id: i64,
-    /// When the action happened.
     pub at: OffsetDateTime,
-    /// The collection.
     pub collection_id: Option<Uuid>,
     /// The collection's name, while the collection exists.
     pub collection: Option<String>,
-    /// The key.
     pub api_key_id: Option<Uuid>,
-    /// The id of the request.
     pub request_id: Option<String>,
     /// The action: a name of [`Action`], or one that an earlier version wrote.
     pub action: String,
-    /// Details of the action.
     pub detail: Value,
 }
 
-/// Filters of `GET /audit`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AuditFilter {
-    /// Only records of this collection.
     pub collection_id: Option<Uuid>,
-    /// Only records of this key.
     pub key_id: Option<Uuid>,
-    /// Only records of this action.
     pub action: Option<Action>,
     /// Only records at or after this time.
     pub since: Option<OffsetDateTime>,

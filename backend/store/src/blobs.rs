@@ -14,7 +14,6 @@ use time::OffsetDateTime;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
-/// Maximum number of concurrent deletions.
 const MAX_CONCURRENT_DELETIONS: usize = 16;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
@@ -25,7 +24,6 @@ const RETRIES: usize = 3;
 /// A stored blob in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBlob {
-    /// Its key.
     pub key: String,
     /// When it was last written.
     pub modified: OffsetDateTime,

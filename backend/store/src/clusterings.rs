@@ -6,14 +6,10 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A clustering run.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Clustering {
-    /// Its id.
     pub id: Uuid,
-    /// The collection whose faces are clustered.
     pub collection_id: Uuid,
-    /// Its state.
     pub state: ClusteringState,
     /// Minimum mean similarity between the parts of a cluster.
     pub threshold: f32,
@@ -31,12 +27,9 @@ pub struct Clustering {
     pub made: i64,
     /// Number of clusters merged into another subject.
     pub joined: i64,
-    /// The error, if the run failed.
     pub error: Option<String>,
-    /// When it was requested.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
 }
@@ -89,7 +82,6 @@ impl Store {
         Err(StoreError::Conflict("clusterings of the collection start and end repeatedly; try again".into()))
     }
 
-    /// Returns a run by id.
     pub async fn clustering(&self, id: Uuid) -> Result<Clustering, StoreError> {
         sqlx::query_as(select_clusterings!("where id = $1"))
             .bind(id)
@@ -98,7 +90,6 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("clustering", id))
     }
 
-    /// Returns the latest run of a collection.
     pub async fn latest_clustering(&self, collection: Uuid) -> Result<Option<Clustering>, StoreError> {
         Ok(sqlx::query_as(select_clusterings!("where collection_id = $1 order by id desc limit 1"))
             .bind(collection)

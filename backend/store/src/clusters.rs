@@ -13,12 +13,9 @@ use pgvector::HalfVector;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-/// The faces to cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterScope {
-    /// Only faces of this collection.
     pub collection_id: Uuid,
-    /// Only faces with embeddings of this model.
     pub model_id: i32,
     /// Includes faces that failed their quality profile.
     pub any_quality: bool,
@@ -54,7 +51,6 @@ pub struct Group {
     pub faces: Vec<Uuid>,
 }
 
-/// Counts of the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Number of faces assigned to a subject.

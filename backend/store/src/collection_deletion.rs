@@ -20,7 +20,6 @@ const VIDEOS: i64 = 10;
 /// Number of ledger rows per call.
 const ROWS: i64 = 5_000;
 
-/// The result of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Erased {
     /// Number of deleted rows: images (without their faces), or rows of another table.

@@ -10,7 +10,6 @@ pub const DEFAULT_COLLECTION: &str = "default";
 /// A collection. `default` always exists.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct Collection {
-    /// Its id.
     pub id: Uuid,
     /// Unique name: 1 to 64 characters of `a-z 0-9 - _`.
     pub name: String,
@@ -20,7 +19,6 @@ pub struct Collection {
     pub match_threshold: Option<f32>,
     /// Days after which images and faces are erased. `None` means that they are kept.
     pub retention_days: Option<i32>,
-    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -35,12 +33,10 @@ macro_rules! select_collections {
 }
 
 impl Store {
-    /// Returns a collection by name.
     pub async fn collection(&self, name: &str) -> Result<Collection, StoreError> {
         self.find_collection(name).await?.ok_or_else(|| StoreError::not_found("collection", name))
     }
 
-    /// Returns a collection by id.
     pub async fn collection_by_id(&self, id: Uuid) -> Result<Collection, StoreError> {
         sqlx::query_as(select_collections!(
             "where id = $1 and deleting_at is null and ($2::uuid is null or id = $2)"

@@ -14,7 +14,6 @@ const MAX_REPORTED_KEYS: usize = 20;
 /// Numbers of blobs by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Copied {
-    /// Number of copied blobs.
     pub copied: u64,
     /// Number of blobs that existed at the destination.
     pub there: u64,

@@ -23,19 +23,15 @@ pub struct NewVideoUrl {
     pub asked_url: Option<Arc<str>>,
 }
 
-/// How many videos a crawl may have.
 #[derive(Clone, Copy, Debug)]
 pub struct VideoLimits {
-    /// In total.
     pub total: i64,
-    /// Of one host.
     pub per_host: i64,
 }
 
 /// A new video of a crawl, whose file has to be fetched.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct AdmittedVideo {
-    /// Its id.
     pub id: Uuid,
     /// Host and port of its address.
     pub host: String,
@@ -44,11 +40,8 @@ pub struct AdmittedVideo {
 /// A stored video, and the validators of the response with its file.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct KnownVideo {
-    /// The video.
     pub id: Uuid,
-    /// `ETag`.
     pub etag: Option<String>,
-    /// `Last-Modified`.
     pub last_modified: Option<String>,
 }
 

@@ -12,24 +12,17 @@ use uuid::Uuid;
 pub struct Crawl {
     /// The crawl's id, which is also its group in the queue.
     pub id: Uuid,
-    /// The collection's id.
     pub collection_id: Uuid,
-    /// The collection's name.
     pub collection: String,
-    /// What it reads.
     pub kind: CrawlKind,
-    /// Its state.
     pub state: CrawlState,
     /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first of
     /// these.
     pub seeds: Vec<String>,
-    /// Number of seeds.
     pub seed_count: i32,
     /// The options with which the crawl was created (`pipeline::crawl::CrawlOptions`).
     pub options: Value,
-    /// The error, if the crawl failed.
     pub error: Option<String>,
-    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     /// When it reached a terminal state.
@@ -65,12 +58,9 @@ pub struct CrawlProgress {
     pub video_reasons: BTreeMap<Reason, i64>,
 }
 
-/// Filters of `GET /crawls`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrawlFilter<'a> {
-    /// Collection name.
     pub collection: Option<&'a str>,
-    /// Only crawls in this state.
     pub state: Option<CrawlState>,
     /// Only runs of this schedule.
     pub series: Option<Uuid>,
@@ -132,7 +122,6 @@ impl Store {
         crawl_row(conn, id).await
     }
 
-    /// Returns a crawl by id.
     pub async fn crawl(&self, id: Uuid) -> Result<Crawl, StoreError> {
         self.crawl_in(&mut *self.pool.acquire().await?, id).await
     }

@@ -29,12 +29,10 @@ pub(crate) const REJECT_READ_ONLY: &str = "do $$ begin
         raise 'the database server accepts no changes' using errcode = 'read_only_sql_transaction';
     end if; end $$";
 
-/// Address of the database, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `postgres://…`. The parameter `?host=` can specify a socket folder.
     pub url: String,
-    /// Maximum number of connections in the pool.
     pub max_connections: u32,
     /// Time limit of a statement, enforced by the server. Zero means no limit. Migrations and index
     /// builds are exempt.
@@ -66,7 +64,6 @@ pub struct Store {
     pub(crate) pool: PgPool,
     pub(crate) exact_limit: i64,
     pub(crate) large_scopes: Arc<LargeScopes>,
-    /// Finds similar faces.
     pub(crate) index: Arc<dyn FaceIndex>,
     /// The only collection whose rows this handle can access; see [`Store::within`].
     pub(crate) collection_scope: Option<Uuid>,
@@ -167,7 +164,6 @@ impl Store {
         &self.pool
     }
 
-    /// Opens a transaction.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         Ok(Tx(self.pool.begin().await?))
     }

@@ -13,7 +13,6 @@ use sqlx::PgConnection;
 /// Rows per statement.
 const BATCH: usize = 1_000;
 
-/// A line of the deletion log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", content = "row", rename_all = "snake_case")]
 pub enum Entry {
@@ -21,18 +20,13 @@ pub enum Entry {
     EmbeddingModel {
         /// Identity of the model file and its preprocessing.
         identity: String,
-        /// Display name.
         name: String,
-        /// Number of components of an embedding.
         dimensions: i32,
     },
-    /// An erasure.
     Erasure(Value),
-    /// A suppression.
     Suppression(Value),
     /// The digest of the id of a deleted or replaced row.
     Tombstone(Value),
-    /// A revoked key.
     RevokedKey(Value),
 }
 

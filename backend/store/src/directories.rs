@@ -11,7 +11,6 @@ use uuid::Uuid;
 /// new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryYield {
-    /// Number of pages.
     pub pages: i64,
     /// Number of new images.
     pub images: i64,

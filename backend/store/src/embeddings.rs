@@ -4,7 +4,6 @@ use crate::StoreError;
 use half::f16;
 use pgvector::HalfVector;
 
-/// A registered embedding model.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct EmbeddingModel {
     /// Short id that faces refer to.
@@ -13,7 +12,6 @@ pub struct EmbeddingModel {
     pub identity: String,
     /// File name.
     pub name: String,
-    /// Number of components of an embedding.
     pub dimensions: i32,
 }
 
@@ -25,7 +23,6 @@ pub(crate) fn halfvec(embedding: &[f32]) -> HalfVector {
     HalfVector::from(embedding.iter().copied().map(f16::from_f32).collect::<Vec<f16>>())
 }
 
-/// Returns the components of a stored embedding.
 pub(crate) fn floats(embedding: &HalfVector) -> Vec<f32> {
     embedding.as_slice().iter().copied().map(f16::to_f32).collect()
 }

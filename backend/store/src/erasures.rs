@@ -25,7 +25,6 @@ use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// What to erase in a collection.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// All faces whose similarity to an embedding is at least `threshold`. Faces of other models
@@ -33,12 +32,10 @@ pub enum Target {
     Likeness {
         /// The embedding, L2-normalised.
         embedding: Vec<f32>,
-        /// The model of the embedding.
         model_id: i32,
         /// Minimum cosine similarity.
         threshold: f32,
     },
-    /// One face.
     Face(Uuid),
     /// An image with all its faces.
     Image(Uuid),
@@ -68,19 +65,15 @@ impl Target {
 /// The record of an erasure. It contains only numbers, times and ids.
 #[derive(Clone, Debug, FromRow)]
 pub struct ErasureRecord {
-    /// Its id.
     pub id: Uuid,
-    /// The collection.
     pub collection_id: Uuid,
     /// The target, see [`Target::kind`].
     pub kind: String,
     /// Whether images and URLs are suppressed.
     pub suppress: bool,
-    /// Whether the person is suppressed.
     pub suppress_person: bool,
     /// Minimum similarity, for a likeness.
     pub threshold: Option<f32>,
-    /// Number of erased faces.
     pub faces: i64,
     /// Number of images that were erased completely.
     pub images: i64,
@@ -88,7 +81,6 @@ pub struct ErasureRecord {
     pub videos: Option<i64>,
     /// Number of suppressions: of images, videos, faces, URLs and people.
     pub suppressions: i64,
-    /// When the erasure happened.
     pub created_at: OffsetDateTime,
     /// When its suppressions were lifted.
     pub lifted_at: Option<OffsetDateTime>,

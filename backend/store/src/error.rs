@@ -1,6 +1,5 @@
 //! Defines the errors of the store.
 
-/// Why the store rejected a call.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No row (of the collection) has this id or name.
@@ -18,10 +17,8 @@ pub enum StoreError {
     /// allowed.
     #[error("{0}")]
     Invalid(String),
-    /// The cursor was not issued by this service.
     #[error("the cursor is not a cursor of this service")]
     BadCursor,
-    /// The blob store failed.
     #[error("the blob store failed: {0}")]
     Blob(String),
     /// The server or this program is too old, the server has no pgvector or accepts no changes, or
@@ -31,10 +28,8 @@ pub enum StoreError {
     /// The vector index cannot answer now. The text states why.
     #[error("the vector index is not available: {0}")]
     IndexUnavailable(String),
-    /// The schema migration failed.
     #[error("the database schema could not be migrated: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The database failed.
     #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
     /// The connection broke during a commit, so the result of the transaction is unknown.

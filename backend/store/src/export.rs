@@ -15,7 +15,6 @@ use uuid::Uuid;
 /// An image that a crawl found.
 #[derive(Clone, Debug)]
 pub struct ExportedImage {
-    /// The image.
     pub image: Image,
     /// Where this crawl found it.
     pub sources: SourceList,
@@ -96,7 +95,6 @@ impl Store {
     }
 }
 
-/// Returns embeddings by face.
 fn components(rows: Vec<(Uuid, HalfVector)>) -> HashMap<Uuid, Vec<f32>> {
     let components = |vector: HalfVector| vector.as_slice().iter().map(|c| c.to_f32()).collect();
     rows.into_iter().map(|(face, vector)| (face, components(vector))).collect()

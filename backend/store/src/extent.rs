@@ -11,11 +11,8 @@ const MAX_COUNT: i64 = 1_000_000;
 /// Number of rows that would be deleted, each kind counted up to a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// Stored images.
     pub images: i64,
-    /// Stored faces.
     pub faces: i64,
-    /// Videos.
     pub videos: i64,
     /// Enrolled people and clusters.
     pub subjects: i64,

@@ -68,7 +68,6 @@ pub struct ExternalIndex {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// The settings of an [`ExternalIndex`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Age of a deletion after which a set is built again, so that its files hold no remains of the
@@ -105,7 +104,6 @@ impl ExternalIndex {
         Self { store, engine, pgvector, config: Config::default(), progress: Arc::default() }
     }
 
-    /// Returns the same index with other settings.
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = config;

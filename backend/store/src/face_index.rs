@@ -23,27 +23,23 @@ pub use pgvector::Pgvector;
 pub struct Nearest<'a> {
     /// The faces to compare with.
     pub scope: &'a FaceScope,
-    /// The model of the scope.
     pub model: &'a EmbeddingModel,
     /// The probe embedding. It fits the model.
     pub probe: &'a [f32],
     /// Minimum similarity of an exact comparison. Other comparisons ignore it, so that the caller
     /// can tell from the number of faces that an answer is incomplete.
     pub threshold: f32,
-    /// Maximum number of faces.
     pub limit: i64,
     /// Requires a comparison with every face in scope.
     pub exact: bool,
 }
 
-/// A look-up of the neighbours of stored faces.
 #[derive(Clone, Debug)]
 pub struct Neighbours<'a> {
     /// The stored faces.
     pub faces: &'a [Uuid],
     /// The faces to compare with.
     pub scope: &'a FaceScope,
-    /// The model of the scope.
     pub model: &'a EmbeddingModel,
     /// Maximum number of neighbours of each face.
     pub limit: i64,
@@ -56,7 +52,6 @@ pub struct Neighbours<'a> {
 /// A look-up of all faces of a collection that are similar to a probe.
 #[derive(Clone, Debug)]
 pub struct AllSimilar<'a> {
-    /// The collection.
     pub collection_id: Uuid,
     /// Only faces with embeddings of this model.
     pub model: &'a EmbeddingModel,
@@ -66,27 +61,22 @@ pub struct AllSimilar<'a> {
     pub threshold: f32,
 }
 
-/// A face that is similar to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
 pub struct Similar {
-    /// The face.
     pub id: Uuid,
     /// Cosine similarity, -1 to 1.
     pub similarity: f32,
 }
 
-/// Two similar faces.
 #[derive(Clone, Copy, Debug, PartialEq, sqlx::FromRow)]
 pub struct Pair {
     /// The queried face.
     pub face: Uuid,
-    /// Its neighbour.
     pub neighbour: Uuid,
     /// Cosine similarity, -1 to 1.
     pub similarity: f32,
 }
 
-/// The result of [`FaceIndex::nearest`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The faces, in any order.

@@ -77,20 +77,15 @@ pub(crate) enum Access {
 /// The faces that a search or a clustering compares with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaceScope {
-    /// Only faces of this collection.
     pub collection_id: Uuid,
-    /// Only faces with embeddings of this model.
     pub model_id: i32,
-    /// Other conditions.
     pub filter: FaceFilter,
     /// The images of the filter's site, if they are few. Reading them first makes every statement
     /// fast, because the planner has no statistics of sites.
     pub(crate) site_images: Option<Vec<Uuid>>,
     /// Omits faces that failed their quality profile.
     pub omit_failed: bool,
-    /// Omits this face.
     pub exclude_face: Option<Uuid>,
-    /// Only faces that belong to a subject.
     pub with_subject: bool,
 }
 

@@ -8,7 +8,6 @@ use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::{Duration, OffsetDateTime};
 use uuid::{Builder, Uuid};
 
-/// A face to store.
 #[derive(Clone, Debug)]
 pub struct NewFace {
     /// Its id (UUIDv7).
@@ -35,16 +34,11 @@ pub struct NewFace {
     pub crop_key: Option<String>,
 }
 
-/// A stored face.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct Face {
-    /// Its id.
     pub id: Uuid,
-    /// The collection's id.
     pub collection_id: Uuid,
-    /// The collection's name.
     pub collection: String,
-    /// The image's id.
     pub image_id: Uuid,
     /// x, y, width, height in pixels of the upright image.
     pub bbox: Vec<f32>,
@@ -54,25 +48,18 @@ pub struct Face {
     pub landmarks: Vec<f32>,
     /// The quality report.
     pub quality: Option<Value>,
-    /// The embedding model's name.
     pub embedding_model: String,
     /// Blob key of the aligned chip.
     pub chip_key: Option<String>,
-    /// Blob key of the crop.
     pub crop_key: Option<String>,
-    /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// The faces of a list.
 #[derive(Clone, Debug, Default)]
 pub struct FaceListQuery {
-    /// Collection name.
     pub collection: String,
-    /// Only faces in this image.
     pub image_id: Option<Uuid>,
-    /// Other conditions.
     pub filter: FaceFilter,
 }
 
@@ -150,7 +137,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns a face by id.
     pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
         sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
             .bind(id)

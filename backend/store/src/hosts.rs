@@ -16,7 +16,6 @@
 use crate::{Store, StoreError};
 use std::time::Duration;
 
-/// The result of a request for a host permit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PermitOutcome {
     /// A permit. Call `finish_request` with the token when the response head has arrived or the
@@ -42,7 +41,6 @@ pub struct HostPace {
     pub refusals: i32,
 }
 
-/// The cached robots.txt of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RobotsRecord {
     /// HTTP status; 0 for a network error.

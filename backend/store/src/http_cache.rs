@@ -15,13 +15,10 @@ pub struct CachedResponse {
     pub final_url: String,
     /// `ETag`. At least one of `etag` and `last_modified` is set.
     pub etag: Option<String>,
-    /// `Last-Modified`.
     pub last_modified: Option<String>,
-    /// Length of the body in bytes.
     pub bytes: i64,
 }
 
-/// The cached content of a page.
 #[derive(Clone, Debug, FromRow)]
 pub struct CachedPage {
     /// The response.
@@ -38,9 +35,7 @@ pub struct CachedPage {
 /// A cached image URL and the image that it returned.
 #[derive(Clone, Debug, FromRow)]
 pub struct CachedImage {
-    /// The stored image.
     pub image_id: Uuid,
-    /// The response.
     #[sqlx(flatten)]
     pub visit: CachedResponse,
 }

@@ -5,7 +5,6 @@ use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// An image to store.
 #[derive(Clone, Debug)]
 pub struct NewImage {
     /// Its id (UUIDv7).
@@ -24,22 +23,16 @@ pub struct NewImage {
     pub height: i32,
     /// File format, such as `jpeg`.
     pub format: String,
-    /// Size of the file in bytes.
     pub bytes: i64,
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    /// Blob key of the thumbnail.
     pub thumbnail_key: Option<String>,
 }
 
-/// A stored image.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct Image {
-    /// Its id.
     pub id: Uuid,
-    /// The collection's id.
     pub collection_id: Uuid,
-    /// The collection's name.
     pub collection: String,
     /// SHA-256 of the file; for the frame of a video, of the video's id and the time.
     pub sha256: Vec<u8>,
@@ -59,19 +52,14 @@ pub struct Image {
     pub bytes: i64,
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    /// Number of stored faces.
     pub face_count: i32,
-    /// Blob key of the thumbnail.
     pub thumbnail_key: Option<String>,
-    /// When it was stored.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// Filters of `GET /images`.
 #[derive(Clone, Debug, Default)]
 pub struct ImageFilter {
-    /// Collection name.
     pub collection: String,
     /// Only images found by this crawl.
     pub crawl_id: Option<Uuid>,
@@ -188,7 +176,6 @@ impl Store {
         Err(StoreError::Conflict("the same image is stored and deleted repeatedly; try again".into()))
     }
 
-    /// Returns an image by id.
     pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
         sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
             .bind(id)

@@ -13,16 +13,13 @@ use uuid::Uuid;
 /// Meanwhile, other transactions that write faces wait too.
 const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
 
-/// A change of a face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct IndexChange {
     /// Its number.
     pub change: i64,
-    /// The face.
     pub face_id: Uuid,
     /// The model of the embedding that was stored, changed or deleted.
     pub model_id: i32,
-    /// The collection of the face.
     pub collection_id: Uuid,
     /// Whether the face had no embedding of this model in this collection after the change.
     pub deleted: bool,

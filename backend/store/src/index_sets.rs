@@ -8,26 +8,20 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A set of faces of an index.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct IndexSet {
     /// Its name in the index.
     pub id: Uuid,
     /// The index: a value of `SEARCH_INDEX`.
     pub index_name: String,
-    /// The model of its embeddings.
     pub model_id: i32,
-    /// The name of the model.
     pub model: String,
-    /// The number of components of its embeddings.
     pub dimensions: i32,
-    /// Its state.
     pub state: IndexSetState,
     /// Faces with ids up to this one were copied.
     pub copied_to: Uuid,
     /// Whether all faces were copied.
     pub copied: bool,
-    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     /// When searches began to use it.
@@ -192,7 +186,6 @@ pub(crate) async fn record_deletion(conn: &mut PgConnection, set: Uuid) -> Resul
     Ok(())
 }
 
-/// Records the size of a set.
 pub(crate) async fn record_size(
     conn: &mut PgConnection,
     set: Uuid,
@@ -223,7 +216,6 @@ pub(crate) async fn copied_to(conn: &mut PgConnection, set: Uuid) -> Result<Opti
 /// earlier versions kept in files.
 #[derive(Clone, Copy, Debug, sqlx::FromRow)]
 pub(crate) struct RecordedServer {
-    /// Its id.
     pub(crate) id: Uuid,
     /// Whether a process has begun to delete it.
     pub(crate) released: bool,

@@ -33,10 +33,8 @@ macro_rules! scopes {
         pub enum Scope { $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+ }
 
         impl Scope {
-            /// Every scope.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Returns the name of the scope.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -46,7 +44,6 @@ macro_rules! scopes {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
 
-            /// Returns the scope with this name.
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)+ _ => None }
             }
@@ -91,7 +88,6 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A key to create.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// The only collection that the key can access; `None` for all collections.
@@ -156,7 +152,6 @@ impl NewKey {
     }
 }
 
-/// Why a key cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidKey {
     /// The field of [`NewKey`] that is wrong.
@@ -165,10 +160,8 @@ pub struct InvalidKey {
     pub sentence: String,
 }
 
-/// A stored key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiKey {
-    /// Its id.
     pub id: Uuid,
     /// The only collection that the key can access; `None` for all collections.
     pub collection_id: Option<Uuid>,
@@ -178,24 +171,18 @@ pub struct ApiKey {
     pub name: String,
     /// The first characters of the key.
     pub prefix: String,
-    /// What it may do.
     pub scopes: Vec<Scope>,
-    /// Maximum number of requests per minute.
     pub requests_per_minute: Option<i32>,
-    /// When it was created.
     pub created_at: OffsetDateTime,
     /// When it was last used, rounded to a minute.
     pub last_used_at: Option<OffsetDateTime>,
-    /// When it expires.
     pub expires_at: Option<OffsetDateTime>,
-    /// When it was revoked.
     pub revoked_at: Option<OffsetDateTime>,
     /// The key that created this one; `None` if it was created on the command line.
     pub made_by: Option<Uuid>,
 }
 
 impl ApiKey {
-    /// Returns `true` if the key has this scope.
     pub fn allows(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope) && !(scope.is_service_wide() && self.collection_id.is_some())
     }

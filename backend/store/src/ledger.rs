@@ -7,9 +7,7 @@ use uuid::Uuid;
 /// One of the two ledgers of a crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ledger {
-    /// The pages.
     Pages,
-    /// The image URLs.
     ImageUrls,
 }
 
@@ -18,7 +16,6 @@ pub enum Ledger {
 pub struct Outcomes {
     /// Whether the URLs were fetched: neither skipped nor failed.
     pub fetched: bool,
-    /// The reason.
     pub reason: Option<Reason>,
     /// Number of rows.
     pub count: i64,

@@ -81,7 +81,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the model with this id.
     pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
         sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
             .bind(id)

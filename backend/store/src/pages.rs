@@ -29,7 +29,6 @@ pub struct NewImageUrl {
     pub page_url: Option<String>,
     /// The requested URL of the page, if it differs from `page_url`.
     pub asked_url: Option<Arc<str>>,
-    /// Alternative text of the image.
     pub alt: Option<String>,
 }
 
@@ -38,13 +37,11 @@ pub struct NewImageUrl {
 pub struct Admitted {
     /// Row id.
     pub id: Uuid,
-    /// The URL.
     pub url: String,
     /// Number of links between a seed and the page (0 for images).
     pub depth: i32,
 }
 
-/// The outcome of a page.
 #[derive(Clone, Debug)]
 pub struct PageResult {
     /// The state, which must not be `Queued`.
@@ -57,7 +54,6 @@ pub struct PageResult {
     pub status: Option<i32>,
     /// The URL after redirects.
     pub final_url: Option<String>,
-    /// `<title>`.
     pub title: Option<String>,
     /// `ETag` for the next conditional request.
     pub etag: Option<String>,
@@ -81,7 +77,6 @@ impl PageResult {
     }
 }
 
-/// The outcome of an image URL.
 #[derive(Clone, Debug)]
 pub struct ImageUrlResult<'a> {
     /// The state, which must not be `Queued`.
@@ -90,7 +85,6 @@ pub struct ImageUrlResult<'a> {
     pub reason: Option<Reason>,
     /// A human-readable explanation.
     pub detail: Option<&'a str>,
-    /// The stored image.
     pub image: Option<Uuid>,
 }
 

@@ -14,7 +14,6 @@ const NOISE_TERMS: usize = 8;
 /// were stored together. With many pages, the probes are more independent.
 const ROWS_PER_PROBE: f64 = 50.0;
 
-/// A probe embedding.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The collection of the stored face from which the probe was made.

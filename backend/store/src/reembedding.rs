@@ -8,7 +8,6 @@ use uuid::Uuid;
 /// A face with an embedding of a different model.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct Outdated {
-    /// The face.
     pub id: Uuid,
     /// Blob key of its aligned chip, from which a new embedding can be computed.
     pub chip_key: Option<String>,

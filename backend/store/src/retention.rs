@@ -15,12 +15,10 @@ const IMAGES: i64 = 200;
 /// Number of ledger rows per call.
 const ROWS: i64 = 5_000;
 
-/// What one call deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
     /// Number of images, deleted with their faces and sources.
     pub images: u64,
-    /// Number of faces.
     pub faces: u64,
     /// Number of videos whose last frame is gone.
     pub videos: u64,
@@ -55,7 +53,6 @@ impl Store {
         Ok(taken.rows_affected() == 1)
     }
 
-    /// Returns the collections that have a retention period.
     pub async fn collections_with_retention(&self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from collections where retention_days is not null and deleting_at is null order by id",

@@ -8,10 +8,8 @@ use sqlx::{Connection, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// The number of tracks and faces that are stored of a video.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct VideoCounts {
-    /// Number of tracks.
     pub tracks: i64,
     /// Number of faces, which are the best shots of the tracks.
     pub faces: i64,
@@ -152,7 +150,6 @@ impl Store {
         Ok(ended.rows_affected())
     }
 
-    /// Returns how many tracks and faces are stored of a video.
     pub async fn video_counts(&self, id: Uuid) -> Result<VideoCounts, StoreError> {
         Ok(sqlx::query_as(
             "select count(distinct t.id) as tracks, count(s.face_id) as faces

@@ -50,7 +50,6 @@ pub enum OlderPrograms {
     Keep,
 }
 
-/// The result of [`Store::migrate`].
 #[must_use = "the lock of the schema ends when the value is dropped"]
 pub struct Migrated {
     /// Number of migrations that ran. It is 0 if the schema is newer than this program.

@@ -14,10 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub struct SearchQuery {
-    /// The collection.
     pub collection_id: Uuid,
     /// The probe embedding, L2-normalised.
     pub embedding: Vec<f32>,
@@ -29,7 +27,6 @@ pub struct SearchQuery {
     pub limit: i64,
     /// Compare with all faces instead of using the index.
     pub exact: bool,
-    /// Other conditions.
     pub filter: FaceFilter,
     /// Excludes this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
@@ -40,7 +37,6 @@ pub struct SearchQuery {
 /// A face and its similarity to the probe.
 #[derive(Clone, Debug)]
 pub struct Hit {
-    /// The face.
     pub face: Face,
     /// Cosine similarity, -1 to 1.
     pub similarity: f32,

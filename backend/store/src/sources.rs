@@ -20,7 +20,6 @@ pub const MAX_SOURCES_BYTES: usize = 16 << 20;
 /// Where an image was found.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Source {
-    /// URL of the page, if any.
     pub page_url: Option<String>,
     /// URL or path of the file.
     pub image_url: String,
@@ -30,7 +29,6 @@ pub struct Source {
     pub alt: Option<String>,
     /// `crawl` (also for scans), or `enrolment` for an image that was sent to enrol a person.
     pub kind: String,
-    /// When it was found.
     #[serde(with = "time::serde::rfc3339")]
     pub found_at: OffsetDateTime,
 }

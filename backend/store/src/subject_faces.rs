@@ -7,14 +7,10 @@ use sqlx::PgConnection;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// The subject to which a face belongs.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct FaceSubject {
-    /// The face.
     pub face_id: Uuid,
-    /// The subject.
     pub subject_id: Uuid,
-    /// The subject's name.
     pub name: Option<String>,
 }
 
@@ -121,7 +117,6 @@ impl Store {
         if drop_enrolled { self.drop_enrolled(conn, &[image]).await } else { Ok(Vec::new()) }
     }
 
-    /// Returns the images that contain faces of a subject.
     pub async fn images_of_subject(
         &self,
         conn: &mut PgConnection,

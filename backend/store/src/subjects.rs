@@ -13,10 +13,8 @@ use uuid::Uuid;
 /// Maximum size in bytes of a subject's metadata, as JSON.
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
 
-/// A subject to enrol.
 #[derive(Clone, Debug, Default)]
 pub struct NewSubject {
-    /// Name of the person.
     pub name: Option<String>,
     /// The caller's own key, unique in the collection.
     pub external_id: Option<String>,
@@ -38,13 +36,9 @@ pub struct SubjectPatch {
 /// A person.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Subject {
-    /// Its id.
     pub id: Uuid,
-    /// The collection's id.
     pub collection_id: Uuid,
-    /// The collection's name.
     pub collection: String,
-    /// Name of the person.
     pub name: Option<String>,
     /// The caller's own key.
     pub external_id: Option<String>,
@@ -52,19 +46,15 @@ pub struct Subject {
     pub metadata: Value,
     /// `enrolled` if a user created or changed it; `cluster` if only clustering did.
     pub origin: String,
-    /// Number of faces that belong to it.
     pub face_count: i64,
     /// The face with the best quality.
     pub best_face_id: Option<Uuid>,
-    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// Filters of `GET /subjects`.
 #[derive(Clone, Debug)]
 pub struct SubjectFilter {
-    /// The collection.
     pub collection_id: Uuid,
     /// Only subjects with this name; case is ignored.
     pub name: Option<String>,
@@ -114,7 +104,6 @@ impl Store {
         Ok(id)
     }
 
-    /// Returns a subject by id.
     pub async fn subject(&self, id: Uuid) -> Result<Subject, StoreError> {
         sqlx::query_as(select_subjects!("where s.id = $1 and ($2::uuid is null or s.collection_id = $2)"))
             .bind(id)

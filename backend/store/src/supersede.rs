@@ -16,9 +16,7 @@ use uuid::Uuid;
 /// A face of an image that a larger version may replace.
 #[derive(Clone, Debug)]
 pub struct OlderFace {
-    /// The image's id.
     pub image_id: Uuid,
-    /// The model of the embedding.
     pub model_id: i32,
     /// x, y, width, height as fractions of the image.
     pub region: [f32; 4],

@@ -7,7 +7,6 @@ use crate::{Store, StoreError, near};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
 
-/// Number of bits in a sketch.
 pub const SKETCH_BITS: usize = 256;
 
 /// First half of the advisory lock keys. The second half is a hash of the collection's id.
@@ -20,7 +19,6 @@ pub struct Sketch {
     pub bits: String,
     /// Name of the secret.
     pub key: String,
-    /// The embedding model.
     pub model_id: i32,
 }
 
@@ -40,18 +38,15 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
     },
-    /// One face of a video.
     VideoFace {
         /// SHA-256 of the video's file.
         sha256: Vec<u8>,
-        /// Time of the frame in microseconds.
         at_us: i64,
         /// The face: x, y, width, height as fractions of the frame.
         region: [f32; 4],
     },
     /// A video, by its file.
     VideoFile {
-        /// SHA-256 of the file.
         sha256: Vec<u8>,
     },
     /// Images found at a URL, which may be that of the image or of the page, and the video at a
@@ -59,14 +54,12 @@ pub enum Suppression {
     Url(String),
     /// Works like [`Self::Url`], for a URL of which only the hash is stored.
     UrlHash(Uuid),
-    /// A person.
     Person(Sketch),
 }
 
 /// The suppression that may match an incoming image.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct SuppressedPicture {
-    /// Whether the files are identical.
     pub same_file: bool,
     /// Perceptual hash (DCT).
     pub phash: i64,
@@ -223,7 +216,6 @@ impl Store {
         Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
     }
 
-    /// Returns `true` if the file of a video is suppressed.
     pub async fn suppresses_video(
         &self,
         executor: impl PgExecutor<'_>,

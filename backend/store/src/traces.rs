@@ -16,9 +16,7 @@ use uuid::Uuid;
 /// Jobs whose records contain an erased URL, by their crawls and ledger rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerJobs {
-    /// Ids of the crawls.
     pub crawls: BTreeSet<Uuid>,
-    /// Ids of the ledger rows.
     pub rows: BTreeSet<Uuid>,
 }
 

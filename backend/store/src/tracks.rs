@@ -12,7 +12,6 @@ use uuid::Uuid;
 /// Value of [`crate::images::Image::format`] for the frame of a video.
 pub const FRAME_FORMAT: &str = "video_frame";
 
-/// A track to store.
 #[derive(Clone, Debug)]
 pub struct NewTrack {
     /// Its number in the video, from 1.
@@ -32,16 +31,13 @@ pub struct NewTrack {
 /// The face of a best shot.
 #[derive(Clone, Debug)]
 pub struct ShotFace {
-    /// Time of the frame in microseconds.
     pub at_us: i64,
     /// The face, in pixels of the frame.
     pub face: NewFace,
 }
 
-/// A stored track.
 #[derive(Clone, Debug, FromRow)]
 pub struct Track {
-    /// Its id.
     pub id: Uuid,
     /// Its number in the video, from 1.
     pub number: i32,
@@ -63,11 +59,8 @@ pub struct Track {
 /// A best shot of a stored track.
 #[derive(Clone, Debug, FromRow)]
 pub struct TrackFace {
-    /// The track.
     pub track_id: Uuid,
-    /// The face.
     pub face_id: Uuid,
-    /// Time of the frame in microseconds.
     pub at_us: i64,
     /// Overall quality, 0 to 1.
     pub quality: Option<f32>,
@@ -76,11 +69,8 @@ pub struct TrackFace {
 /// When a face was visible in a video: the track of the face.
 #[derive(Clone, Debug, FromRow)]
 pub struct StoredAppearance {
-    /// The face.
     pub face_id: Uuid,
-    /// The video.
     pub video_id: Uuid,
-    /// The track.
     pub track_id: Uuid,
     /// Number of the person in this video.
     pub person: Option<i32>,
@@ -92,21 +82,18 @@ pub struct StoredAppearance {
     pub at_us: i64,
 }
 
-/// Filters of the tracks of a video.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrackFilter {
     /// Only tracks that end at this time or later, in microseconds.
     pub from_us: Option<i64>,
     /// Only tracks that start before this time, in microseconds.
     pub to_us: Option<i64>,
-    /// Only tracks of this person.
     pub person: Option<i32>,
 }
 
 /// A track with the embeddings of its best shots.
 #[derive(Clone, Debug)]
 pub struct TrackEmbeddings {
-    /// The track.
     pub id: Uuid,
     /// Time of the first frame in microseconds.
     pub started_us: i64,

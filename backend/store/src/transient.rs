@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 /// First pause. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum pause.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Number of retries. Together with their pauses they take about seven seconds, which is usually
 /// enough for a server restart.

@@ -20,23 +20,18 @@ pub fn search_candidates(configured: Option<usize>, limit: usize, faces: usize, 
     configured.unwrap_or(for_size).min(max).max(limit.saturating_mul(2))
 }
 
-/// A set of faces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaceSet {
     /// Its name in the engine.
     pub id: Uuid,
-    /// The number of components of its embeddings.
     pub dimensions: usize,
 }
 
 /// A face as an engine contains it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineFace {
-    /// The face.
     pub id: Uuid,
-    /// Its collection.
     pub collection_id: Uuid,
-    /// Whether it belongs to a subject.
     pub has_subject: bool,
     /// Its overall quality, 0 to 1.
     pub quality: Option<f32>,
@@ -51,13 +46,11 @@ pub struct EngineFace {
 /// The faces that a query compares with. Other filters are applied to the rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineFilter {
-    /// Only faces of this collection.
     pub collection_id: Uuid,
     /// Minimum overall quality.
     pub min_quality: Option<f32>,
     /// Omits faces that failed their quality profile.
     pub omit_failed: bool,
-    /// Only faces that belong to a subject.
     pub with_subject: bool,
     /// Only faces stored at this time or later, in microseconds since 1970.
     pub since_us: Option<i64>,
@@ -87,7 +80,6 @@ pub struct EngineQuery {
     pub filter: EngineFilter,
     /// The probe embedding. It has the number of components of the set.
     pub probe: Vec<f32>,
-    /// Maximum number of faces.
     pub limit: usize,
     /// Number of candidates that a search in a graph keeps, at least `limit`.
     pub candidates: usize,
@@ -96,7 +88,6 @@ pub struct EngineQuery {
 /// A face that an engine found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The face.
     pub id: Uuid,
     /// Cosine similarity, -1 to 1.
     pub similarity: f32,
@@ -112,14 +103,11 @@ pub struct Update {
     pub fence: i64,
     /// Faces to store or replace.
     pub stored: Vec<EngineFace>,
-    /// Faces to delete.
     pub deleted: Vec<Uuid>,
 }
 
-/// The size and state of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SetInfo {
-    /// Number of faces.
     pub faces: u64,
     /// Number of faces in a graph. Searches compare with the other faces one by one.
     pub in_graph: u64,
@@ -150,7 +138,6 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     /// Stores an id that the database has recorded.
     async fn mark(&self, id: Uuid) -> Result<(), EngineError>;
 
-    /// Returns the ids of the sets.
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
 
     /// Creates a set, or completes one whose creation was interrupted. Does nothing if the set is

@@ -12,7 +12,6 @@ pub const SALT: usize = 32;
 /// A newly created salt.
 #[derive(Clone, Debug, FromRow)]
 pub struct NewWebhookSecret {
-    /// When it was created.
     pub created_at: OffsetDateTime,
     /// The time until which the previous secret is also valid.
     pub overlaps_until: OffsetDateTime,

@@ -58,7 +58,6 @@ impl ActiveClaims {
         }
     }
 
-    /// Cancels all handlers.
     pub(super) fn cancel_all(&self) {
         self.0.lock().values().for_each(|active| active.cancel.cancel());
     }

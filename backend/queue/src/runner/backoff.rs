@@ -12,7 +12,6 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the next pause.
     pub(super) fn next(&mut self) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.failures)).min(MAX_PAUSE);
         self.failures = self.failures.saturating_add(1);

@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Maximum number of jobs per claim.
 const MAX_JOBS_PER_CLAIM: i64 = 1000;
 /// Maximum number of waiting completions. Above it, handlers have to wait.
 const MAX_WAITING_COMPLETIONS: usize = 10_000;

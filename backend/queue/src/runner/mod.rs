@@ -51,7 +51,6 @@ pub trait Handler: Send + Sync + 'static {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome;
 }
 
-/// Configuration of a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerConfig {
     /// Maximum number of concurrent jobs per kind. A handler without an entry runs one at a time.

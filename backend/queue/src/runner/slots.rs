@@ -183,7 +183,6 @@ impl Slots {
         }
     }
 
-    /// Releases the slot of a run that ended.
     pub(super) fn release(&self, kind: &str, tenant: Uuid) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
             slot.used -= 1;

@@ -69,7 +69,6 @@ impl Bench {
         self.set("lease_until = now() - interval '1 second'", id).await;
     }
 
-    /// Makes a job due immediately.
     pub(crate) async fn make_due(&self, id: Uuid) {
         self.set("scheduled_at = now()", id).await;
     }

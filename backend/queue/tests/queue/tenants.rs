@@ -47,7 +47,6 @@ impl Shared {
         tenant
     }
 
-    /// Lets one job of the tenant end.
     fn end_one(&mut self, tenant: Uuid) {
         *self.running.get_mut(&tenant).unwrap() -= 1;
         self.gates[&tenant].add_permits(1);

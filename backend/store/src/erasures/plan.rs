@@ -20,9 +20,7 @@ const IMAGES: usize = 1_000;
 /// Describes a face to be erased. It has no embedding, because a plan can have a million faces.
 #[derive(Clone, Debug)]
 pub struct PlannedFace {
-    /// Its id.
     pub id: Uuid,
-    /// Its image.
     pub image_id: Uuid,
     /// Cosine similarity to the likeness, if the request contains one.
     pub similarity: Option<f32>,
@@ -49,7 +47,6 @@ pub struct Plan {
     /// Videos that are erased completely: the requested one, those whose file is at the requested
     /// URL or that were found on the page with that URL, and other videos of the same files.
     pub videos: Vec<Uuid>,
-    /// The collection.
     pub(crate) collection: Uuid,
     /// All spellings of the requested URL, if the request contains one.
     pub(crate) addresses: Vec<String>,
@@ -87,7 +84,6 @@ struct ImageRow {
     height: i32,
     /// SHA-256 of the video's file, for a frame.
     video_sha256: Option<Vec<u8>>,
-    /// Time of the frame.
     at_us: Option<i64>,
 }
 
@@ -344,7 +340,6 @@ async fn not_of_model(conn: &mut PgConnection, collection: Uuid, model: i32) -> 
         .await?)
 }
 
-/// Hashes of the requested addresses.
 struct AddressHashes {
     /// Of the addresses as requested.
     requested: Vec<Uuid>,

@@ -9,16 +9,13 @@ use uuid::Uuid;
 /// Maximum number of faces, images, subjects and videos (each) per call of [`Store::erase_again`].
 const BATCH: i64 = 500;
 
-/// What one call deleted again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErasedAgain {
     /// Number of faces, including those of whole images.
     pub faces: u64,
     /// Number of whole images.
     pub images: u64,
-    /// Number of subjects.
     pub subjects: u64,
-    /// Number of videos.
     pub videos: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,

@@ -11,7 +11,6 @@ use uuid::Uuid;
 /// A video with the places where it was found.
 #[derive(Clone, Debug)]
 pub struct ExportedVideo {
-    /// The video.
     pub video: Video,
     /// The first places in the order in which they were found, at most [`MAX_SOURCES`]. They
     /// include those of duplicates of the video.
@@ -20,22 +19,18 @@ pub struct ExportedVideo {
     pub total: i64,
 }
 
-/// Where a video was found.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct VideoSource {
     /// The page that contains the video; `None` for a seed, a local file, and the address that a
     /// caller sent.
     pub page_url: Option<String>,
-    /// The address of the file.
     pub video_url: Option<String>,
-    /// When it was found.
     pub found_at: OffsetDateTime,
 }
 
 /// A track with its best shots.
 #[derive(Clone, Debug)]
 pub struct ExportedTrack {
-    /// The track.
     pub track: Track,
     /// The time of each best shot in microseconds, and its face. The best shot is first.
     pub faces: Vec<(i64, ExportedFace)>,

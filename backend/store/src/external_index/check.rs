@@ -13,10 +13,8 @@ const PAGE: usize = 2_000;
 /// them to half precision.
 const ROUNDING: f32 = 2e-3;
 
-/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Checked {
-    /// Number of rows.
     pub rows: u64,
     /// Number of faces in the engine.
     pub faces: u64,

@@ -28,7 +28,6 @@ pub(super) struct Progress {
     pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, Checked)>,
 }
 
-/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// The number of changes, compared faces and copied faces. Changes and copies are durable
@@ -98,7 +97,6 @@ impl ExternalIndex {
         Ok(released)
     }
 
-    /// Returns the sets of this index.
     pub(super) async fn sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         let mut sets = self.store.index_sets(conn).await?;
         sets.retain(|set| set.index_name == self.engine.name());
@@ -216,7 +214,6 @@ impl Row {
     }
 }
 
-/// Returns the current rows of the faces.
 pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
     Ok(sqlx::query_as(
         "select f.id, f.model_id, f.collection_id, f.embedding, f.created_at, f.quality_overall as quality,

@@ -18,7 +18,6 @@ pub struct Revocation {
 }
 
 impl Revocation {
-    /// Returns all keys that were revoked.
     pub fn revoked(&self) -> impl Iterator<Item = &ApiKey> {
         std::iter::once(&self.key).chain(&self.descendants)
     }

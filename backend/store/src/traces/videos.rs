@@ -92,7 +92,6 @@ impl Store {
     }
 }
 
-/// Returns the videos of these frames.
 pub(crate) async fn videos_of_frames(
     conn: &mut PgConnection,
     images: &[Uuid],

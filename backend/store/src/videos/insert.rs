@@ -5,16 +5,13 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// A video to read.
 #[derive(Clone, Debug)]
 pub struct NewVideo {
-    /// The collection that will contain the faces.
     pub collection: Uuid,
     /// SHA-256 of the file, if the file is known.
     pub sha256: Option<[u8; 32]>,
     /// Size of the file in bytes, if it is known.
     pub bytes: Option<i64>,
-    /// The address of the file.
     pub source_url: Option<String>,
     /// The blob of an uploaded file. It is deleted when the video has ended.
     pub source_key: Option<String>,

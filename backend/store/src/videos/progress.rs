@@ -11,9 +11,7 @@ use uuid::Uuid;
 pub struct VideoFacts {
     /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Size of the file in bytes.
     pub bytes: i64,
-    /// The codec.
     pub codec: String,
     /// Duration in microseconds, if the file reports it.
     pub duration_us: Option<i64>,

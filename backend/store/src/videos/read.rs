@@ -6,22 +6,17 @@ use sqlx::{Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A video.
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
 pub struct Video {
     /// Its id, which is also its group in the queue.
     pub id: Uuid,
-    /// The collection's id.
     pub collection_id: Uuid,
-    /// The collection's name.
     pub collection: String,
-    /// Its state.
     pub state: VideoState,
     /// SHA-256 of the file; `None` until the file is known.
     pub sha256: Option<Vec<u8>>,
     /// Size of the file in bytes; `None` until the file is known.
     pub bytes: Option<i64>,
-    /// The address of the file.
     pub source_url: Option<String>,
     /// The crawl that found the file.
     pub crawl_id: Option<Uuid>,
@@ -58,20 +53,15 @@ pub struct Video {
     pub reason: Option<Reason>,
     /// Details of `reason`.
     pub detail: Option<String>,
-    /// When it was added.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
 }
 
-/// Filters of `GET /videos`.
 #[derive(Clone, Debug, Default)]
 pub struct VideoFilter {
-    /// Collection name.
     pub collection: String,
-    /// Only videos in this state.
     pub state: Option<VideoState>,
     /// Only videos that this crawl or scan found.
     pub crawl_id: Option<Uuid>,

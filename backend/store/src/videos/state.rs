@@ -6,10 +6,8 @@ use domain::{Reason, VideoState};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// How a video ends.
 #[derive(Clone, Debug)]
 pub struct VideoEnd<'a> {
-    /// The final state.
     pub state: VideoState,
     /// Number of people, if the whole video was read.
     pub people: Option<i32>,

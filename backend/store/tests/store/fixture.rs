@@ -191,7 +191,6 @@ pub(crate) async fn settle(store: &Store, row: Uuid, state: &str, reason: Option
     tx.commit().await.unwrap();
 }
 
-/// Stores an image with its faces.
 pub(crate) async fn store_image(
     store: &Store,
     collection: Uuid,

@@ -21,9 +21,7 @@ const DISK_FULL: &str = "53100";
 /// The index of a model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
 pub struct HnswIndex {
-    /// The model of its embeddings.
     pub model_id: i32,
-    /// The name of the model.
     pub model: String,
     /// Its size in bytes; `None` if it does not exist.
     pub bytes: Option<i64>,

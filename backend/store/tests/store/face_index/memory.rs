@@ -68,7 +68,6 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Returns the faces of a model.
     pub(crate) async fn faces(&self, store: &Store, model: i32) -> BTreeMap<Uuid, EngineFace> {
         match set_of(store, model).await {
             Some(set) => self.in_set(set.id).unwrap_or_default(),
