@@ -6,7 +6,6 @@ use std::time::Duration;
 /// Number of periods over which the speed of a video is measured. Servers of videos send in bursts.
 pub(crate) const VIDEO_WINDOWS: u32 = 4;
 
-/// Configures the fetcher.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `CRAWL_USER_AGENT`: the product token, then a contact URL.
@@ -22,7 +21,6 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time limit for one hop, up to the last byte of the body.
     pub total_timeout: Duration,
-    /// Time limit for the body of a video.
     pub video_timeout: Duration,
     /// Minimum speed of a body in decoded bytes per second. The fetch of a slower body fails. 0
     /// disables the check.

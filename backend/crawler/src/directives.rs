@@ -65,7 +65,6 @@ impl Directives {
         }
     }
 
-    /// Returns the union of both sets.
     pub fn union(self, other: Self) -> Self {
         Self {
             noindex: self.noindex || other.noindex,

@@ -22,7 +22,6 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// Reports that a name has no address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoAddress(pub(crate) String);

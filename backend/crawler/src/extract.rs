@@ -40,7 +40,6 @@ pub const MAX_URL_BYTES: usize = 2 << 20;
 /// Maximum length in characters of a title and of an alternative text.
 pub const MAX_TEXT: usize = 500;
 
-/// A link to another page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Absolute and normalised.
@@ -58,7 +57,6 @@ pub struct ImageCandidate {
     /// `og:image`, `twitter:image`, `json-ld`, `image_src`, `css`, `poster`, `link`, `svg`,
     /// `itemprop`, `recipe`. `memory` if the page was restored from storage instead.
     pub found_in: &'static str,
-    /// Alternative text.
     pub alt: Option<String>,
 }
 
@@ -72,10 +70,8 @@ pub struct VideoCandidate {
     pub found_in: &'static str,
 }
 
-/// The content extracted from a page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// `<title>`.
     pub title: Option<String>,
     /// Pages to which the page links, unique and in document order.
     pub links: Vec<Link>,
@@ -85,7 +81,6 @@ pub struct Page {
     pub videos: Vec<VideoCandidate>,
     /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name.
     pub directives: Directives,
-    /// `rel=canonical`.
     pub canonical: Option<Url>,
     /// Feeds that the page announces (`rel=alternate` with the type of a feed).
     pub feeds: Vec<Url>,

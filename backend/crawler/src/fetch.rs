@@ -15,11 +15,8 @@ use url::Url;
 /// The kind of resource. It determines the byte limit and the `Accept` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An HTML page.
     Page,
-    /// An image.
     Image,
-    /// robots.txt.
     Robots,
     /// A sitemap or feed; the byte limit of a page applies.
     SmallSitemap,
@@ -31,10 +28,8 @@ pub enum Kind {
     Playlist,
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The URL to fetch.
     pub url: Url,
     /// What the URL is expected to be.
     pub kind: Kind,
@@ -71,11 +66,8 @@ pub struct Fetched {
     pub url: Url,
     /// HTTP status: 2xx or 304. Other statuses result in [`FetchError::Status`].
     pub status: u16,
-    /// `Content-Type`.
     pub content_type: Option<String>,
-    /// `ETag`.
     pub etag: Option<String>,
-    /// `Last-Modified`.
     pub last_modified: Option<String>,
     /// All `X-Robots-Tag` values.
     pub robots_tags: Vec<String>,
@@ -100,10 +92,8 @@ impl Fetched {
     }
 }
 
-/// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The URL or an address of its host is forbidden.
     #[error(transparent)]
     Guard(#[from] GuardError),
     /// The policy rejected the hop (robots.txt, scope).
@@ -112,7 +102,6 @@ pub enum FetchError {
     /// The policy postpones the hop by this time (politeness).
     #[error("the request was postponed by the rate limit of the host")]
     Postponed(Duration),
-    /// The host name has no address.
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
     /// No connection could be established, or it broke.
@@ -121,7 +110,6 @@ pub enum FetchError {
     /// The connection, the response or the body took too long.
     #[error("timed out: {0}")]
     Timeout(&'static str),
-    /// The body is longer than the limit.
     #[error("the response is longer than {limit} bytes")]
     TooLarge {
         /// The limit in decoded bytes.
@@ -130,10 +118,8 @@ pub enum FetchError {
     /// There were more redirects than allowed, or the redirects form a loop.
     #[error("too many redirects")]
     TooManyRedirects,
-    /// An HTTP error status.
     #[error("the server responded with status {status}")]
     Status {
-        /// The status.
         status: u16,
         /// `Retry-After`, as a duration from now.
         retry_after: Option<Duration>,

@@ -11,9 +11,7 @@
 /// Numbers of pages that were read, and of images on these pages that were new to the crawl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Yield {
-    /// Pages.
     pub pages: u64,
-    /// Images.
     pub images: u64,
 }
 

@@ -25,7 +25,6 @@ pub enum GuardError {
     /// the operator's network. [`Self::secret`] returns both.
     #[error("the host of the URL has an IP address that is not allowed")]
     Address {
-        /// The address.
         address: IpAddr,
         /// The special-purpose range that contains the address.
         range: &'static str,

@@ -13,7 +13,6 @@ const MAX_HEIGHT: u64 = 1080;
 /// How the names of codecs for video begin in the attribute `CODECS` (RFC 6381).
 const VIDEO_CODECS: &[&str] = &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01", "dvh", "mp4v", "vvc"];
 
-/// What a playlist lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Playlist {
     /// The playlist of the best variant with at most 1080 lines.
@@ -22,16 +21,13 @@ pub enum Playlist {
     Files(Vec<Url>),
 }
 
-/// Why a playlist cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaylistError {
     /// It is damaged, or lists nothing that can be read.
     #[error("the playlist is damaged or lists no video")]
     Invalid,
-    /// Its files are encrypted.
     #[error("the video is encrypted")]
     Encrypted,
-    /// It has no end.
     #[error("the playlist is that of a live stream")]
     Live,
     /// It lists more than [`MAX_FILES`] files.

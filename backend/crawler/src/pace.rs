@@ -24,12 +24,10 @@ pub struct Pace {
     pub refusals: u32,
 }
 
-/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The head of a response arrived.
     Answered {
-        /// HTTP status.
         status: u16,
         /// `Retry-After`, as a duration from now.
         retry_after: Option<Duration>,

@@ -29,7 +29,6 @@ pub struct Recipe {
     pub drop: Vec<String>,
 }
 
-/// Describes an invalid recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("recipe {number}, {field}: {value:?} {reason}")]
 pub struct RecipeError {

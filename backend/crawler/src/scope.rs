@@ -20,7 +20,6 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns whether `url` is inside the scope.
     pub fn contains(self, seeds: &[Url], allow: &[String], url: &Url) -> bool {
         match self {
             Self::Host => seeds.iter().any(|seed| same_host(seed, url)),

@@ -37,7 +37,6 @@ const MAX_MEMBERS: usize = 1_000;
 /// order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sitemap {
-    /// Pages.
     pub pages: Vec<PageEntry>,
     /// Images, each with the page that contains it.
     pub images: Vec<ImageEntry>,
@@ -50,7 +49,6 @@ pub struct Sitemap {
 /// A page of a sitemap, or an entry of a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageEntry {
-    /// Address of the page.
     pub url: Url,
     /// Value of `lastmod`, `updated` or `pubDate`, as written.
     pub last_modified: Option<String>,
@@ -59,7 +57,6 @@ pub struct PageEntry {
 /// An image of a sitemap, or the media of a feed's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageEntry {
-    /// Address of the image.
     pub url: Url,
     /// Page or entry that contains the image.
     pub page: Option<Url>,
@@ -70,7 +67,6 @@ pub struct ImageEntry {
 /// A video file of a sitemap, or of a feed's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoEntry {
-    /// Address of the file.
     pub url: Url,
     /// Page or entry that contains the video.
     pub page: Option<Url>,

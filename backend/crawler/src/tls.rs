@@ -10,10 +10,8 @@ pub struct Roots(Arc<[reqwest::Certificate]>);
 /// Why a file cannot be used as a list of certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootsError {
-    /// The file contains no certificate.
     #[error("the file contains no PEM certificate")]
     None,
-    /// A certificate cannot be parsed.
     #[error("the file contains an invalid certificate: {0}")]
     Bad(String),
 }

@@ -231,7 +231,6 @@ fn find_session(path: &str, at: usize) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
-/// Returns the value of an ASCII hexadecimal digit.
 pub(crate) fn hex_value(digit: u8) -> u8 {
     match digit {
         b'0'..=b'9' => digit - b'0',
@@ -260,7 +259,6 @@ pub enum TrailingSlash {
 /// operator chooses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spelling {
-    /// How the trailing slash is normalised.
     pub trailing_slash: TrailingSlash,
     /// Names of query parameters that do not select a different page. Case-sensitive.
     pub drop_parameters: Vec<String>,

@@ -55,12 +55,10 @@ struct Inner {
     /// A separate pool that parses image headers. Parsing takes microseconds and must not wait for
     /// decoding.
     header_cpu: Cpu,
-    /// The memory budget for pixels.
     memory: DecodedImageBudget,
 }
 
 impl Analyzer {
-    /// Creates an analyzer that runs its models on `engine`.
     pub fn new(engine: Engine, config: Config) -> Self {
         let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
@@ -97,12 +95,10 @@ impl Analyzer {
         analysis.instrument(tracing::trace_span!(target: trace::STAGE, "analyze")).await
     }
 
-    /// Returns the engine that runs the models.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Returns the configuration of the service.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }

@@ -34,13 +34,10 @@ pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
     (match_threshold + margin).min(1.0)
 }
 
-/// Why a clustering could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The queue failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
@@ -79,17 +76,14 @@ impl Clusters {
     }
 }
 
-/// The result of a step.
 pub(crate) enum Step {
     /// The faces up to this one were processed.
     Done(Uuid),
-    /// No faces are left.
     NoneLeft,
     /// The run ended, or was deleted with its collection.
     Over,
 }
 
-/// Returns the scope of a run.
 pub(crate) fn scope_of(run: &Clustering) -> ClusterScope {
     ClusterScope { collection_id: run.collection_id, model_id: run.model_id, any_quality: run.any_quality }
 }

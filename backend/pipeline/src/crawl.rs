@@ -83,14 +83,12 @@ impl Crawls {
         Self { store, queue, config: Config::default() }
     }
 
-    /// Replaces the settings.
     #[must_use]
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// Returns the current settings.
     pub fn config(&self) -> &Config {
         &self.config
     }

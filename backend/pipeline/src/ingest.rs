@@ -43,21 +43,14 @@ use store::{Blobs, Store, StoreError, retried};
 use suppress::{ImageAddress, SuppressedParts};
 use uuid::Uuid;
 
-/// The result of ingesting an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
     /// The image was stored, possibly as the replacement of smaller versions. With [`Dedupe::Off`],
     /// this also applies to a file that was stored before.
-    Stored {
-        /// The image.
-        image: Uuid,
-        /// Number of faces stored with the image.
-        faces: usize,
-    },
+    Stored { image: Uuid, faces: usize },
     /// The image is already stored, from a file with the same bytes or from another file of the
     /// same image. The source was added to the stored image.
     Duplicate {
-        /// The stored image.
         image: Uuid,
         /// `ExactDuplicate`, `NearDuplicate` or `NotModified`.
         reason: Reason,
@@ -70,13 +63,10 @@ pub enum Ingested {
     },
 }
 
-/// Why an image was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IngestError {
-    /// The image cannot be analysed.
     #[error(transparent)]
     Analyze(#[from] AnalyzeError),
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The queue failed, or the claim is stale. Everything was rolled back.
@@ -95,20 +85,15 @@ impl From<ChangeError> for IngestError {
     }
 }
 
-/// An image to store.
 #[derive(Clone, Debug)]
 pub struct Incoming {
     /// The file.
     pub bytes: Bytes,
-    /// The collection that will contain the image.
     pub collection: Uuid,
-    /// The crawl of the ledger row.
     pub crawl: Uuid,
     /// The crawl's ledger row to settle.
     pub image_url: Uuid,
-    /// How duplicates are recognised.
     pub dedupe: Dedupe,
-    /// Options of the analysis.
     pub options: AnalyzeOptions,
     /// The final address of the fetch, if it differs from the one in the ledger row.
     pub moved_to: Option<String>,
@@ -116,7 +101,6 @@ pub struct Incoming {
     pub fetched: Option<FetchedFrom>,
 }
 
-/// Where an image was fetched.
 #[derive(Clone, Debug)]
 pub struct FetchedFrom {
     /// The requested address.
@@ -268,7 +252,6 @@ impl Ingest {
         &self.inner.blobs
     }
 
-    /// Returns the analyzer that turns bytes into faces.
     pub fn analyzer(&self) -> &Analyzer {
         &self.inner.analyzer
     }

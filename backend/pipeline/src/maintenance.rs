@@ -34,7 +34,6 @@ pub struct Maintenance {
 /// The numbers of rows that retention deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Expiry {
-    /// Number of images.
     pub images: u64,
     /// Number of faces of these images.
     pub faces: u64,
@@ -44,7 +43,6 @@ pub struct Expiry {
     pub crawls: u64,
 }
 
-/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SweepReport {
     /// Number of blobs in the blob store.
@@ -61,7 +59,6 @@ pub struct SweepReport {
 }
 
 impl Maintenance {
-    /// Creates a `Maintenance` value for a store and its blobs.
     pub fn new(store: Store, blobs: Blobs) -> Self {
         Self { store, blobs }
     }

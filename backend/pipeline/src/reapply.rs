@@ -11,13 +11,10 @@ use store::deletion_log::Entry;
 use store::{Store, StoreError};
 use uuid::Uuid;
 
-/// Why the deletions could not be repeated.
 #[derive(Debug, thiserror::Error)]
 pub enum ReapplyError {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The queue failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
@@ -29,9 +26,7 @@ pub struct Reapplied {
     pub faces: u64,
     /// Number of completely deleted images.
     pub images: u64,
-    /// Number of subjects.
     pub subjects: u64,
-    /// Number of videos.
     pub videos: u64,
     /// Number of collections. A worker erases their contents.
     pub collections: u64,

@@ -19,10 +19,8 @@ const ALL_JOBS: i64 = 1_000;
 /// them much faster than workers fetch them.
 pub const MAX_LIVE_ADDRESSES: i64 = 1_000;
 
-/// The result of [`Videos::add_address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddedAddress {
-    /// The video was added.
     New(Uuid),
     /// The collection has a live video of the same address.
     Live(Uuid),
@@ -30,12 +28,10 @@ pub enum AddedAddress {
     TooMany,
 }
 
-/// An uploaded video.
 #[derive(Clone, Debug)]
 pub struct Upload {
     /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Size of the file in bytes.
     pub bytes: u64,
     /// The blob with the file.
     pub key: String,
@@ -50,7 +46,6 @@ pub struct Videos {
 }
 
 impl Videos {
-    /// Creates the control of the videos of a store.
     pub fn new(store: Store, queue: Queue, blobs: Blobs) -> Self {
         Self { store, queue, blobs }
     }

@@ -45,10 +45,8 @@ const MAX_PICTURE_BYTES: u64 = 256 << 20;
 /// farther apart, faces are recognised by their embeddings.
 const DENSE_GAP_US: i64 = 250_000;
 
-/// The options of one analysis.
 #[derive(Clone, Debug)]
 pub struct VideoOptions {
-    /// Which frames are analysed.
     pub sampling: Sampling,
     /// Longest time without a look of [`Sampling::Auto`], in microseconds.
     pub max_gap_us: i64,

@@ -10,7 +10,6 @@ pub(crate) struct ByteBudget {
 }
 
 impl ByteBudget {
-    /// Returns a budget of `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { left: bytes }
     }

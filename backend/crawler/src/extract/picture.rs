@@ -59,7 +59,6 @@ pub(super) struct Candidate {
 /// The attributes of one `<source>` or `<img>`.
 #[derive(Default)]
 pub(super) struct ImageAttributes {
-    /// `srcset`.
     pub(super) srcset: Option<String>,
     /// `src` (of `<img>`).
     pub(super) src: Option<String>,
@@ -69,7 +68,6 @@ pub(super) struct ImageAttributes {
     pub(super) lazy_src: Option<String>,
     /// `type`.
     pub(super) mime: Option<String>,
-    /// `media`.
     pub(super) media: Option<String>,
 }
 

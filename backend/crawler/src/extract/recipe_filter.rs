@@ -19,7 +19,6 @@ pub(super) struct RecipeFilter {
     links_named: bool,
     /// Marks of the next element. The handlers set them, and `element` moves them to `current`.
     next: ElementMarks,
-    /// Marks of the current element.
     current: ElementMarks,
     /// Marks of the element around a fragment that is parsed separately (`<noscript>`).
     around: ElementMarks,

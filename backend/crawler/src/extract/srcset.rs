@@ -1,6 +1,5 @@
 //! Parses `srcset` attributes according to the HTML standard.
 
-/// One entry of a `srcset`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry<'a> {
     /// The URL as written.

@@ -11,7 +11,6 @@ pub(super) struct RawVideo {
     pub(super) found_in: &'static str,
 }
 
-/// The videos of a page.
 #[derive(Default)]
 pub(super) struct Videos {
     found: Vec<RawVideo>,

@@ -5,7 +5,6 @@ use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Limits of one body.
 #[derive(Debug)]
 pub(super) struct Limits {
     /// Maximum length in decoded bytes.
@@ -110,7 +109,6 @@ impl Body {
         Ok(())
     }
 
-    /// Reads the whole body into memory.
     pub(super) async fn into_memory(mut self) -> Result<Bytes, FetchError> {
         let mut all = BytesMut::with_capacity(self.announced().min(self.limits.bytes).min(1 << 20));
         while let Some(piece) = self.next().await? {

@@ -81,7 +81,6 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
 
 /// An IPv4 address embedded in an IPv6 address.
 pub(super) struct Embedded {
-    /// The embedded address.
     pub(super) address: Ipv4Addr,
     /// Name of the form.
     pub(super) name: &'static str,

@@ -50,7 +50,6 @@ impl Site {
     }
 }
 
-/// Returns a port without a listener.
 pub(crate) async fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }

@@ -18,13 +18,10 @@ use vision::{Format, Frame, PerceptualHashes};
 pub struct DecodedImage {
     /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
-    /// The format of the file.
     pub format: Format,
     /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Perceptual hashes of the image.
     pub hashes: PerceptualHashes,
-    /// Length of the file in bytes.
     pub bytes: usize,
     pub(super) timings: Timings,
     pub(super) started: Instant,

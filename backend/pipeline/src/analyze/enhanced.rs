@@ -10,7 +10,6 @@ use std::sync::Arc;
 use vision::enhance::LOW_SIDE;
 use vision::{Detection, Enhanced, Frame, Letterbox};
 
-/// The result of all searches.
 pub(super) struct SearchOutcome {
     /// The faces, in coordinates of the original image.
     pub(super) found: Found,

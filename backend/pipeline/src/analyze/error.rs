@@ -3,7 +3,6 @@ use domain::{Reason, Unprocessed};
 use inference::RunError;
 use vision::DecodeError;
 
-/// Why an image could not be analysed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AnalyzeError {
     /// The file is not an image, has an unsupported format, or exceeds a limit.

@@ -17,7 +17,6 @@ pub const MIN_SCORE_FLOOR: f32 = 0.1;
 /// contains at most the same number of faces.
 pub const MAX_FACES: usize = 1_000;
 
-/// Whether to search for rotated faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rotate {
@@ -57,7 +56,6 @@ pub enum Passes {
     Thorough,
 }
 
-/// Which faces of a stored image are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoredFaces {
@@ -69,7 +67,6 @@ pub enum StoredFaces {
     Passed,
 }
 
-/// Which stored images have a thumbnail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Thumbnails {
@@ -77,16 +74,13 @@ pub enum Thumbnails {
     /// search for faces in an image that shows none.
     #[default]
     Faces,
-    /// All images.
     All,
-    /// No image.
     None,
 }
 
 /// The configuration of the service, for all callers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Decoding limits.
     pub limits: Limits,
     /// Side of the square detection canvas in pixels; a multiple of 32.
     pub det_size: u32,
@@ -94,9 +88,7 @@ pub struct Config {
     pub passes: Passes,
     /// `QUALITY_PROFILE`: the default profile of the quality assessment.
     pub quality_profile: Profile,
-    /// `STORED_FACES`: which faces of stored images are stored.
     pub stored_faces: StoredFaces,
-    /// `THUMBNAILS`: which stored images have a thumbnail.
     pub thumbnails: Thumbnails,
     /// Number of images whose pixels are processed concurrently; 0 means one per core.
     pub decode_threads: usize,
@@ -128,7 +120,6 @@ impl Config {
     }
 }
 
-/// The options of one analysis.
 #[derive(Clone, Debug)]
 pub struct AnalyzeOptions {
     /// Minimum `det_score`, from [`MIN_SCORE_FLOOR`] to 1; `None` means the detector's default.
@@ -136,15 +127,12 @@ pub struct AnalyzeOptions {
     /// Maximum number of faces, at least 1; the best ones are kept. A value above [`MAX_FACES`] is
     /// reduced to it.
     pub max_faces: Option<usize>,
-    /// Whether to compute embeddings.
     pub embeddings: bool,
     /// Whether to skip the embedding of a face that was assessed and does not meet the profile.
     pub passed_only: bool,
-    /// Whether to assess quality.
     pub quality: bool,
     /// Whether to return the aligned face crops too. Each takes 38 kB.
     pub chips: bool,
-    /// Whether to search for rotated faces.
     pub rotate: Rotate,
     /// Whether to search the enhanced image if that may find more faces.
     pub enhance: Enhance,

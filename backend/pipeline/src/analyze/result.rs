@@ -17,9 +17,7 @@ pub struct Timings {
     pub detect: Duration,
     /// Cutting the aligned face crops.
     pub align: Duration,
-    /// Quality assessment.
     pub quality: Duration,
-    /// Embeddings of all faces.
     pub embed: Duration,
     /// Waiting for memory, a thread or a model session.
     pub queue: Duration,
@@ -45,7 +43,6 @@ impl Timings {
     }
 }
 
-/// One face.
 #[derive(Clone, Debug)]
 pub struct AnalyzedFace {
     /// The detection, in pixels of the image as a browser shows it. The box can extend beyond the
@@ -61,18 +58,14 @@ pub struct AnalyzedFace {
     pub chip: Option<Arc<Frame>>,
 }
 
-/// The analysis of one image.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     /// The pixels, as a browser shows the image.
     pub frame: Arc<Frame>,
-    /// The format of the file.
     pub format: Format,
     /// SHA-256 of the file.
     pub sha256: [u8; 32],
-    /// Perceptual hashes of the image.
     pub hashes: PerceptualHashes,
-    /// Length of the file in bytes.
     pub bytes: usize,
     /// Clockwise rotation in degrees that makes the faces upright: 0, 90, 180 or 270.
     pub rotation: u32,
@@ -83,6 +76,5 @@ pub struct Analysis {
     pub views: usize,
     /// The faces, best score first.
     pub faces: Vec<AnalyzedFace>,
-    /// The duration of each stage.
     pub timings: Timings,
 }

@@ -42,7 +42,6 @@ pub(super) fn unrotate(detection: &Detection, size: (u32, u32), degrees: u32) ->
     rotate(detection, turned, (360 - degrees) % 360)
 }
 
-/// Returns the size (width, height) of an image after the rotation.
 pub(super) fn rotated_size((width, height): (u32, u32), degrees: u32) -> (u32, u32) {
     if matches!(degrees, 90 | 270) { (height, width) } else { (width, height) }
 }

@@ -100,7 +100,6 @@ pub(super) struct Found {
     pub(super) views: usize,
 }
 
-/// The detections of one or more views.
 #[derive(Default)]
 struct ViewDetections {
     detections: Vec<Detection>,
@@ -136,7 +135,6 @@ impl Analyzer {
     }
 }
 
-/// One search in one image.
 struct Search<'a> {
     analyzer: &'a Analyzer,
     frame: &'a Arc<Frame>,
@@ -358,7 +356,6 @@ impl Search<'_> {
         Ok(best.output)
     }
 
-    /// Returns the detector of faces.
     fn faces(&self) -> Detector<'_> {
         self.analyzer.engine().faces()
     }

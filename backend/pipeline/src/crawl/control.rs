@@ -16,7 +16,6 @@ const CHUNK: i64 = 5_000;
 /// Maximum number of attempts to cancel a recurring crawl whose next run starts in the meantime.
 const MAX_ATTEMPTS: usize = 5;
 
-/// The result of retrying discarded jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Retried {
     /// Number of jobs that are queued again.

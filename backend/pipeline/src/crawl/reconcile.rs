@@ -27,7 +27,6 @@ const DISCARDED: RowEnd<'static> = RowEnd {
     status: None,
 };
 
-/// The result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// Number of rows settled as failed with the reason `job_discarded`.

@@ -6,7 +6,6 @@ use crawler::extract;
 use std::collections::{HashMap, HashSet};
 use url::Url;
 
-/// Maximum number of seeds of one crawl.
 const MAX_SEEDS: usize = 10_000;
 /// Maximum total size, in bytes, of the seeds of one crawl in their normal form, which the service
 /// stores. Percent escapes can make the normal form three times as long as the seed in the request.

@@ -20,7 +20,6 @@ const LABEL: &[u8] = b"facecrawl webhook secret 1 ";
 pub struct NewWebhookSecret {
     /// 64 hexadecimal digits.
     pub secret: String,
-    /// When the secret was created.
     pub created_at: OffsetDateTime,
     /// The time until which messages are also signed with the previous secret.
     pub overlaps_until: OffsetDateTime,

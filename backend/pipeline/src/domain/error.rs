@@ -3,21 +3,14 @@ use super::transient::transient;
 use queue::QueueError;
 use store::StoreError;
 
-/// Why an operation on a crawl failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CrawlError {
     /// A seed or an option is invalid. The reason states what is allowed.
     #[error("{field}: {reason}")]
-    Invalid {
-        /// The name of the field.
-        field: &'static str,
-        /// The human-readable reason.
-        reason: String,
-    },
+    Invalid { field: &'static str, reason: String },
     /// The store failed, the crawl does not exist, or its state does not allow the change.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The queue failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
@@ -31,10 +24,8 @@ impl CrawlError {
 /// Why a transaction that changes rows and their jobs together failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The store failed or rejected the change.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The queue failed or rejected the change.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }

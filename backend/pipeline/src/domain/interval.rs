@@ -18,7 +18,6 @@ const MIN_MINUTES: u32 = 5;
 const MAX_MINUTES: u32 = 366 * 24 * 60;
 
 impl Interval {
-    /// Returns the interval as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.minutes) * 60)
     }

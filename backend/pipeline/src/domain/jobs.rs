@@ -12,7 +12,6 @@ use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
 
-/// A page to fetch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PageJob {
     pub(crate) page_id: Uuid,
@@ -29,7 +28,6 @@ pub(crate) struct PageJob {
     pub(crate) sitemap: Option<u8>,
 }
 
-/// An image to fetch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ImageJob {
     pub(crate) image_url_id: Uuid,
@@ -67,7 +65,6 @@ impl ImageJob {
         Self { image_url_id: row.id, crawl_id: crawl, url, depth }
     }
 
-    /// Creates the job for a crawl of `collection`.
     pub(crate) fn job(&self, collection: Uuid) -> NewJob {
         NewJob {
             group_id: Some(self.crawl_id),
@@ -77,7 +74,6 @@ impl ImageJob {
     }
 }
 
-/// The next run of a recurring crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NextRun {
     /// The run that scheduled it.
@@ -85,7 +81,6 @@ pub(crate) struct NextRun {
 }
 
 impl NextRun {
-    /// Creates the job, which is due at `at`.
     pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
         NewJob {
             scheduled_at: Some(at),
@@ -95,7 +90,6 @@ impl NextRun {
     }
 }
 
-/// A message to a crawl's webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WebhookMessage {
     pub(crate) crawl_id: Uuid,
@@ -132,7 +126,6 @@ pub fn erase_collection(collection: Uuid) -> NewJob {
     CollectionDeletion { collection_id: collection }.job()
 }
 
-/// Payload of the job that runs a clustering.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ClusterJob {
     pub(crate) clustering_id: Uuid,
@@ -147,14 +140,12 @@ impl ClusterJob {
     }
 }
 
-/// A video to read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct VideoJob {
     pub(crate) video_id: Uuid,
 }
 
 impl VideoJob {
-    /// Creates the job for a video of `collection`.
     pub(crate) fn job(&self, collection: Uuid) -> NewJob {
         NewJob {
             unique_key: Some(self.video_id.to_string()),

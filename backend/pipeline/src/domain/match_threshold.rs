@@ -5,16 +5,13 @@
 pub struct MatchThreshold {
     /// Minimum similarity of two faces of one person.
     pub value: f32,
-    /// The source of the value.
     pub source: ThresholdSource,
 }
 
 /// The settings that can define a threshold, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdSource {
-    /// The request.
     Request,
-    /// The collection.
     Collection,
     /// `MATCH_THRESHOLD`.
     Service,

@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use store::crawled_videos::VideoLimits;
 use url::Url;
 
-/// How the service recognises duplicate images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
@@ -39,7 +38,6 @@ pub enum Sitemaps {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlOptions {
-    /// Which pages belong to the crawl.
     pub scope: Scope,
     /// Hosts for `Scope::List`. At most 1000.
     pub allow: Vec<String>,
@@ -57,15 +55,12 @@ pub struct CrawlOptions {
     /// Whether the crawl sends conditional requests and reuses unchanged results of the
     /// collection's last visit. If `false`, it fetches everything.
     pub revalidate: bool,
-    /// How duplicate images are recognised.
     pub dedupe: Dedupe,
-    /// Whether the crawl also reads videos.
     pub videos: bool,
     /// Maximum number of videos: 1 to 10,000.
     pub max_videos: i64,
     /// Maximum number of videos of one host: 1 to 10,000. `None` means no limit per host.
     pub max_videos_per_host: Option<i64>,
-    /// Which sitemaps are read.
     pub sitemaps: Sitemaps,
     /// Maximum number of pages in one directory: 1 to 1,000,000. Pages that differ only in numbers
     /// or queries are in one directory. `None` means no limit per directory.
@@ -78,7 +73,6 @@ pub struct CrawlOptions {
     pub webhook: Option<Url>,
 }
 
-/// Number of seeds of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SeedCounts {
     pub(crate) pages: usize,

@@ -6,7 +6,6 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps `text`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

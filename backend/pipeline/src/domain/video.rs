@@ -8,7 +8,6 @@ use video::sampling::MAX_GAP_US;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VideoRequest {
-    /// Which frames are analysed.
     #[serde(serialize_with = "write_sampling", deserialize_with = "read_sampling")]
     pub sampling: Sampling,
     /// Longest time without a look of [`Sampling::Auto`], in milliseconds.

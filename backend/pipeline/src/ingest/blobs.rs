@@ -17,7 +17,6 @@ const CROP_QUALITY: u8 = 90;
 /// Number of blobs of one image that are written concurrently.
 const WRITES_IN_FLIGHT: usize = 8;
 
-/// Keys of the written blobs.
 pub(super) struct StoredBlobs {
     /// `None` if the configuration wants no thumbnail of this image.
     pub(super) thumbnail: Option<String>,
@@ -29,7 +28,6 @@ pub(super) struct StoredBlobs {
 }
 
 impl StoredBlobs {
-    /// Returns the keys of all blobs.
     pub(super) fn keys(&self) -> Vec<String> {
         self.written.iter().map(|(key, _)| key.clone()).collect()
     }

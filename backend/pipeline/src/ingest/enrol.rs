@@ -17,7 +17,6 @@ const SAME_FACE_IOU: f32 = 0.5;
 /// Quality reasons that do not apply to a face that was aligned elsewhere.
 const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
 
-/// The image and the face to enrol.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
     /// The file.
@@ -26,9 +25,7 @@ pub struct Enrolment {
     pub url: Option<String>,
     /// The final address after redirects.
     pub answered: Option<String>,
-    /// The collection that will contain the image.
     pub collection: Uuid,
-    /// The subject to which the face will belong.
     pub subject: Uuid,
     /// Index of the face; the best detection score is first.
     pub face_index: usize,
@@ -44,27 +41,21 @@ pub struct Enrolment {
     pub moved: bool,
 }
 
-/// The result of an enrolment.
 #[derive(Clone, Debug)]
 pub struct Enrolled {
-    /// The stored face.
     pub face: Uuid,
-    /// The image of the face.
     pub image: Uuid,
     /// Requirements that the face does not meet. Empty unless `force` was set.
     pub reasons: Vec<String>,
 }
 
-/// Why nothing was enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// The image cannot be analysed, or the store failed or rejected the change.
     #[error(transparent)]
     Ingest(#[from] IngestError),
-    /// The image has no face with this index.
     #[error("there is no face with index {index}; the image has {found} faces")]
     NoFace {
-        /// The requested index.
         index: usize,
         /// Number of faces found.
         found: usize,
@@ -72,7 +63,6 @@ pub enum EnrolError {
     /// The face has no embedding, so it cannot be compared with other faces.
     #[error("no embedding could be computed for this face")]
     NoEmbedding,
-    /// The face does not meet the profile.
     #[error("the face does not meet the profile: {}", .0.join(", "))]
     Quality(Vec<String>),
 }

@@ -20,33 +20,24 @@ use video::{Decoder, Index, VideoError};
 /// much later.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The open file of a video.
 #[derive(Debug)]
 pub struct VideoFile {
-    /// The file.
     pub file: File,
-    /// Its SHA-256.
     pub sha256: [u8; 32],
-    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Why a video was not read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadVideoError {
-    /// The file cannot be analysed.
     #[error(transparent)]
     Analyze(#[from] VideoAnalyzeError),
     /// A part could not be stored.
     #[error(transparent)]
     Ingest(#[from] IngestError),
-    /// The collection contains another video of the same file.
     #[error("the collection contains the same file as the video {0}")]
     Duplicate(Uuid),
-    /// The file was erased.
     #[error("the video was erased and must not be stored again")]
     Suppressed,
-    /// The stored options of the video are invalid.
     #[error("the options cannot be read: {0}")]
     Options(#[from] serde_json::Error),
 }

@@ -20,7 +20,6 @@ const IN_FLIGHT: usize = 32;
 /// A face that keeps an embedding of a different model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct NotReembedded {
-    /// The face.
     pub face_id: Uuid,
     /// Name of the model that computed its embedding.
     pub model: String,

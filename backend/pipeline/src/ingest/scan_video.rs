@@ -21,12 +21,10 @@ use video::Decoder;
 /// Time between two checks whether another scan still reads the same file.
 const OTHER_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The result of scanning a video file.
 #[derive(Clone, Debug)]
 pub enum ScannedVideo {
     /// The video was read to its end, or as far as a damaged file can be read.
     Stored {
-        /// The video.
         video: Box<Video>,
         /// What is stored of it.
         counts: VideoCounts,
@@ -37,11 +35,9 @@ pub enum ScannedVideo {
     Suppressed,
     /// The video was not read to its end. What is stored of it remains.
     Unprocessed {
-        /// The video.
         video: Uuid,
         /// The state for summaries.
         state: Unprocessed,
-        /// Why.
         reason: Reason,
         /// A human-readable explanation.
         detail: String,

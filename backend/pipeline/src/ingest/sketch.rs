@@ -28,7 +28,6 @@ pub fn max_differing_bits(embedder: &EmbedderInfo) -> u32 {
     embedder.sketch_bits.unwrap_or(expected.saturating_sub(5))
 }
 
-/// Computes sketches with one secret.
 #[derive(Clone)]
 pub struct Sketcher {
     secret: Secret,
@@ -36,7 +35,6 @@ pub struct Sketcher {
 }
 
 impl Sketcher {
-    /// Creates a sketcher with this secret.
     pub fn new(secret: Secret) -> Self {
         let digest = stream(&secret, b"name", 0, 0);
         let key = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -48,7 +46,6 @@ impl Sketcher {
         &self.key
     }
 
-    /// Returns the sketch of an embedding of this model.
     pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Sketch {
         let bits = (0..SKETCH_BITS).map(|plane| if self.side(plane, embedding) { '1' } else { '0' });
         Sketch { bits: bits.collect(), key: self.key.clone(), model_id }

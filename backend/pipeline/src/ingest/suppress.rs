@@ -20,7 +20,6 @@ use vision::{PerceptualHashes, Rect, crop};
 /// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
 const PAINT_MARGIN: f32 = 0.3;
 
-/// Which parts of an image are suppressed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SuppressedParts {
     /// The reason, if the whole image is suppressed.
@@ -61,7 +60,6 @@ impl Ingest {
         store.suppresses_url(store.pool(), collection, image_url, None).await
     }
 
-    /// Returns `true` if the collection has any suppression.
     pub(super) async fn suppresses(&self, collection: Uuid) -> Result<bool, StoreError> {
         self.inner.store.suppresses(self.inner.store.pool(), collection).await
     }
@@ -126,7 +124,6 @@ impl Ingest {
         Ok(suppressed)
     }
 
-    /// Settles the row as suppressed.
     pub(crate) async fn settle_suppressed(
         &self,
         incoming: &Incoming,

@@ -23,7 +23,6 @@ const SAME_PLACE_IOU: f32 = 0.4;
 pub(super) struct Versions {
     /// Images whose faces are all in the larger version, which replaces them.
     pub(super) replaced: Vec<Uuid>,
-    /// The other images, which are kept.
     pub(super) kept: Vec<Uuid>,
     /// Number of faces of the replaced images.
     faces: usize,

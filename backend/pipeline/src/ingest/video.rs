@@ -17,24 +17,19 @@ use uuid::Uuid;
 /// Who reads a video. Every transaction that stores a part proves it.
 #[derive(Clone, Copy, Debug)]
 pub enum VideoReader {
-    /// A job.
     Job(Claim),
     /// A scan of local files, by the id of its crawl.
     Scan(Uuid),
 }
 
-/// A video whose tracks are stored.
 #[derive(Clone, Debug)]
 pub struct StoredVideo {
-    /// Its id.
     pub id: Uuid,
-    /// Its collection.
     pub collection: Uuid,
     /// SHA-256 of the file.
     pub sha256: [u8; 32],
     /// Width and height of its frames in pixels, as a player shows them.
     pub size: (u32, u32),
-    /// Who reads it.
     pub reader: VideoReader,
     /// Highest number of a track.
     pub last_track: u32,

@@ -11,7 +11,6 @@ use video::shots::ReducedFrame;
 /// pictures: 15 MB, or those of one frame.
 const MAX_FACES: usize = 64;
 
-/// A frame that was analysed.
 pub(super) struct AnalyzedFrame {
     pub(super) at_us: i64,
     pub(super) size: (u32, u32),

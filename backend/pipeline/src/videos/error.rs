@@ -6,16 +6,13 @@ use crate::budget::Exhausted;
 use domain::{Reason, Unprocessed};
 use video::VideoError;
 
-/// Why a video could not be analysed.
 #[derive(Debug, thiserror::Error)]
 pub enum VideoAnalyzeError {
     /// The file is not a usable video, or the decoder failed.
     #[error(transparent)]
     Video(#[from] VideoError),
-    /// A frame could not be analysed.
     #[error(transparent)]
     Analyze(#[from] AnalyzeError),
-    /// The sampling selects too many frames.
     #[error("more than {MAX_FRAMES} frames would be analysed; use fewer frames a second, or keyframes")]
     TooManyFrames,
     /// The video has too many faces that cannot be joined.

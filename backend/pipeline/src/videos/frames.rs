@@ -44,7 +44,6 @@ pub(super) enum Content {
     NoFace((u32, u32)),
 }
 
-/// A frame as it was read.
 pub(super) struct ReadFrame {
     pub(super) at_us: i64,
     pub(super) content: Content,
@@ -138,7 +137,6 @@ impl Reader {
         self.recycler.clone()
     }
 
-    /// Returns the frames in order.
     pub(super) fn frames(&mut self) -> impl Stream<Item = Read> {
         futures::stream::poll_fn(|context| {
             let next = ready!(self.frames.poll_recv(context));

@@ -110,7 +110,6 @@ fn rest_after(steps: Vec<Step>, after_us: Option<i64>) -> Vec<Step> {
 pub(super) struct FirstLooks<'a> {
     pub(super) analyzer: &'a Analyzer,
     pub(super) source: &'a Source,
-    /// Minimum score of a face.
     pub(super) min_score: f32,
     pub(super) options: &'a VideoOptions,
     pub(super) priority: Priority,

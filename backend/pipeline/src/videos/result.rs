@@ -9,10 +9,8 @@ use tracking::people::Appearance;
 use video::{Damage, Index};
 use vision::Frame;
 
-/// The faces of one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameFaces<'a> {
-    /// Time of the frame.
     pub at_us: i64,
     /// Width and height of the frame as a player shows it, in pixels.
     pub size: (u32, u32),
@@ -20,7 +18,6 @@ pub struct FrameFaces<'a> {
     pub faces: &'a [FrameFace],
 }
 
-/// A face of one frame.
 #[derive(Debug)]
 pub struct FrameFace {
     /// The face, in pixels of the frame as a player shows it.
@@ -29,7 +26,6 @@ pub struct FrameFace {
     pub(super) cut: Option<Cut>,
 }
 
-/// The analysis of one video.
 #[derive(Clone, Debug)]
 pub struct VideoAnalysis {
     /// What the file reports about itself.
@@ -84,7 +80,6 @@ impl VideoTrack {
 /// A best shot of a track.
 #[derive(Clone, Debug)]
 pub struct TrackFace {
-    /// Time of the frame.
     pub at_us: i64,
     /// The face, in pixels of the frame as a player shows it. It has a quality report, and an
     /// embedding if it meets the quality profile.

@@ -4,7 +4,6 @@
 use video::shots::ReducedFrame;
 use video::{Looks, Segment};
 
-/// A step of an analysis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// The frames of a segment.
@@ -16,7 +15,6 @@ pub(super) enum Step {
 /// A frame without a face.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownFrame {
-    /// Time of the frame in microseconds.
     pub(super) at_us: i64,
     /// Width and height of the frame in pixels.
     pub(super) size: (u32, u32),

@@ -9,7 +9,6 @@ use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// The handler of `cluster_collection`.
 pub(super) struct ClusterCollection {
     store: Store,
     queue: Queue,

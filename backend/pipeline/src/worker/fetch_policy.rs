@@ -20,7 +20,6 @@ pub(super) enum Area<'a> {
     Anywhere,
 }
 
-/// The policy of one fetch.
 pub(super) struct FetchPolicy<'a> {
     context: &'a Context,
     view: &'a CrawlView,
@@ -33,7 +32,6 @@ impl<'a> FetchPolicy<'a> {
         Self { context, view, area, permit_guard: PermitGuard::new(context.throttle.clone()) }
     }
 
-    /// Fetches under this policy.
     pub(super) async fn fetch(&self, request: Request) -> Result<Fetched, FetchError> {
         self.context.fetcher.fetch(request, self).await
     }

@@ -19,7 +19,6 @@ use store::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
 
-/// The handler of `scan_image`.
 pub(super) struct ScanImage(pub(super) Arc<Context>);
 
 #[async_trait::async_trait]

@@ -14,7 +14,6 @@ use store::StoreError;
 /// Maximum wait that a host's `Retry-After` can cause for one URL.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Why a job did not succeed.
 #[derive(Debug)]
 pub(crate) enum JobError {
     /// A permanent error. The row is settled with this state and reason.

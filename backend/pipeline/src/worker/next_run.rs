@@ -8,7 +8,6 @@ use queue::{ClaimedJob, Handler, Outcome, QueueError};
 use store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-/// The handler of `start_crawl`.
 pub(super) struct StartCrawl(pub(super) Crawls);
 
 #[async_trait::async_trait]

@@ -30,7 +30,6 @@ use uuid::Uuid;
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
 
-/// The handler of `scan_page`.
 pub(super) struct ScanPage(pub(super) Arc<Context>);
 
 #[async_trait::async_trait]

@@ -36,7 +36,6 @@ pub(super) struct PageOutcome {
     pub(super) result: PageResult,
     /// The addresses of everything that the page links to or contains.
     pub(super) mentions: Vec<String>,
-    /// The change of the stored visit.
     pub(super) visit_change: VisitChange,
 }
 

@@ -55,7 +55,6 @@ impl SitemapPermits {
         permit.map(Some).map_err(|_| JobError::Later(RETRY_WAIT))
     }
 
-    /// Remembers that the page's sitemap is large.
     pub(super) fn remember_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.len() >= MAX_LARGE {

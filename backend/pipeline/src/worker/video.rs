@@ -24,14 +24,12 @@ use video::Decoder;
 /// What a worker needs to read videos.
 #[derive(Clone, Debug)]
 pub struct VideoTools {
-    /// The decoder.
     pub decoder: Decoder,
     /// The folder for copies of files that are being read. They have no name, so nothing remains
     /// of them when the process ends.
     pub spool: PathBuf,
 }
 
-/// The handler of `scan_video`.
 pub(super) struct ScanVideo {
     pub(super) context: Arc<Context>,
     tools: VideoTools,

@@ -19,7 +19,6 @@ use video::VideoError;
 /// hour.
 const SLOW_ATTEMPTS: i16 = 2;
 
-/// Why a video was not read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScanError {
     #[error(transparent)]

@@ -17,7 +17,6 @@ use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use url::Url;
 use uuid::Uuid;
 
-/// Why the file of a video could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
     #[error("the uploaded file is gone")]
@@ -123,7 +122,6 @@ impl Spool {
         Ok(self.file.write_all(piece).await?)
     }
 
-    /// Appends the rest of a response.
     pub(super) async fn write_rest(&mut self, mut download: Download) -> Result<(), CopyError> {
         while let Some(piece) = download.chunk().await? {
             self.write(&piece).await?;

@@ -25,7 +25,6 @@ const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// HTTP status of a receiver that accepts no further messages.
 const GONE: u16 = 410;
 
-/// The handler of `deliver_webhook`.
 pub(super) struct DeliverWebhook {
     store: Store,
     fetcher: Fetcher,

@@ -9,7 +9,6 @@ use std::path::Path;
 use testing::film::{Codec, Container, Encoding, Film};
 use video::{Index, Sampling};
 
-/// Memory for pictures in the test.
 const PICTURES: u64 = 3 << 19;
 /// Memory for the pictures of one frame: at most eight faces with a crop and a chip.
 const OF_FRAME: usize = 8 * (256 * 256 + 112 * 112) * 3;

@@ -14,7 +14,6 @@ use video::{Index, Sampling};
 /// Keeps what an analysis reports.
 #[derive(Default)]
 struct Kept {
-    /// Times of the frames.
     times: Vec<i64>,
     parts: Vec<VideoPart>,
 }

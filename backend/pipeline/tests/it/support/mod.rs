@@ -33,7 +33,6 @@ async fn start(pack: impl FnOnce() -> ResolvedPack + Send + 'static) -> Engine {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-/// Returns the engine with the default pack.
 pub(crate) async fn engine() -> Engine {
     ENGINE.get_or_init(|| start(testing::pack)).await.clone()
 }
@@ -157,7 +156,6 @@ impl World {
         (crawl, progress)
     }
 
-    /// Waits until the crawl has ended.
     pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
         let found = wait_for(async || {
             let crawl = self.store.crawl(id).await.unwrap();
@@ -193,7 +191,6 @@ impl World {
         testing::files_below(self.folder()).len()
     }
 
-    /// Executes a statement directly on the database.
     pub(crate) async fn execute(&self, statement: &'static str) {
         self.database.execute(statement).await;
     }
@@ -205,7 +202,6 @@ impl World {
     }
 }
 
-/// A running worker.
 pub(crate) struct Worker {
     runner: Runner,
     stop: CancellationToken,

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// A response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     status: u16,
@@ -83,7 +82,6 @@ struct Shared {
     default: Arc<Mutex<Option<Answer>>>,
 }
 
-/// The running site.
 pub(crate) struct Site {
     origin: String,
     shared: Shared,
@@ -100,7 +98,6 @@ impl Site {
         Self { origin, shared, server }
     }
 
-    /// Sets the response for `path`.
     pub(crate) fn set(&self, path: &str, answer: Answer) -> &Self {
         self.set_series(path, vec![answer])
     }
