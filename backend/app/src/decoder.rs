@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, Launcher, VideoError};
 
-/// What to do if there is no ffmpeg.
 const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 

@@ -15,7 +15,6 @@ const EXTENSIONS: [&str; 13] =
 /// Number of bytes that suffice to detect any format.
 const HEAD: u64 = 200;
 
-/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The given folders and files as absolute paths.

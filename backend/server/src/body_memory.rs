@@ -82,12 +82,10 @@ impl Drop for WaitingSlot<'_> {
     }
 }
 
-/// The memory for all request bodies.
 pub(crate) struct BodyMemory {
     budget: Budget,
     /// The partly read body that waits for more memory.
     oldest: OldestWaitingBody,
-    /// Each caller's share.
     shares: Shares,
 }
 
@@ -117,7 +115,6 @@ impl BodyMemory {
     }
 }
 
-/// Represents the memory that one body holds.
 pub(crate) struct BodyReservation {
     budget: Budget,
     oldest: OldestWaitingBody,
@@ -190,7 +187,6 @@ impl BodyReservation {
         }
     }
 
-    /// Releases everything.
     pub(crate) fn release(&mut self) {
         self.shrink(0);
     }

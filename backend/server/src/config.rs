@@ -3,7 +3,6 @@ use crate::hosts::PublicHost;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Who may call the API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
     /// Everyone who can reach the port may use it.
@@ -16,7 +15,6 @@ pub enum Auth {
 /// Contains the limits and policies of the HTTP API.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whether callers need a key.
     pub auth: Auth,
     /// The address that the service listens on. Without keys, the `Host` header of a request may
     /// name it.

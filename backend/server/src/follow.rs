@@ -99,7 +99,6 @@ impl<T: Followed> Followers<T> {
     }
 }
 
-/// The task that reads one item.
 struct Task<T> {
     id: Uuid,
     store: Store,

@@ -28,7 +28,6 @@ pub(crate) struct Authority {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicHost(Option<Authority>);
 
-/// The text is not a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a host name or an IP address, with or without a port, or *")]
 pub struct InvalidPublicHost;

@@ -46,7 +46,6 @@ pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
     (document, operations)
 }
 
-/// Returns the router of the HTTP service.
 pub fn router(state: AppState) -> Router {
     let (router, api) = guarded(operations(), state);
     let router = router

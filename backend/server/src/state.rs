@@ -27,22 +27,16 @@ const UPLOADS: usize = 8;
 /// Maximum number of uploads of one caller at the same time.
 const UPLOADS_OF_A_CALLER: usize = 4;
 
-/// Contains the services that the handlers call.
 #[derive(Clone)]
 pub struct Services {
-    /// Finds and analyzes the faces in image bytes.
     pub analyzer: Analyzer,
-    /// Access to the tables.
     pub store: Store,
     /// Storage for face crops, aligned chips and thumbnails.
     pub blobs: Blobs,
-    /// The job queue.
     pub queue: Queue,
-    /// Creates crawls and changes their state.
     pub crawls: Crawls,
     /// Stores analyzed images, and holds the registered embedding model.
     pub ingest: Ingest,
-    /// Adds videos and changes their state.
     pub videos: Videos,
     /// Decodes videos; `None` if this service cannot.
     pub video_tools: Option<VideoTools>,
@@ -56,31 +50,22 @@ pub struct Services {
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
-/// Contains the fields of `AppState`.
 pub struct Shared {
-    /// The services that the handlers call.
     pub services: Services,
-    /// The limits and policies of the API.
     pub config: Config,
-    /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     /// Fires when the process is asked to stop. Readiness then fails, and event streams end.
     pub shutdown: CancellationToken,
     analyses: Arc<Semaphore>,
-    /// Each caller's share of the analyses.
     analysis_shares: Shares,
-    /// Each caller's share of the database connections.
     pub(crate) connection_shares: Shares,
-    /// Memory for request bodies.
     pub(crate) body_memory: BodyMemory,
     /// Memory for images that are fetched for callers. It is separate from `body_memory`, because a
     /// body is still held while its images are fetched.
     pub(crate) fetch_memory: Budget,
-    /// Each caller's share of that memory.
     pub(crate) fetch_shares: Shares,
     /// Memory for enhanced images that are still being sent to callers.
     pub(crate) response_memory: Budget,
-    /// Each caller's share of that memory.
     pub(crate) response_shares: Shares,
     pub(crate) event_streams: EventStreams,
     pub(crate) crawl_followers: Followers<Snapshot>,

@@ -70,7 +70,6 @@ pub fn models_dir() -> PathBuf {
     models
 }
 
-/// The default model pack of the program.
 pub const DEFAULT_PACK: &str = "opencv";
 
 fn default_pack() -> inference::Pack {

@@ -17,7 +17,6 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// Installs a virtual clock in a database.
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
         for function in [

@@ -27,7 +27,6 @@ impl TestDatabase {
         Self::of(server, &template).await
     }
 
-    /// Creates an empty database.
     pub async fn empty() -> Self {
         Self::of(server(), "template0").await
     }
@@ -54,12 +53,10 @@ impl TestDatabase {
         PgConnection::connect_with(&options).await.expect("the database answers")
     }
 
-    /// Returns a pool of connections to the database.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// Returns a store on the database.
     pub fn store(&self) -> store::Store {
         store::Store::from_pool(self.pool.clone())
     }

@@ -36,14 +36,11 @@ pub const SCORE: f32 = 0.95;
 const TEMPLATE: [[f32; 2]; 5] =
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
 
-/// A written model file.
 #[derive(Clone, Debug)]
 pub struct FixtureModel {
     /// File name in the folder.
     pub file: String,
-    /// Path of the file.
     pub path: PathBuf,
-    /// Size in bytes.
     pub bytes: u64,
     /// SHA-256 as hexadecimal digits.
     pub sha256: String,
@@ -52,7 +49,6 @@ pub struct FixtureModel {
 /// A detector and an embedder in one folder.
 #[derive(Clone, Debug)]
 pub struct FixturePack {
-    /// The folder.
     pub directory: PathBuf,
     /// `fixture_detector.onnx`.
     pub detector: FixtureModel,

@@ -7,15 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// Person number, for [`Head::person`].
 pub const ADA: u32 = 0;
-/// See [`ADA`].
 pub const BEN: u32 = 1;
-/// See [`ADA`].
 pub const CORA: u32 = 2;
-/// See [`ADA`].
 pub const DAN: u32 = 3;
-/// See [`ADA`].
 pub const EVE: u32 = 4;
-/// See [`ADA`].
 pub const FINN: u32 = 5;
 
 /// An image of one person.
@@ -73,7 +68,6 @@ pub fn picture(name: &str) -> Vec<u8> {
     files.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| file(name)).clone()
 }
 
-/// Returns the names of all images.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PORTRAITS.iter().map(|one| one.name).chain(OTHERS)
 }

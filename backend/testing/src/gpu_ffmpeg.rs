@@ -4,16 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How the GPUs behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FakeGpu {
-    /// They decode correctly.
     Works,
     /// Their pixels are wrong.
     Differs,
     /// They fail after this number of bytes. Shorter outputs are correct.
     Breaks(u64),
-    /// There is no GPU.
     Missing,
 }
 

@@ -171,7 +171,6 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 }
 
 impl GlobalArgs {
-    /// Returns the configuration sources of this process.
     pub(super) fn sources(&self) -> Sources {
         let set = self.set.iter().map(|(name, value)| Flag {
             flag: "--set".into(),

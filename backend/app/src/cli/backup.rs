@@ -37,7 +37,6 @@ pub struct BackupArgs {
     json: bool,
 }
 
-/// The result of a backup.
 #[derive(Default, Serialize)]
 struct Report {
     /// Size of the dump in bytes; `None` if the database was not dumped.

@@ -21,7 +21,6 @@ pub(super) fn list(path: &Path) -> Result<Vec<PathBuf>, UsageError> {
     Ok(found)
 }
 
-/// Reads one of the images.
 pub(super) fn read(path: &Path) -> anyhow::Result<Bytes> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(bytes.into())

@@ -90,10 +90,8 @@ impl Index {
     }
 }
 
-/// The result of `index status`.
 #[derive(Serialize)]
 struct Status {
-    /// The value of `SEARCH_INDEX`.
     search_index: &'static str,
     /// Age of the oldest change that the index outside Postgres lacks, in seconds.
     lag_seconds: f64,
@@ -101,7 +99,6 @@ struct Status {
     changes: i64,
     /// The sets of the index outside Postgres.
     sets: Vec<IndexSet>,
-    /// The indexes of pgvector.
     pgvector: Vec<HnswIndex>,
 }
 
@@ -208,7 +205,6 @@ fn checked(set: &IndexSet) -> Option<Checked> {
     serde_json::from_value(set.check_result.clone()?).ok()
 }
 
-/// Returns the sets of the index outside Postgres.
 async fn sets(store: &Store) -> anyhow::Result<Vec<IndexSet>> {
     let mut conn = store.pool().acquire().await?;
     Ok(store.index_sets(&mut conn).await?)

@@ -229,7 +229,6 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// The results for the specified jobs.
 #[derive(Default)]
 struct JobResults {
     done: u64,

@@ -48,7 +48,6 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Returns the exit status.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,

@@ -25,7 +25,6 @@ pub struct ReembedArgs {
     json: bool,
 }
 
-/// The result of the command.
 #[derive(Serialize)]
 struct Report {
     /// Name of the current embedding model.
@@ -36,7 +35,6 @@ struct Report {
     left: Vec<NotReembedded>,
     /// Number of faces that were reembedded, by collection.
     collections: BTreeMap<String, u64>,
-    /// Whether the command was interrupted before the end.
     interrupted: bool,
 }
 

@@ -34,12 +34,9 @@ pub struct RestoreArgs {
     json: bool,
 }
 
-/// The result of the command.
 #[derive(Serialize)]
 struct Report {
-    /// The data that was deleted again.
     erased_again: Reapplied,
-    /// The blobs that were copied back.
     blobs: Copied,
 }
 

@@ -9,12 +9,10 @@ use listenfd::ListenFd;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The roles of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roles {
     /// Whether the process serves the API over HTTP.
     pub(super) api: bool,
-    /// Whether the process runs jobs.
     pub(super) worker: bool,
 }
 

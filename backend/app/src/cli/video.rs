@@ -57,7 +57,6 @@ fn whole_seconds(us: i64) -> String {
 /// A progress bar in time of the video.
 pub(super) struct TimeBar {
     bar: indicatif::ProgressBar,
-    /// Name of the file.
     name: String,
     started: Instant,
     duration_us: Option<i64>,

@@ -34,7 +34,6 @@ impl Settings {
         video::sandbox::GPU_VARIABLES.into_iter().filter_map(set).collect()
     }
 
-    /// Returns the configuration of the inference engine.
     pub fn inference(&self) -> inference::Config {
         let gpu = &self.gpu;
         let performance = self.performance();
@@ -84,7 +83,6 @@ impl Settings {
         Some(video::Config { ffmpeg, launcher, threads, limits })
     }
 
-    /// Returns the limits for decoding.
     pub fn limits(&self) -> vision::Limits {
         vision::Limits {
             max_bytes: (self.service.max_image_mb as usize) << 20,
@@ -103,7 +101,6 @@ impl Settings {
         self.service.max_decoded_megapixels.map_or_else(enough, u64::from)
     }
 
-    /// Returns the configuration of the image analysis.
     pub fn pipeline(&self) -> pipeline::Config {
         pipeline::Config {
             limits: self.limits(),
@@ -117,7 +114,6 @@ impl Settings {
         }
     }
 
-    /// Returns the configuration of the fetcher.
     pub fn crawler(&self) -> crawler::Config {
         let defaults = crawler::Config::default();
         crawler::Config {
@@ -145,7 +141,6 @@ impl Settings {
         }
     }
 
-    /// Returns the configuration of the API.
     pub fn server(&self) -> server::Config {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
@@ -174,7 +169,6 @@ impl Settings {
         self.video.spool.clone().unwrap_or_else(std::env::temp_dir)
     }
 
-    /// Returns the configuration of the store for the database at `url`.
     pub fn store(&self, url: String) -> store::Config {
         store::Config {
             url,
@@ -185,7 +179,6 @@ impl Settings {
         }
     }
 
-    /// Returns the location of the blobs.
     pub fn blob_store(&self) -> String {
         let folder = || self.storage.data_dir.join("blobs").to_string_lossy().into_owned();
         self.storage.blob_store_url.clone().unwrap_or_else(folder)
@@ -238,12 +231,10 @@ impl Settings {
         self.storage.postgres_bin_dir.clone().or_else(|| self.runtime_part("postgres/bin"))
     }
 
-    /// Returns the data folder of the private Postgres.
     pub fn postgres_data_dir(&self) -> PathBuf {
         self.storage.data_dir.join("postgres")
     }
 
-    /// Returns the settings of a search index outside the database.
     pub fn search_index(&self) -> store::external_index::Config {
         let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
         let candidates = self.storage.search_candidates;
@@ -271,7 +262,6 @@ impl Settings {
 }
 
 impl Loaded {
-    /// Returns the source of a variable's value.
     pub fn source(&self, name: &str) -> &str {
         self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
     }

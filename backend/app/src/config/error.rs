@@ -1,34 +1,26 @@
 //! Defines the errors of a configuration. All of them are reported together.
 use std::fmt;
 
-/// One error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A value that is not allowed.
     #[error("{key}={value} (from {origin}) is not allowed; allowed: {allowed}")]
     Invalid {
-        /// The variable.
         key: String,
         /// The value as given, with secrets masked.
         value: String,
         /// The layer that contains the value.
         origin: String,
-        /// What is allowed.
         allowed: String,
     },
-    /// A value that an earlier version allowed.
     #[error("{key}={value} (from {origin}) is no longer supported; {instead}")]
     Removed {
-        /// The variable.
         key: String,
         /// The value as given, with secrets masked.
         value: String,
         /// The layer that contains the value.
         origin: String,
-        /// What to do instead.
         instead: &'static str,
     },
-    /// A key that is not the name of a variable.
     #[error("unknown key `{key}` in {origin}; {hint}")]
     Unknown {
         /// The key as written.
@@ -38,17 +30,10 @@ pub enum ConfigError {
         /// The most similar name, or a reference to the list of names.
         hint: String,
     },
-    /// Values that contradict each other.
     #[error("{0}")]
     Contradiction(String),
-    /// A file that cannot be read.
     #[error("cannot read {file}: {reason}")]
-    File {
-        /// The path.
-        file: String,
-        /// The reason.
-        reason: String,
-    },
+    File { file: String, reason: String },
 }
 
 /// All errors that were found. The list is never empty.

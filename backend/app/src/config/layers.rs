@@ -8,14 +8,11 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use std::path::PathBuf;
 
-/// A value from the command line.
 #[derive(Clone, Debug)]
 pub struct Flag {
     /// The flag as typed: `--port`.
     pub flag: String,
-    /// The variable that the flag sets.
     pub variable: String,
-    /// The value of the variable.
     pub value: String,
 }
 
@@ -23,10 +20,8 @@ pub struct Flag {
 /// contains the folder to which the default paths are relative.
 const ROOT: &str = "FACECRAWL_ROOT";
 
-/// The sources of values.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// The configuration file.
     pub file: PathBuf,
     /// Whether the file must exist, because the user specified it.
     pub file_required: bool,
@@ -34,7 +29,6 @@ pub struct Sources {
     pub dotenv: PathBuf,
     /// The process environment. Names that are not variables are ignored.
     pub environment: Vec<(String, String)>,
-    /// Values from the command line.
     pub flags: Vec<Flag>,
 }
 

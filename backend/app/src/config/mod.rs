@@ -36,7 +36,6 @@ pub use variable::{Resolved, Variable};
 /// The settings, and the source of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The values.
     pub settings: Settings,
     /// Every variable as text, with secrets masked, in the order of the documentation.
     pub resolved: Vec<Resolved>,

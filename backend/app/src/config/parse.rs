@@ -56,7 +56,6 @@ where
     Parser::new(allowed, move |text| text.parse().ok().filter(|n| range.contains(n)))
 }
 
-/// Parses an integer within `range` that is a multiple of `step`.
 pub fn multiple(range: RangeInclusive<u32>, step: u32) -> Parser<u32> {
     let allowed = format!("a multiple of {step} from {} to {}", range.start(), range.end());
     Parser::new(allowed, move |text| {
@@ -116,7 +115,6 @@ pub fn certificates() -> Parser<crawler::Roots> {
     })
 }
 
-/// Parses a value that may be unset.
 pub fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     let mut parser = parser.map(Some);
     parser.allowed.push_str(", or unset");

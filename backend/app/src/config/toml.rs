@@ -2,7 +2,6 @@
 use figment::providers::Format;
 use serde::de::DeserializeOwned;
 
-/// A TOML document.
 pub(super) struct Toml;
 
 impl Format for Toml {

@@ -17,7 +17,6 @@ pub struct Variable {
     pub default: &'static str,
     /// The description, in one or more sentences.
     pub meaning: String,
-    /// What is allowed.
     pub allowed: String,
 }
 
@@ -43,7 +42,6 @@ impl Variable {
 /// The current value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Resolved {
-    /// The variable.
     pub name: &'static str,
     /// The text with secrets masked, or `None` if it is unset.
     pub value: Option<String>,

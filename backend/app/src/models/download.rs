@@ -18,9 +18,7 @@ pub(super) struct Downloader {
     client: Client,
 }
 
-/// The result of one attempt.
 enum Attempt {
-    /// The body is complete.
     Complete,
     /// The download was interrupted for this reason. The received part is kept.
     Broken(String),

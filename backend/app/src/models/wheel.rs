@@ -6,7 +6,6 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Time limit for one wheel.
 const PIP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Downloads `wheel` into a separate folder inside `directory` and returns its path.

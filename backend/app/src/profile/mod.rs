@@ -48,7 +48,6 @@ impl Profile {
     }
 }
 
-/// The recorded fields of a span.
 #[derive(Default)]
 struct SpanFields {
     label: Option<String>,

@@ -13,7 +13,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A database connection, with the private server if there is one.
 pub struct Database {
-    /// Access to the tables.
     pub store: Store,
     /// The connection URL with its password, which must not be shown.
     pub url: String,

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 /// What a process serves on its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// The whole API.
     Api,
     /// Only health and metrics.
     Status,

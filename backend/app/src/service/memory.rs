@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two measurements.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory assumed per image in progress. It suffices for a decoded photograph of ten megapixels and
 /// the copies that processing makes of it.

@@ -33,27 +33,20 @@ use video::{Decoder, VideoError};
 
 /// The components that commands with a database and models need.
 pub struct Foundation {
-    /// The database connection, with the private server if there is one.
     pub database: Database,
     /// The search index outside the database, if this process brings it up to the rows.
     pub index: Option<ExternalIndex>,
     /// Crops, chips and thumbnails.
     pub blobs: Blobs,
-    /// The job queue.
     pub queue: Queue,
-    /// Computes faces from the bytes of an image.
     pub analyzer: Analyzer,
-    /// Stores faces in the database.
     pub ingest: Ingest,
-    /// Creates and controls crawls.
     pub crawls: Crawls,
-    /// Adds and controls videos.
     pub videos: Videos,
     /// Decodes videos; `None` if this process cannot.
     pub video_tools: Option<VideoTools>,
     /// The device that decodes videos; `None` if this process did not look for a decoder.
     pub video_decoding: Option<OperationReport>,
-    /// Sends guarded requests.
     pub fetcher: Fetcher,
 }
 
@@ -111,7 +104,6 @@ impl Foundation {
         })
     }
 
-    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.database.store
     }

@@ -42,7 +42,6 @@ pub async fn run<S: AsRef<OsStr>>(
     Ok(())
 }
 
-/// Decodes the percent escapes of the password.
 fn percent_decode(text: &str) -> String {
     let form = format!("p={}", text.replace('+', "%2B"));
     url::form_urlencoded::parse(form.as_bytes())

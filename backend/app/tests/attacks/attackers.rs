@@ -17,7 +17,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The result of one attack: the status, or `None` if the connection ended.
 pub(crate) type Answer = Option<u16>;
 
-/// The results of one attack.
 #[derive(Default)]
 struct Tally {
     answers: BTreeMap<String, usize>,
@@ -47,7 +46,6 @@ impl Record {
     }
 }
 
-/// The running attackers.
 pub(crate) struct Attacks {
     tasks: JoinSet<()>,
     record: Arc<Record>,
@@ -57,7 +55,6 @@ pub(crate) struct Attacks {
     only: String,
 }
 
-/// The results of all attacks.
 pub(crate) struct Report {
     /// One line per attack, with the different responses and the number of each.
     pub(crate) lines: Vec<String>,
@@ -114,7 +111,6 @@ impl Attacks {
         ran_once.wait_for(|ran_once| *ran_once >= self.count).await.unwrap();
     }
 
-    /// Stops all attacks and returns their results.
     pub(crate) async fn stop(mut self) -> Report {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {

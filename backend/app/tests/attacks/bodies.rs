@@ -41,7 +41,6 @@ pub(crate) fn deep(depth: usize) -> Vec<u8> {
     [&b"{\"images\":"[..], &b"[".repeat(depth), &b"]".repeat(depth), b"}"].concat()
 }
 
-/// Returns a form with many parts.
 pub(crate) fn many_parts(count: usize) -> Vec<u8> {
     let part = b"--b\r\ncontent-disposition: form-data; name=\"image\"\r\n\r\n0\r\n".repeat(count);
     [&part[..], b"--b--\r\n"].concat()

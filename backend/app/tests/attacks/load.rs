@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Number of concurrent requests.
 const CALLERS: usize = 3;
 
 /// The requests of the normal tenant.
@@ -21,7 +20,6 @@ pub(crate) struct Load {
     face: String,
 }
 
-/// The results of a run.
 pub(crate) struct Latencies {
     sorted: Vec<Duration>,
     /// Latencies of each kind of request, sorted.

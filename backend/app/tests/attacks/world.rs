@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use testing::TestDatabase;
 
-/// The data of the normal tenant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NormalData {
     pub(crate) faces: usize,
@@ -22,7 +21,6 @@ pub(crate) struct World {
     service: Service,
     _database: TestDatabase,
     _place: TestFolder,
-    /// URL of the hostile site.
     pub(crate) hostile_site: String,
     /// Id of a crawl of that site by the hostile tenant.
     pub(crate) hostile_crawl: String,

@@ -104,12 +104,10 @@ impl Browser {
         self.ask(Method::POST, path, Some(body)).await.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Loads a URL.
     pub async fn load(&self, url: &str) {
         self.post("/url", json!({"url": url})).await;
     }
 
-    /// Goes back in the history.
     pub async fn back(&self) {
         self.post("/back", json!({})).await;
     }
@@ -147,7 +145,6 @@ impl Browser {
         self.note(format!("it held: {condition}"));
     }
 
-    /// Waits until an element contains this text.
     pub async fn until_text(&self, css: &str, text: &str) {
         self.until(&format!(
             "[...document.querySelectorAll({css:?})].some(e => e.textContent.includes({text:?}))"
@@ -228,7 +225,6 @@ impl Browser {
         self.post("/goog/cdp/execute", json!({"cmd": command, "params": params})).await
     }
 
-    /// Saves the content of the window as a PNG.
     pub async fn screenshot(&self, file: &Path) {
         let picture = self.ask(Method::GET, "/screenshot", None).await.unwrap();
         let bytes = BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap();

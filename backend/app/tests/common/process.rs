@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A working folder for one test.
 pub struct TestFolder {
     folder: tempfile::TempDir,
 }
@@ -38,7 +37,6 @@ impl TestFolder {
         Finished::of(&mut self.facecrawl(args))
     }
 
-    /// Writes a file into the folder.
     pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -47,7 +45,6 @@ impl TestFolder {
     }
 }
 
-/// The result of a finished command.
 #[derive(Debug)]
 pub struct Finished {
     pub status: i32,

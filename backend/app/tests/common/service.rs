@@ -8,7 +8,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use testing::MAX_WAIT;
 
-/// A running service.
 pub struct Service {
     pub child: Child,
     pub base: String,
@@ -116,7 +115,6 @@ impl Caller {
         self.ask(200, Method::GET, path, None).await
     }
 
-    /// Returns the bytes of an image.
     pub async fn bytes(&self, path: &str) -> Vec<u8> {
         let response = self.send(Method::GET, path, None).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");

@@ -35,7 +35,6 @@ fn defines(text: &str, item: &str) -> bool {
     KEYWORDS.iter().any(|keyword| text.split(&format!("{keyword} {item}")).skip(1).any(|rest| !goes_on(rest)))
 }
 
-/// Returns the errors of a row.
 fn fault(row: &str) -> Option<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let ["", behaviour, file, item, ""] = cells.as_slice() else {

@@ -47,7 +47,6 @@ impl Random {
     }
 }
 
-/// A failure that the test causes.
 enum Failure {
     Kill,
     CrashDatabase,

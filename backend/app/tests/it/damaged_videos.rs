@@ -76,7 +76,6 @@ fn uploads(blobs: &Path) -> Vec<PathBuf> {
     testing::files_below(&blobs.join("videos"))
 }
 
-/// Returns the child processes of a process.
 fn children(process: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect()

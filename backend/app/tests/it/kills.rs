@@ -123,7 +123,6 @@ async fn draw(database: &TestDatabase) {
     }
 }
 
-/// Returns the clusters as sets of faces.
 async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
     let collection_id = default_collection(store).await;
     let filter = SubjectFilter { collection_id, name: None, external_id: None, origin: None };

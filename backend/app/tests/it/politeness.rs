@@ -21,7 +21,6 @@ const DELAY: Duration = Duration::from_secs(1);
 /// of pages, it is very unlikely that one process fetches all of them.
 const PAGES: usize = 14;
 
-/// A request as it arrived.
 #[derive(Clone)]
 struct Arrival {
     at: Instant,

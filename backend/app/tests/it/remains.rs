@@ -103,7 +103,6 @@ impl Files {
         Self(read.collect())
     }
 
-    /// Returns the names of the files that contain `wanted`.
     fn holding(&self, wanted: &[u8]) -> Vec<&str> {
         self.0.iter().filter(|(_, content)| holds(content, wanted)).map(|(name, _)| name.as_str()).collect()
     }

@@ -33,7 +33,6 @@ impl Caller {
         Self { key: None, store: store.within(Uuid::nil()) }
     }
 
-    /// Returns the caller with this key.
     pub(crate) fn of(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
         let store = key.collection_id.map_or_else(|| store.clone(), |collection| store.within(collection));
         Self { key: Some((key, hash)), store }

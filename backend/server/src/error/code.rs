@@ -12,7 +12,6 @@ macro_rules! codes {
         pub enum Code { $($(#[$doc])* $variant,)* }
 
         impl Code {
-            /// Every code.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Returns the code as it is written in the document.
@@ -20,12 +19,10 @@ macro_rules! codes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the HTTP status of the code.
             pub fn status(self) -> StatusCode {
                 match self { $(Self::$variant => StatusCode::$status,)* }
             }
 
-            /// Returns the title of the code.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* }
             }
@@ -50,31 +47,22 @@ impl Code {
 }
 
 codes! {
-    /// The content is not an image.
     NotAnImage = "not_an_image", UNSUPPORTED_MEDIA_TYPE, "The content is not an image";
     /// The image format is not supported by this build.
     UnsupportedFormat = "unsupported_format", UNSUPPORTED_MEDIA_TYPE, "The image format is not supported";
-    /// The image is truncated or damaged.
     CorruptImage = "corrupt_image", UNPROCESSABLE_ENTITY, "The image is truncated or corrupt";
-    /// The image has too many pixels.
     ImageTooLarge = "image_too_large", PAYLOAD_TOO_LARGE, "The image has too many pixels";
-    /// The image or the body has too many bytes.
     TooManyBytes = "too_many_bytes", PAYLOAD_TOO_LARGE, "The image or the body has too many bytes";
-    /// The batch has too many images.
     TooManyImages = "too_many_images", PAYLOAD_TOO_LARGE, "The request has too many images";
-    /// The request has no image.
     MissingImage = "missing_image", BAD_REQUEST, "An image is missing";
     /// The operation does not accept a multipart part of this name.
     UnknownPart = "unknown_part", BAD_REQUEST, "A multipart part is unknown";
-    /// The multipart body cannot be parsed.
     BadMultipart = "bad_multipart", BAD_REQUEST, "The multipart body is malformed";
     /// The body is incomplete, or its framing is broken.
     BadBody = "bad_body", BAD_REQUEST, "The body could not be read";
-    /// The body is not JSON.
     BadJson = "bad_json", BAD_REQUEST, "The body is not JSON";
     /// A field of a JSON body is missing, unknown or out of range.
     InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, "A field is invalid";
-    /// The image is not valid base64.
     BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The image is not valid base64";
     /// The text is not an http or https URL.
     BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "The URL is not valid";
@@ -82,21 +70,14 @@ codes! {
     ForbiddenUrl = "forbidden_url", UNPROCESSABLE_ENTITY, "The URL is not allowed";
     /// The image at the URL could not be fetched. `reason` states why.
     UrlUnreachable = "url_unreachable", UNPROCESSABLE_ENTITY, "The URL could not be fetched";
-    /// A query parameter is unknown or has an invalid value.
     BadQuery = "bad_query", BAD_REQUEST, "A query parameter is invalid";
-    /// An id in the path is not a UUID.
     BadId = "bad_id", BAD_REQUEST, "The id is not a UUID";
-    /// The content is not a video.
     NotAVideo = "not_a_video", UNSUPPORTED_MEDIA_TYPE, "The content is not a video";
-    /// The codec of the video is not supported.
     UnsupportedCodec = "unsupported_codec", UNSUPPORTED_MEDIA_TYPE, "The codec is not supported";
-    /// The video cannot be decoded.
     CorruptVideo = "corrupt_video", UNPROCESSABLE_ENTITY, "The video is corrupt";
     /// The video is too long, or has too many pixels, frames or faces.
     VideoTooLarge = "video_too_large", PAYLOAD_TOO_LARGE, "The video is too long or too large";
-    /// This service cannot decode videos.
     VideoUnavailable = "video_unavailable", SERVICE_UNAVAILABLE, "Videos cannot be decoded here";
-    /// No face was found in the image.
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
     /// The face index is larger than the number of faces found.
     NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The image has no face with this index";
@@ -111,7 +92,6 @@ codes! {
     /// The request has no valid key. `reason` is one of `missing`, `unknown`, `expired`, `revoked`,
     /// `scheme`, `twice`.
     Unauthorized = "unauthorized", UNAUTHORIZED, "A valid key is required";
-    /// The key does not allow this operation.
     ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this operation";
     /// No keys are used, and the request names a host that is not this service.
     HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host name is not allowed";
@@ -120,24 +100,19 @@ codes! {
     /// The call would delete so many rows that it requires the token of a dry run. `reason` states
     /// what is wrong with the token: `missing`, `mismatch`, `expired`, `grown`.
     ConfirmationNeeded = "confirmation_needed", PRECONDITION_REQUIRED, "The call must be confirmed";
-    /// The path does not exist.
     RouteNotFound = "route_not_found", NOT_FOUND, "The path does not exist";
-    /// The resource does not exist.
     NotFound = "not_found", NOT_FOUND, "The resource does not exist";
-    /// The state of the resource does not allow the change.
     Conflict = "conflict", CONFLICT, "The state of the resource does not allow this";
     /// The key has used up its requests of this minute. Retry after `Retry-After`.
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, "The rate limit of the key is exceeded";
     /// The service or the caller's share of it is overloaded. Retry after `Retry-After`.
     Overloaded = "overloaded", TOO_MANY_REQUESTS, "The service is overloaded";
-    /// The response took too long.
     Timeout = "timeout", SERVICE_UNAVAILABLE, "The request timed out";
     /// The service is starting or stopping, or one of its parts is down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "The service is not ready";
     /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been
     /// committed.
     DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
-    /// The service failed because of an internal error.
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }
 

@@ -8,11 +8,9 @@ use std::time::Duration;
 use video::VideoError;
 use vision::DecodeError;
 
-/// The request id in every example.
 const REQUEST_ID: &str = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11";
 
 impl Problem {
-    /// Returns an example of a code.
     pub(crate) fn example(code: Code) -> Self {
         Self { request_id: REQUEST_ID.to_owned(), ..*example(code).into_problem() }
     }

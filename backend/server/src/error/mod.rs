@@ -167,7 +167,6 @@ impl ApiError {
         Self::new(Code::Overloaded, detail).retry_after(retry_after)
     }
 
-    /// Adds `Retry-After`.
     #[must_use]
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.0.retry_after = Some(wait);
@@ -213,12 +212,10 @@ impl ApiError {
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }
 
-    /// Returns a 404 error.
     pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
         Self::new(Code::NotFound, format!("there is no {what} {id}"))
     }
 
-    /// Returns the code.
     pub fn code(&self) -> Code {
         self.0.code
     }

@@ -11,7 +11,6 @@ use inference::Priority;
 use pipeline::Share;
 use std::sync::Arc;
 
-/// A fetched image and its reserved memory.
 struct Fetched {
     body: Bytes,
     _memory: Share,

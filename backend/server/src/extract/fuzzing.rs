@@ -43,23 +43,17 @@ pub(crate) fn picture(source: ImageSource, limit: usize) -> Result<Bytes, ApiErr
     }
 }
 
-/// A part of a multipart body.
 #[derive(Debug)]
 pub struct Part {
-    /// The name of the part.
     pub name: String,
     /// The content of the part, or the reason why it cannot be used.
     pub bytes: Result<Bytes, ApiError>,
 }
 
-/// Limits what a multipart body may contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PartLimits {
-    /// Maximum number of parts.
     pub count: usize,
-    /// Maximum size of one part, in bytes.
     pub part_bytes: usize,
-    /// Maximum size of the body, in bytes.
     pub body_bytes: usize,
 }
 

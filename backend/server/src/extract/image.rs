@@ -125,7 +125,6 @@ pub(crate) async fn one_part(request: Request, state: &AppState) -> Result<Bytes
     }
 }
 
-/// Reads a raw image body.
 pub(crate) async fn raw(request: Request, state: &AppState) -> Result<Bytes, ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = body::read(&parts.headers, body, state.config.image_limit, "the image").await?;
@@ -238,7 +237,6 @@ pub(crate) struct BatchForm {
     image: Vec<Vec<u8>>,
 }
 
-/// Reads the images of a batch.
 pub(crate) async fn batch(request: Request, state: &AppState) -> Result<Vec<BatchInput>, ApiError> {
     let limit = state.config.batch_images;
     match BodyFormat::of(request.headers())? {

@@ -5,16 +5,13 @@ use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use bytes::{Bytes, BytesMut};
 
-/// Limits what a multipart body may contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Accepted part names.
     pub(super) parts: &'static [&'static str],
     /// Maximum number of parts.
     pub(super) count: usize,
-    /// Maximum size of one part, in bytes.
     pub(super) part_bytes: usize,
-    /// Maximum size of the body, in bytes.
     pub(super) body_bytes: usize,
 }
 

@@ -21,7 +21,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Parses a query string.
 pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     let pairs: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
     if let Some((key, _)) = pairs.iter().find(|(key, text)| key.contains('\0') || text.contains('\0')) {

@@ -8,7 +8,6 @@ use std::time::Duration;
 /// Time after which a caller with too many streams may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The open event streams.
 pub(crate) struct EventStreams {
     max: usize,
     callers: KeyedLimit<CallerId>,

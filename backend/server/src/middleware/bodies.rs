@@ -80,7 +80,6 @@ fn wait_deadline() -> Option<Instant> {
     request::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)
 }
 
-/// Describes how a body is counted.
 #[derive(Clone, Copy)]
 struct CountingRule {
     copies: u64,

@@ -20,7 +20,6 @@ pub(crate) struct Routes {
 #[derive(Default)]
 pub(crate) struct Operations(HashMap<(Method, String), Registered>);
 
-/// A registered operation.
 pub(crate) struct Registered {
     pub(crate) spec: Spec,
     /// Content types of the body; empty if the operation reads no body.
@@ -47,7 +46,6 @@ impl Routes {
         Self { router: self.router.routes(routes), ..self }
     }
 
-    /// Adds the routes of another resource.
     pub(crate) fn merge(mut self, other: Self) -> Self {
         self.operations.0.extend(other.operations.0);
         Self { router: self.router.merge(other.router), ..self }
@@ -67,7 +65,6 @@ impl Operations {
     }
 }
 
-/// Returns the operations of a path with their methods.
 pub(crate) fn methods(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
     [
         (Method::GET, item.get.as_mut()),

@@ -16,7 +16,6 @@ enum Next<T> {
     First(Arc<T>),
     /// Waits for a change after this value.
     After(Arc<T>),
-    /// Ends the stream.
     Over,
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Number of retries that the service must perform before the test ends.
 const REPEATS: u64 = 20;
-/// Number of concurrent callers.
 const CALLERS: usize = 8;
 
 /// Terminates all connections except the one that runs this statement.

@@ -48,7 +48,6 @@ impl DamagedFilms {
         Self { films: encodings.iter().map(read).collect() }
     }
 
-    /// Returns the damaged file with this number.
     pub fn file(&self, number: usize) -> Vec<u8> {
         let random = &mut Random::new(number as u64 + 1);
         let film = &self.films[number % self.films.len()];

@@ -113,7 +113,6 @@ fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
     (first, frame, Rect { x, y, width: across as f32 / scale, height: down as f32 / scale })
 }
 
-/// Draws the moving discs of a shot.
 fn discs(frame: &mut Frame, shot: &Shot, share: f32, seen: &Rect) {
     let scale = frame.height() as f32 / seen.height;
     for disc in 0..shot.discs {

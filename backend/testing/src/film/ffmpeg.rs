@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use vision::{Frame, crop};
 
-/// A frame that was read from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodedFrame {
     /// Timestamp in the file, in microseconds.

@@ -19,7 +19,6 @@ pub struct Placed {
     pub head: Head,
     /// Brightness, 1 as in other drawings.
     pub light: f32,
-    /// The expression.
     pub expression: Expression,
 }
 
@@ -51,7 +50,6 @@ impl Placed {
 }
 
 impl View {
-    /// Returns the view between two views.
     pub(super) fn between([from, to]: [Self; 2], share: f32) -> Self {
         let mix = |a: f32, b: f32| a + (b - a) * share;
         Self { x: mix(from.x, to.x), y: mix(from.y, to.y), zoom: mix(from.zoom, to.zoom) }

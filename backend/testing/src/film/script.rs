@@ -11,7 +11,6 @@ pub struct Film {
     pub height: u32,
     /// When the frames are shown.
     pub timing: Timing,
-    /// The shots, in order.
     pub shots: Vec<Shot>,
 }
 
@@ -84,19 +83,16 @@ impl Key {
         Self { at, x, y, height, turn: 0.0, light: 1.0, expression: Expression::Neutral }
     }
 
-    /// Returns the same key with a turned head.
     #[must_use]
     pub fn turned(self, turn: f32) -> Self {
         Self { turn, ..self }
     }
 
-    /// Returns the same key in another light.
     #[must_use]
     pub fn lit(self, light: f32) -> Self {
         Self { light, ..self }
     }
 
-    /// Returns the same key with another expression.
     #[must_use]
     pub fn with(self, expression: Expression) -> Self {
         Self { expression, ..self }

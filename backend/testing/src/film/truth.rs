@@ -21,7 +21,6 @@ pub struct Truth {
     pub width: u32,
     /// Height of the upright frame in pixels.
     pub height: u32,
-    /// All frames, in order.
     pub frames: Vec<TruthFrame>,
     /// All tracks, by start and then by person.
     pub tracks: Vec<Track>,
@@ -29,7 +28,6 @@ pub struct Truth {
     pub cuts: Vec<i64>,
 }
 
-/// A frame and its faces.
 #[derive(Clone, Debug, Serialize)]
 pub struct TruthFrame {
     /// Number of the frame, from 0. The pixels contain its lowest 16 bits.
@@ -43,7 +41,6 @@ pub struct TruthFrame {
 /// A face in a frame.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Appearance {
-    /// Number of the person.
     pub person: u32,
     /// The box in which a detector finds the face, clipped to the frame, in pixels.
     pub bbox: Rect,
@@ -55,7 +52,6 @@ pub struct Appearance {
 /// track; a cut does.
 #[derive(Clone, Debug, Serialize)]
 pub struct Track {
-    /// Number of the person.
     pub person: u32,
     /// Timestamp of the first frame in which a detector can find the face, in microseconds.
     pub start_us: i64,

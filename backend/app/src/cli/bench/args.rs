@@ -7,7 +7,6 @@ use pipeline::VideoOptions;
 use std::path::{Path, PathBuf};
 use video::Sampling;
 
-/// What to do if there is no video.
 const NO_VIDEO: &str = "--operation video requires a video file: facecrawl bench --operation video FILE. In a checkout of \
                         the source, `cargo run --release -p facecrawl-testing --example film -- film.mp4 --width 1920 \
                         --height 1080 --minutes 10` writes one";
@@ -112,7 +111,6 @@ impl BenchArgs {
         }
     }
 
-    /// Returns the number of images in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.batch_size.unwrap_or(8) as usize
     }

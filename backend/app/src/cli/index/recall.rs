@@ -38,7 +38,6 @@ pub(super) struct RecallArgs {
 /// The results for one embedding model.
 #[derive(Serialize)]
 struct Measured {
-    /// The name of the model.
     model: String,
     /// Number of probes in collections with more than `SEARCH_EXACT_LIMIT` faces.
     probes: usize,
@@ -72,7 +71,6 @@ struct Reference {
     lowest: f32,
 }
 
-/// Measures one model.
 struct Measuring<'a> {
     model: &'a EmbeddingModel,
     limit: i64,

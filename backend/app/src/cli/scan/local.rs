@@ -29,7 +29,6 @@ pub(super) struct LocalScan {
     pub(super) crawl: Crawl,
     pub(super) files: Vec<FileOutcome>,
     pub(super) videos: Vec<VideoOutcome>,
-    /// Time that the videos took.
     pub(super) video_time: Duration,
 }
 

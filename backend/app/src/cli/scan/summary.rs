@@ -15,7 +15,6 @@ use uuid::Uuid;
 /// Number of videos of a crawl that are read at a time.
 const VIDEOS: i64 = 100;
 
-/// The outcome of one file.
 #[derive(Debug, Serialize)]
 pub(super) struct FileOutcome {
     path: PathBuf,
@@ -123,7 +122,6 @@ pub(super) struct Summary {
     interrupted: bool,
     /// One entry per image file, in the order in which the files were finished.
     pub(super) files: Vec<FileOutcome>,
-    /// One entry per video file.
     video_files: Vec<VideoOutcome>,
 }
 
@@ -165,7 +163,6 @@ impl Summary {
         Ok(())
     }
 
-    /// Adds the outcomes of the video files.
     pub(super) fn add_videos(&mut self, outcomes: Vec<VideoOutcome>) {
         outcomes.iter().for_each(|outcome| self.videos.add(outcome));
         self.video_files = outcomes;

@@ -8,7 +8,6 @@ use store::scanned_videos::VideoCounts;
 use store::videos::Video;
 use uuid::Uuid;
 
-/// The outcome of one video file.
 #[derive(Debug, Serialize)]
 pub(super) struct VideoOutcome {
     path: PathBuf,
@@ -18,7 +17,6 @@ pub(super) struct VideoOutcome {
     /// A human-readable explanation.
     detail: Option<String>,
     video_id: Option<Uuid>,
-    /// Number of people in this video.
     people: i32,
     tracks: i64,
     faces: i64,
@@ -115,7 +113,6 @@ fn state_of(reason: &Reason) -> ImageState {
     }
 }
 
-/// The sums of all videos.
 #[derive(Debug, Serialize)]
 pub(super) struct VideoSums {
     total: usize,

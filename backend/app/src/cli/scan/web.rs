@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use store::crawls::Crawl;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two polls of the crawl.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(

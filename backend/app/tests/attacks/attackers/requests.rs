@@ -261,7 +261,6 @@ const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504]
 /// Statuses of legal requests, which may also be refused.
 const WORKED: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
 
-/// Starts every attack.
 pub(super) fn start(world: &World, all: &mut Attacks) {
     for attack in attacks(world) {
         let (name, at_once, client, attack) = (attack.name, attack.at_once, client(), Arc::new(attack));

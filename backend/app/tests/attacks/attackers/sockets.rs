@@ -101,7 +101,6 @@ fn attacks(world: &World) -> Vec<Attack> {
     ]
 }
 
-/// Starts every attack.
 pub(super) fn start(world: &World, all: &mut Attacks) {
     for attack in attacks(world) {
         let (name, at_once, address, attack) =

@@ -26,7 +26,6 @@ impl Stage {
     }
 }
 
-/// Returns the stages of a file.
 fn stages(file: &str) -> Vec<Stage> {
     let text = read(file);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();

@@ -4,7 +4,6 @@ use app::config::variables;
 
 const SERVICES: [&str; 2] = ["deploy/facecrawl.service", "deploy/facecrawl-worker@.service"];
 
-/// Returns the values of a key, in order.
 fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
 }

@@ -39,7 +39,6 @@ async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
     }
 }
 
-/// Waits while the database is away.
 async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
     assert!(*waited < MAX_WAIT, "{error}");
     let pause = Duration::from_millis(50);

@@ -28,7 +28,6 @@ impl<'a> Program<'a> {
         Self { place, url, environment: Vec::new() }
     }
 
-    /// With this Qdrant server.
     pub(crate) fn with_server(place: &'a TestFolder, url: String, server: &str) -> Self {
         Self { place, url, environment: vec![("QDRANT_URL", server.to_owned())] }
     }
@@ -139,7 +138,6 @@ impl Writer {
     }
 }
 
-/// Returns a caller of the service.
 pub(crate) fn caller(service: &Service) -> Caller {
     Caller { base: service.base.clone(), key: "none".into() }
 }

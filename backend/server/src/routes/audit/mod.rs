@@ -4,7 +4,6 @@ mod list;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default().add(list::SPEC, routes!(list::list_audit))
 }

@@ -15,7 +15,6 @@ pub(crate) use view::check_name;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_collection))

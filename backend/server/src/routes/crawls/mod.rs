@@ -16,7 +16,6 @@ pub(crate) use create::CreateCrawl;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_crawl))

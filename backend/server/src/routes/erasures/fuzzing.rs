@@ -13,25 +13,18 @@ use uuid::Uuid;
 /// Holds the thresholds that a request's threshold is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
-    /// The collection's own threshold.
     pub collection: Option<f32>,
-    /// The service's threshold.
     pub service: f32,
-    /// The embedding model's threshold.
     pub model: f32,
 }
 
-/// Describes the target of a request.
 #[derive(Debug)]
 pub enum ErasureTarget {
     /// Faces with at least this similarity to the image. The second field contains the bytes of the
     /// image.
     Likeness(f32, Bytes),
-    /// A face.
     Face(Uuid),
-    /// An image.
     Image(Uuid),
-    /// A video.
     Video(Uuid),
     /// A person.
     Subject(Uuid),
@@ -42,7 +35,6 @@ pub enum ErasureTarget {
 /// Holds a parsed request.
 #[derive(Debug)]
 pub struct Erasure {
-    /// What the request erases.
     pub target: ErasureTarget,
     /// Whether the request may also erase strangers (see `force` of `POST /erasures`).
     pub force: bool,

@@ -11,7 +11,6 @@ mod view;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(list::SPEC, routes!(list::list_erasures))

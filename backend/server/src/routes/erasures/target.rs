@@ -67,7 +67,6 @@ pub(crate) struct ErasureBody {
     confirm: Option<String>,
 }
 
-/// The resolved target of a request.
 pub(super) struct ResolvedTarget {
     pub(super) target: Target,
     pub(super) collection: Collection,

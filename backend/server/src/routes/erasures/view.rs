@@ -135,7 +135,6 @@ impl ErasureAnswer {
         }
     }
 
-    /// Returns the response after a dry run.
     pub(super) fn dry_run(mut plan: Plan, confirm: String) -> Self {
         plan.faces.sort_by(|a, b| {
             b.similarity.unwrap_or(-1.0).total_cmp(&a.similarity.unwrap_or(-1.0)).then(a.id.cmp(&b.id))

@@ -22,7 +22,6 @@ pub(crate) fn about_face((face, _): &ExportedFace) -> impl Iterator<Item = Strin
     std::iter::once(face.id.to_string()).chain(numbers).chain([quality, passed, model])
 }
 
-/// Returns empty fields for `columns`.
 pub(crate) fn empty(columns: &str) -> impl Iterator<Item = String> + use<> {
     std::iter::repeat_n(String::new(), columns.split(',').count())
 }
@@ -34,12 +33,10 @@ pub(crate) fn embedding(face: Option<&ExportedFace>) -> String {
     components.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text of an optional number.
 pub(crate) fn number(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Returns a row.
 pub(crate) fn row(fields: impl Iterator<Item = String>) -> String {
     let fields: Vec<String> = fields.map(quoted).collect();
     format!("{}\r\n", fields.join(","))

@@ -16,7 +16,6 @@ const VIDEO: Uuid = uuid!("0198f1c2-7d10-7000-8000-4a6f1f6e2b07");
 /// One box, as `tracking::boxes` encodes it: 61,200 ms, and (136.5, 108.5, 185.75, 244.25) pixels.
 const BOXES: [u8; 13] = [1, 1, 160, 188, 7, 196, 8, 228, 6, 206, 11, 162, 15];
 
-/// Returns a face of an image.
 pub(crate) fn face(image_id: Uuid) -> ExportedFace {
     let face = Face {
         id: uuid!("0198f1c2-7d10-7000-8000-4a6f1f6e2b03"),
@@ -35,7 +34,6 @@ pub(crate) fn face(image_id: Uuid) -> ExportedFace {
     (face, None)
 }
 
-/// Returns a video of a crawl.
 pub(crate) fn video() -> ExportedVideo {
     let video_url = Some("https://example.org/film.mp4".to_owned());
     let video = Video {

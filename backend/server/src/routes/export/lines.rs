@@ -13,7 +13,6 @@ pub(crate) enum Kind {
     Track,
 }
 
-/// A face.
 #[derive(Serialize)]
 pub(crate) struct FaceLine<'a> {
     face_id: Uuid,

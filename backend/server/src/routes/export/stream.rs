@@ -14,7 +14,6 @@ pub(crate) struct Piece<C> {
     pub(crate) next: Option<C>,
 }
 
-/// The format and the name of an export.
 pub(crate) struct Export {
     pub(crate) format: Format,
     /// Name of the file without its extension.

@@ -71,7 +71,6 @@ struct TrackFaceLine<'a> {
     face: FaceLine<'a>,
 }
 
-/// Returns the line of a video.
 pub(crate) fn video_line(exported: &ExportedVideo) -> String {
     let ExportedVideo { video, sources, total } = exported;
     json(&VideoLine {

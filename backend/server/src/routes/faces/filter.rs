@@ -19,7 +19,6 @@ pub(super) fn checked(filter: FaceFilter, code: Code) -> Result<FaceFilter, ApiE
     }
 }
 
-/// Returns the time as text.
 pub(super) fn rfc3339(time: OffsetDateTime) -> String {
     time.format(&Rfc3339).unwrap_or_else(|_| time.to_string())
 }

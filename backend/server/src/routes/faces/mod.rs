@@ -25,7 +25,6 @@ pub(crate) use stored::{StoredFace, sources_by_image, with_sources};
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(detect::SPEC, routes!(detect::detect_faces))

@@ -14,7 +14,6 @@ pub(crate) use blob::{blob_answer, drop_blobs};
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(quality::SPEC, routes!(quality::report_quality))

@@ -11,7 +11,6 @@ pub(crate) use create::CreateKey;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_key))

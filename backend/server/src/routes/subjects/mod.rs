@@ -14,7 +14,6 @@ pub(crate) use self::{create::CreateSubject, faces::EnrolBody, merge::MergeSubje
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     Routes::default()
         .add(create::SPEC, routes!(create::create_subject))

@@ -9,7 +9,6 @@ pub(crate) use page::router as page_router;
 use crate::operation::Routes;
 use utoipa_axum::routes;
 
-/// Returns the routes of this resource.
 pub(crate) fn router() -> Routes {
     status_router().add(gpu::SPEC, routes!(gpu::get_gpu))
 }

@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 
 pub(super) const SECRET: &str = "correct horse battery staple";
 
-/// A received message.
 pub(super) struct Message {
     path: String,
     headers: HeaderMap,

@@ -66,7 +66,6 @@ async fn held(app: &App, least: u64) -> u64 {
     }
 }
 
-/// Sends `bytes` more bytes of a body.
 async fn send(stream: &mut TcpStream, bytes: usize) {
     stream.write_all(&vec![0; bytes]).await.unwrap();
 }

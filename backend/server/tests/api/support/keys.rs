@@ -34,7 +34,6 @@ impl App {
         made
     }
 
-    /// Sends a request with a key.
     pub(crate) async fn ask(&self, key: &str, method: Method, path: &str, body: Option<&Value>) -> Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(key);
         if let Some(body) = body {

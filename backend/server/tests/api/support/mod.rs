@@ -55,10 +55,8 @@ fn fixture_engine_with(score: bool) -> Engine {
     Engine::start(&config, &pack).expect("the engine starts")
 }
 
-/// The models that a service uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Models {
-    /// The default pack.
     Default,
     /// The fixture models, without trained weights.
     Fixture,
@@ -82,16 +80,12 @@ fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) 
 /// The settings of a service that a test can change.
 pub(crate) struct Options {
     pub(crate) config: Config,
-    /// Settings of the image analysis.
     pub(crate) pipeline: pipeline::Config,
     /// Whether the service has its own memory gauges. Otherwise all services of the process share
     /// them.
     pub(crate) own_gauges: bool,
-    /// Whether jobs run.
     pub(crate) worker: bool,
-    /// Whether the service reads videos.
     pub(crate) videos: bool,
-    /// The models that the service uses.
     pub(crate) models: Models,
     /// Secret that signs webhook messages.
     pub(crate) webhook_secret: Option<&'static str>,
@@ -245,7 +239,6 @@ impl App {
         self.client.post(format!("{}{path}", self.url)).json(body).send().await.unwrap()
     }
 
-    /// Sends a raw body with a content type.
     pub(crate) async fn post_raw(&self, path: &str, content_type: &str, body: Vec<u8>) -> Response {
         let request = self.client.post(format!("{}{path}", self.url));
         request.header("content-type", content_type).body(body).send().await.unwrap()
@@ -358,7 +351,6 @@ pub(crate) fn time(value: &Value) -> OffsetDateTime {
     OffsetDateTime::parse(value.as_str().unwrap(), &Rfc3339).unwrap()
 }
 
-/// Returns the field of a problem.
 pub(crate) fn field(problem: &Value) -> &str {
     problem["field"].as_str().unwrap_or_default()
 }

@@ -9,12 +9,10 @@ use std::sync::{Arc, Mutex};
 
 type Answers = Arc<Mutex<HashMap<String, Answer>>>;
 
-/// The response of a path.
 #[derive(Clone)]
 enum Answer {
     /// A content type, a body, and the `ETag` of the body.
     Content(&'static str, Vec<u8>, String),
-    /// The target of a redirect.
     Redirect(String),
 }
 

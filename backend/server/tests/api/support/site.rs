@@ -64,7 +64,6 @@ impl Site {
         site
     }
 
-    /// Starts a site with these routes.
     pub(crate) async fn of(router: Router) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

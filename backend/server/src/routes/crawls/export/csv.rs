@@ -9,7 +9,6 @@ const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,
 /// Columns that say when the face is in a video.
 const VIDEO_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,at_ms";
 
-/// Returns the header row.
 pub(super) fn head(embeddings: bool) -> String {
     crate::routes::export::csv::head(&format!("{FILE_COLUMNS},{FACE_COLUMNS},{VIDEO_COLUMNS}"), embeddings)
 }

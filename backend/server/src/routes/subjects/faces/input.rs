@@ -74,7 +74,6 @@ pub(crate) struct EnrolBody {
     r#move: Option<bool>,
 }
 
-/// The addresses of a fetched image.
 pub(super) struct ImageAddress {
     /// The URL that the caller sent.
     pub(super) requested: String,
@@ -82,7 +81,6 @@ pub(super) struct ImageAddress {
     pub(super) fetched_from: String,
 }
 
-/// The input of an enrolment.
 pub(super) enum Input {
     /// An image file and, if it was fetched, its addresses.
     Image(Bytes, Option<ImageAddress>),

@@ -6,7 +6,6 @@ use uuid::Uuid;
 
 const TRACK_COLUMNS: &str = "video_id,track_id,person,start_ms,end_ms,samples,faces,image_id,at_ms";
 
-/// Returns the header row.
 pub(super) fn head(embeddings: bool) -> String {
     crate::routes::export::csv::head(&format!("{TRACK_COLUMNS},{FACE_COLUMNS}"), embeddings)
 }
