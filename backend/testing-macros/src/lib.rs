@@ -1,5 +1,5 @@
-//! Defines the attributes [`macro@test`] and [`macro@needs`], which decide at compile time whether a
-//! test is ignored.
+//! Defines the attributes [`macro@test`] and [`macro@needs`], which decide at compile time whether
+//! a test is ignored.
 
 use proc_macro::{TokenStream, TokenTree};
 use std::path::PathBuf;
