@@ -56,6 +56,13 @@ impl Config {
         }
     }
 
+    /// Creates a configuration for tests: 400 connections, and nothing is synced to disk.
+    pub fn for_tests(bin_dir: impl Into<PathBuf>, data_dir: impl Into<PathBuf>) -> Self {
+        ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"]
+            .into_iter()
+            .fold(Self::new(bin_dir, data_dir), Self::with_setting)
+    }
+
     /// Adds a `name=value` setting. A later setting overrides an earlier one.
     #[must_use]
     pub fn with_setting(mut self, setting: impl Into<String>) -> Self {

@@ -36,11 +36,9 @@ fn private() -> String {
 
 async fn run(ready: Sender<String>) {
     let folder = parent().join(format!("facecrawl-tests-{}", std::process::id()));
-    let mut config = Config::new(programs(), folder.join("data"));
-    for setting in ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"] {
-        config = config.with_setting(setting);
-    }
-    let cluster = Cluster::start(&config).await.unwrap_or_else(|error| panic!("{error}"));
+    let cluster = Cluster::start(&Config::for_tests(programs(), folder.join("data")))
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
     let server = cluster.pid().expect("the server runs");
     watch(server, &folder);
     ready.send(cluster.url("postgres")).expect("a test waits for the server");

@@ -33,11 +33,8 @@ async fn run() -> Result<ExitCode, String> {
     // The build folder is not suitable, because the server's user may be unable to enter it.
     let scratch = std::env::temp_dir().join(format!("with-postgres-{}", std::process::id()));
     let folder = data.clone().unwrap_or_else(|| scratch.join("data"));
-    let mut config = Config::new(bin, folder);
+    let mut config = Config::for_tests(bin, folder);
     config.database = "tests".into();
-    for setting in ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=400"] {
-        config = config.with_setting(setting);
-    }
     let cluster = Cluster::start(&config).await.map_err(|error| error.to_string())?;
     let mut child = tokio::process::Command::new(&program)
         .args(arguments)
