@@ -137,6 +137,10 @@ fn videos_that_cannot_be_divided_or_have_few_frames_are_read_at_once() {
     let long = Index { keyframes_us: vec![0], ..every(2, 2_400) };
     assert_eq!(refine(&long, 2 * SECOND), Refined::Everywhere(whole(Looks::All, CLOSER_US)));
     assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), Refined::Blocks(_)));
+    // The first look at a shorter film is as large if the longest gap is short.
+    let [short, longer] = [479_000, 480_000].map(|max_gap_us| refine(&film([], 6_000), max_gap_us));
+    assert!(matches!(short, Refined::Everywhere(_)), "{short:?}");
+    assert!(matches!(longer, Refined::Blocks(_)), "{longer:?}");
     let slides = Index { frame_us: SECOND, ..every(2, 200) };
     let plan = sampling::plan(&slides, Sampling::Auto, 2 * SECOND);
     assert_eq!(refine(&slides, 2 * SECOND), Refined::Sparse(plan));
@@ -189,7 +193,9 @@ proptest! {
         regular in proptest::option::of(1..400_i64),
         frames in 1..6_000_i64,
         visible in proptest::collection::vec((0..6_000_i64, 1..200_i64), 0..12),
-        max_gap_ms in prop_oneof![Just(2_000_i64), 200..5_000_i64],
+        // At least twice the length of the film for each of MAX_FIRST_LOOKS, so that each block can
+        // have a first look.
+        max_gap_ms in prop_oneof![Just(2_000_i64), 480..5_000_i64],
     ) {
         let grid = regular.into_iter().flat_map(|step| (0..6_000 / step).map(move |at| at * step));
         let index = film(keyframes.into_iter().chain(grid).filter(|at| *at < frames), frames);
@@ -219,7 +225,8 @@ proptest! {
     fn blocks_cover_the_video_in_order(
         keyframes in proptest::collection::vec(0..50_000_i64, 0..300),
         frames in 1..50_000_i64,
-        max_gap_ms in 200..60_000_i64,
+        // As above.
+        max_gap_ms in 4_000..60_000_i64,
     ) {
         let index = film(keyframes.into_iter().filter(|at| *at < frames), frames);
         let blocks = of(&index, max_gap_ms * 1_000);
