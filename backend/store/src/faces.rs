@@ -8,6 +8,10 @@ use sqlx::{PgConnection, Postgres, QueryBuilder};
 use time::{Duration, OffsetDateTime};
 use uuid::{Builder, Uuid};
 
+/// Margin of a stored crop around its face, as a fraction of the larger side of the box. An erasure
+/// covers what lies in this margin.
+pub const CROP_MARGIN: f32 = 0.25;
+
 #[derive(Clone, Debug)]
 pub struct NewFace {
     /// Its id (UUIDv7).

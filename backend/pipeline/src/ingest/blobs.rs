@@ -5,13 +5,12 @@ use super::{Ingest, IngestError};
 use crate::{Analysis, AnalyzedFace, ShotPictures, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use store::faces::CROP_MARGIN;
 use store::{StoreError, Tx};
 use vision::{Frame, crop, encode};
 
 /// Longer side of a thumbnail in pixels.
 const THUMBNAIL_SIDE: u32 = 320;
-/// Margin of a crop around a face, as a fraction of the larger box side.
-const CROP_MARGIN: f32 = 0.25;
 const THUMBNAIL_QUALITY: u8 = 80;
 const CROP_QUALITY: u8 = 90;
 /// Number of blobs of one image that are written concurrently.

@@ -2,11 +2,10 @@
 
 use super::result::ShotPictures;
 use std::sync::Arc;
+use store::faces::CROP_MARGIN;
 use vision::crop::{face_crop_alone, thumbnail};
 use vision::{Detection, Frame, Rect, cover_in_chip};
 
-/// Margin of a crop around a face, as a fraction of the larger box side.
-const CROP_MARGIN: f32 = 0.25;
 /// Longer side of a crop in pixels. It bounds the memory for the candidates of open tracks.
 const CROP_SIDE: u32 = 256;
 /// Margin around other faces that is covered, as a fraction of the larger side of their box.

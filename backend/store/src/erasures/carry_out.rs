@@ -3,6 +3,7 @@ use super::chip::chip_shows;
 use super::{Plan, PlannedFace};
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
+use crate::faces::CROP_MARGIN;
 use crate::traces::videos::{emptied, videos_of_frames};
 use crate::traces::{LedgerJobs, Traces};
 use crate::videos::delete_video_rows;
@@ -10,9 +11,6 @@ use crate::{Store, StoreError, tombstones};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
-
-/// Margin of a crop around its face, as a fraction of the larger box side.
-const CROP_MARGIN: f32 = 0.25;
 
 /// Number of images that one statement deletes, with all dependent rows.
 const IMAGES: usize = 1_000;
