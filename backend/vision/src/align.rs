@@ -1,6 +1,9 @@
 //! Aligns faces to the ArcFace template.
 use crate::{Frame, Landmarks, Point};
 
+/// Side of an aligned chip in pixels, as the models take it.
+pub const CHIP: u32 = 112;
+
 /// Landmark positions in an aligned 112x112 chip (InsightFace's `arcface_dst`).
 pub const ARCFACE_TEMPLATE: Landmarks = [
     Point { x: 38.2946, y: 51.6963 },
@@ -73,16 +76,20 @@ fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
     (spread > 0.0 && fitted.iter().all(|v| v.is_finite())).then_some(fitted)
 }
 
+/// Returns the landmark positions in an aligned chip with `size` pixels per side.
+pub(crate) fn template(size: u32) -> Landmarks {
+    let ratio = size as f32 / CHIP as f32;
+    ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio })
+}
+
 /// Returns the aligned `size`x`size` chip of the face. The similarity maps `landmarks` to
-/// [`ARCFACE_TEMPLATE`] (scaled by `size / 112`). Samples are bilinear and black outside the image,
+/// [`ARCFACE_TEMPLATE`] (scaled to `size`). Samples are bilinear and black outside the image,
 /// as in OpenCV's `warpAffine`.
 ///
 /// Returns `None` if the landmarks determine no such transform (they coincide, are not finite, or
 /// are a pure reflection) or `size` is zero.
 pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Frame> {
-    let ratio = size as f32 / 112.0;
-    let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
-    let [a, b, tx, ty] = fit(landmarks, &template)?;
+    let [a, b, tx, ty] = fit(landmarks, &template(size))?;
     let square = a * a + b * b;
     if size == 0 || square < 1e-12 {
         return None;

@@ -1,5 +1,6 @@
 //! Covers parts of an image in the aligned chips that were cut from it.
-use crate::{ARCFACE_TEMPLATE, Frame, Landmarks, Point, Rect, Similarity};
+use crate::align::template;
+use crate::{Frame, Landmarks, Point, Rect, Similarity};
 
 /// Covering colour, the same as in [`crate::crop::paint_over`].
 const GREY: [u8; 3] = [127; 3];
@@ -10,9 +11,7 @@ const REACH: f32 = 4.0;
 /// those of the face; all coordinates are those of the image. `margin`, a fraction of the larger
 /// side of a hidden box, is also covered, except inside the face's `own` box.
 pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
-    let ratio = chip.width() as f32 / 112.0;
-    let template = ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio });
-    let back = Similarity::estimate(landmarks, &template).and_then(|fit| fit.inverse());
+    let back = Similarity::estimate(landmarks, &template(chip.width())).and_then(|fit| fit.inverse());
     let width = chip.width() as usize;
     for (at, pixel) in chip.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
         let place = Point { x: (at % width) as f32, y: (at / width) as f32 };
@@ -39,7 +38,7 @@ fn contains(rect: &Rect, point: Point, border: f32) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::norm_crop;
+    use crate::{ARCFACE_TEMPLATE, norm_crop};
 
     /// Returns a white image with a red box.
     fn picture(red: &Rect) -> Frame {

@@ -23,7 +23,7 @@ mod resize;
 mod taps;
 pub mod view;
 
-pub use align::{ARCFACE_TEMPLATE, Similarity, norm_crop};
+pub use align::{ARCFACE_TEMPLATE, CHIP, Similarity, norm_crop};
 pub use cover::cover_in_chip;
 pub use decode::{BYTES_PER_PIXEL, DecodeError, Decoded, Format, ImageHeader, Limits, decode, probe};
 pub use enhance::Enhanced;

@@ -237,7 +237,7 @@ pub(super) fn scorer<'a>(
 }
 
 fn sample_chip() -> std::sync::Arc<Frame> {
-    crate::drawing::portrait(crate::models::CHIP, crate::models::CHIP).into()
+    crate::drawing::portrait(vision::CHIP, vision::CHIP).into()
 }
 
 /// Returns the session as a backend, without preparation.

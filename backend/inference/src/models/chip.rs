@@ -4,10 +4,7 @@ use crate::Operation;
 use crate::backend::OutputView;
 use crate::manifest::{ModelFamily, ModelFile};
 use std::sync::Arc;
-use vision::Frame;
-
-/// Pixels per side of an aligned chip.
-pub(crate) const CHIP: u32 = 112;
+use vision::{CHIP, Frame};
 
 /// Checks that `chip` has the size of an aligned chip.
 pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {

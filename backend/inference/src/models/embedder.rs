@@ -1,9 +1,10 @@
 //! Face embedders of the ArcFace family.
 use super::PixelWriter;
-use super::chip::{CHIP, ChipModel, chip_pixels};
+use super::chip::{ChipModel, chip_pixels};
 use crate::manifest::{Channels, ModelFamily, ModelFile};
 use crate::{Embedding, Operation};
 use sha2::{Digest, Sha256};
+use vision::CHIP;
 
 /// An embedder: converts chips to tensors and outputs to embeddings.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ mod quality;
 mod scrfd;
 mod yunet;
 
-pub(crate) use chip::{CHIP, check_chip};
+pub(crate) use chip::check_chip;
 pub use detector::{DetectionRequest, DetectorModel};
 pub use embedder::EmbedderModel;
 pub(crate) use embedder::identity;

@@ -1,10 +1,10 @@
 //! Analyses face crops that the caller has already aligned. No detector runs here.
 
-use super::faces::{AlignedFace, CHIP, FoundFaces};
+use super::faces::{AlignedFace, FoundFaces};
 use super::{Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
-use vision::{ARCFACE_TEMPLATE, Detection, Rect};
+use vision::{ARCFACE_TEMPLATE, CHIP, Detection, Rect};
 
 impl Analyzer {
     /// Assesses and embeds an image that is already an aligned face crop: 112x112 pixels, with eyes

@@ -14,10 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use vision::quality::Measure;
-use vision::{Detection, Frame, Point, QualityReport};
+use vision::{CHIP, Detection, Frame, Point, QualityReport};
 
-/// Side of an aligned face crop in pixels.
-pub(super) const CHIP: u32 = 112;
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
 /// the limit prevents a single image of a crowd from filling the queue.
 const CHIPS_IN_FLIGHT: usize = 32;
