@@ -1,5 +1,5 @@
 //! Summarises a scan as a table for users or a JSON document for programs.
-use super::video_summary::{VideoOutcome, VideoSums};
+use super::video_summary::{VideoOutcome, VideoSums, state_rows};
 use crate::cli::Exit;
 use crate::output;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed};
@@ -228,17 +228,8 @@ impl Summary {
             row("Pages", pages.join(", "));
         }
         row("Images", self.images.total.to_string());
-        for (state, name) in [
-            (ImageState::Processed, "  processed"),
-            (ImageState::Duplicate, "  duplicates"),
-            (ImageState::Skipped, "  skipped"),
-            (ImageState::Failed, "  failed"),
-            (ImageState::Suppressed, "  suppressed"),
-            (ImageState::Queued, "  not reached"),
-        ] {
-            if state == ImageState::Processed || self.image(state) > 0 {
-                row(name, self.image(state).to_string());
-            }
+        for (name, count) in state_rows(|state| self.image(state)) {
+            row(name, count);
         }
         for (reason, n) in &self.reasons {
             row(&format!("    {reason}"), n.to_string());

@@ -170,18 +170,7 @@ impl VideoSums {
             return Vec::new();
         }
         let mut rows = vec![("Videos".to_owned(), self.total.to_string())];
-        for (state, name) in [
-            (ImageState::Processed, "  processed"),
-            (ImageState::Duplicate, "  duplicates"),
-            (ImageState::Skipped, "  skipped"),
-            (ImageState::Failed, "  failed"),
-            (ImageState::Suppressed, "  suppressed"),
-            (ImageState::Queued, "  not reached"),
-        ] {
-            if state == ImageState::Processed || self.count(state) > 0 {
-                rows.push((name.into(), self.count(state).to_string()));
-            }
-        }
+        rows.extend(state_rows(|state| self.count(state)).map(|(name, count)| (name.to_owned(), count)));
         rows.extend(self.reasons.iter().map(|(reason, n)| (format!("    {reason}"), n.to_string())));
         if self.count(ImageState::Processed) == 0 {
             return rows;
@@ -197,4 +186,21 @@ impl VideoSums {
         rows.push(("  time".into(), time(self.read_ms * 1_000)));
         rows
     }
+}
+
+/// Returns the name and the count of each state that a table shows. A state other than `processed`
+/// is shown only if its count is not 0.
+pub(super) fn state_rows(count: impl Fn(ImageState) -> i64) -> impl Iterator<Item = (&'static str, String)> {
+    let rows = [
+        (ImageState::Processed, "  processed"),
+        (ImageState::Duplicate, "  duplicates"),
+        (ImageState::Skipped, "  skipped"),
+        (ImageState::Failed, "  failed"),
+        (ImageState::Suppressed, "  suppressed"),
+        (ImageState::Queued, "  not reached"),
+    ];
+    rows.into_iter().filter_map(move |(state, name)| {
+        let count = count(state);
+        (state == ImageState::Processed || count > 0).then(|| (name, count.to_string()))
+    })
 }
