@@ -7,7 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 /// Maximum width of a table in characters. Terminals, logs and issues display lines of this width
 /// without wrapping.
-const COLUMNS: u16 = 100;
+pub(super) const COLUMNS: u16 = 100;
 
 /// Returns an empty table in the common style, as wide as the terminal and at most 100 characters.
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {

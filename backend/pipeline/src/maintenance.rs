@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
 use store::audit::{Action, AuditEntry};
+use store::copies::MAX_REPORTED_KEYS;
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
@@ -21,8 +22,6 @@ const CHUNK: usize = 500;
 const HOST_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
 const HOSTS_INTERVAL: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of keys of missing blobs in a report.
-const MAX_REPORTED_KEYS: usize = 20;
 
 /// Maintains the store and the blobs. Cloning it is cheap.
 #[derive(Clone)]

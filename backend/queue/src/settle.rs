@@ -18,7 +18,7 @@ use uuid::Uuid;
 /// Rows per statement of a rescue.
 const RESCUE_BATCH: i64 = 1000;
 /// Pause before a retry for rows that another transaction had locked.
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The claims that one batch did not settle.
 #[derive(Debug, Default, PartialEq, Eq)]

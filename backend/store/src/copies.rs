@@ -9,7 +9,7 @@ const CHUNK: i64 = 500;
 /// Maximum number of blobs that are copied concurrently.
 const MAX_CONCURRENT_COPIES: usize = 16;
 /// Maximum number of reported keys of missing blobs.
-const MAX_REPORTED_KEYS: usize = 20;
+pub const MAX_REPORTED_KEYS: usize = 20;
 
 /// Numbers of blobs by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -177,16 +177,15 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
             (Some(_), true) => "complete",
             (Some(_), false) => "incomplete",
         };
-        let (size, none) = (index.bytes.map(megabytes).unwrap_or_default(), String::new);
+        let (size, none) = (
+            index.bytes.map(|bytes| output::megabytes(bytes.unsigned_abs())).unwrap_or_default(),
+            String::new,
+        );
         let name = SearchIndex::Pgvector.name().to_owned();
         table.add_row([name, index.model.clone(), state.into(), none(), size, none(), none()]);
     }
     output::line(table)?;
     Ok(Exit::Success)
-}
-
-fn megabytes(bytes: i64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 /// Returns the result of the last comparison of a set, in words.

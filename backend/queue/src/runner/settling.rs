@@ -1,7 +1,7 @@
 //! Runs one job and records its outcome in the queue.
 use super::backoff::{Backoff, with_time_limit};
 use super::{Outcome, Shared, telemetry};
-use crate::settle::Batch;
+use crate::settle::{BUSY_PAUSE, Batch};
 use crate::{Claim, ClaimedJob, JobState, QueueError};
 use futures::FutureExt;
 use std::any::Any;
@@ -18,8 +18,6 @@ const BATCH: usize = 500;
 /// Minimum time between two batches of completions. Under load, batches fill up during this time;
 /// when idle, it adds no delay.
 const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(2);
-/// Pause before a retry of completions whose rows were locked.
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A job whose handler returned `Done`.
 pub(super) struct Completion {

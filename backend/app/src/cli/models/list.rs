@@ -9,9 +9,6 @@ use inference::{Manifest, ModelFile, ModelKind, Pack};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Maximum width of a line in characters.
-const COLUMNS: u16 = 100;
-
 pub(super) fn run(
     manifest: &Manifest,
     store: &ModelStore,
@@ -29,7 +26,10 @@ pub(super) fn run(
         let used = if in_use { ", in use" } else { "" };
         writeln!(text, "{} ({state}{used})", pack.name)?;
         let mut table = Table::new();
-        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
+        table
+            .load_style(NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(output::COLUMNS);
         table.add_rows(rows(pack, store).into_iter().map(|(name, value)| [name.to_owned(), value]));
         for line in table.lines() {
             writeln!(text, "{}", line.trim_end())?;
