@@ -35,16 +35,7 @@ pub struct Tracker<P> {
 impl<P> Tracker<P> {
     /// Returns a tracker without tracks. The first track has the number 0.
     pub fn new(config: Config) -> Self {
-        Self::starting_at(config, 0)
-    }
-
-    /// Returns a tracker whose first track has the number `next_id`; for a film that is resumed.
-    pub fn starting_at(config: Config, next_id: u64) -> Self {
-        Self { config, open: Vec::new(), last_us: None, next_id }
-    }
-
-    pub fn next_id(&self) -> u64 {
-        self.next_id
+        Self { config, open: Vec::new(), last_us: None, next_id: 0 }
     }
 
     /// Adds the faces of the frame at `at_us`, and returns the tracks that ended before it, by
@@ -86,15 +77,6 @@ impl<P> Tracker<P> {
     /// Ends all tracks, and returns them by number: the end of the film.
     pub fn finish(mut self) -> Vec<Track<P>> {
         self.cut()
-    }
-
-    /// Returns the start of the oldest open track in microseconds.
-    ///
-    /// A checkpoint at time T stores the tracks that ended, and resumes at the returned time with a
-    /// new tracker. The tracks that `push` returns for frames up to T are then already stored, and
-    /// must be dropped. All others are complete.
-    pub fn oldest_open_us(&self) -> Option<i64> {
-        self.open.iter().map(|track| track.started_us).min()
     }
 
     /// Removes faces that cannot be used and sorts the others, the best score first.

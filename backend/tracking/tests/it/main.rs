@@ -6,6 +6,5 @@ mod closer;
 mod dense;
 mod people;
 mod properties;
-mod resume;
 mod scene;
 mod sparse;

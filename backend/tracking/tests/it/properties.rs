@@ -69,7 +69,6 @@ fn run(frames: &Frames) -> Vec<Track<usize>> {
     let mut tracks = Vec::new();
     for (at_us, seen) in frames {
         tracks.extend(tracker.push(*at_us, seen.clone()));
-        assert!(tracker.oldest_open_us().is_none_or(|start| start <= *at_us));
     }
     tracks.extend(tracker.finish());
     tracks
@@ -161,18 +160,16 @@ fn a_cut_a_jump_and_a_long_gap_end_all_tracks() {
     let mut tracker = Tracker::new(Config::default());
     assert!(tracker.push(1_000_000, vec![face(0.0, 0.9), face(100.0, 0.8)]).is_empty());
     assert_eq!(tracker.cut().iter().map(|track| track.id).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(tracker.oldest_open_us(), None);
     tracker.push(1_040_000, vec![face(0.0, 0.9)]);
     assert_eq!(tracker.push(1_040_000, vec![face(0.0, 0.9)])[0].id, 2);
     assert_eq!(tracker.push(40_000, vec![face(0.0, 0.9)])[0].id, 3);
     assert_eq!(tracker.push(60_000_000, vec![face(0.0, 0.9)])[0].id, 4);
-    assert_eq!(tracker.next_id(), 6);
 }
 
 #[test]
 fn low_scores_continue_tracks_but_start_none() {
     let mut tracker = Tracker::new(Config::default());
-    assert!(tracker.push(0, vec![face(0.0, 0.4)]).is_empty() && tracker.oldest_open_us().is_none());
+    assert!(tracker.push(0, vec![face(0.0, 0.4)]).is_empty());
     tracker.push(40_000, vec![face(0.0, 0.9)]);
     tracker.push(80_000, vec![face(1.0, 0.4)]);
     tracker.push(120_000, vec![face(2.0, 0.1)]);
