@@ -50,7 +50,9 @@ fn groups(pairs: &[Pair]) -> Vec<Vec<Pair>> {
     groups.into_values().collect()
 }
 
-fn root(parents: &mut [usize], mut node: usize) -> usize {
+/// Returns the root of the node's tree, in a forest in which each root is its own parent. Shortens
+/// the path to it.
+pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
     while parents[node] != node {
         parents[node] = parents[parents[node]];
         node = parents[node];

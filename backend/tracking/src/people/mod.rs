@@ -8,6 +8,7 @@
 
 mod nearest;
 
+use crate::assignment::root;
 use crate::similarity::dot;
 use crate::track::Track;
 use nearest::{Edge, nearest};
@@ -180,14 +181,6 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
         }
     }
     has_merged.then(|| places.into_iter().flatten().collect())
-}
-
-fn root(parents: &mut [usize], mut node: usize) -> usize {
-    while parents[node] != node {
-        parents[node] = parents[parents[node]];
-        node = parents[node];
-    }
-    node
 }
 
 #[cfg(test)]
