@@ -1,10 +1,12 @@
 //! Defines types that several resources share.
+use crate::ApiError;
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 use store::sources::{MAX_SOURCES_BYTES, SourceList};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;
+use vision::Rect;
 
 /// The bytes of a file.
 #[derive(ToSchema)]
@@ -250,6 +252,16 @@ pub(crate) fn points(values: &[f32]) -> Vec<[f32; 2]> {
 /// Formats 64 bits as 16 hexadecimal digits.
 pub(crate) fn hash_hex(bits: u64) -> String {
     format!("{bits:016x}")
+}
+
+/// Time in milliseconds, x, y, width and height in pixels.
+pub(crate) type TrackBox = (i64, f32, f32, f32, f32);
+
+/// Decodes the stored boxes of a track.
+pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>, ApiError> {
+    let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
+    let boxes = pipeline::decode_boxes(encoded).map_err(ApiError::internal)?;
+    Ok(boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect())
 }
 
 /// Converts microseconds to milliseconds, rounded down.

@@ -2,14 +2,12 @@
 //! tracks, so they are not part of its object.
 use super::lines::{FaceLine, Kind, json};
 use crate::ApiError;
-use crate::routes::dto::to_ms;
+use crate::routes::dto::{TrackBox, boxes, to_ms};
 use domain::{Reason, VideoState};
-use pipeline::decode_boxes;
 use serde::Serialize;
 use store::export::{ExportedTrack, ExportedVideo, VideoSource};
 use time::OffsetDateTime;
 use uuid::Uuid;
-use vision::Rect;
 
 /// Number of tracks per read. A track has boxes for up to a minute.
 pub(crate) const TRACKS: i64 = 50;
@@ -59,8 +57,7 @@ struct TrackLine<'a> {
     end_ms: i64,
     samples: i32,
     faces: Vec<TrackFaceLine<'a>>,
-    /// Time in milliseconds, x, y, width and height in pixels.
-    boxes: Vec<(i64, f32, f32, f32, f32)>,
+    boxes: Vec<TrackBox>,
 }
 
 #[derive(Serialize)]
@@ -111,8 +108,6 @@ fn source(source: &VideoSource) -> SourceLine<'_> {
 /// Fails if the stored boxes cannot be decoded.
 pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String, ApiError> {
     let ExportedTrack { track, faces } = exported;
-    let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
-    let boxes = decode_boxes(&track.boxes).map_err(ApiError::internal)?;
     let faces = faces.iter().map(|(at_us, face)| TrackFaceLine {
         at_ms: to_ms(*at_us),
         image_id: face.0.image_id,
@@ -127,6 +122,6 @@ pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String
         end_ms: to_ms(track.ended_us),
         samples: track.samples,
         faces: faces.collect(),
-        boxes: boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
+        boxes: boxes(&track.boxes)?,
     }))
 }

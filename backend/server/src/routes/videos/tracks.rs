@@ -2,15 +2,13 @@
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};
-use crate::routes::dto::to_ms;
+use crate::routes::dto::{boxes, to_ms};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
-use pipeline::decode_boxes;
 use serde::{Deserialize, Serialize};
 use store::tracks::{Track, TrackFilter};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
-use vision::Rect;
 
 /// Selects the tracks to list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -113,8 +111,6 @@ pub(super) async fn list_tracks(
 
 impl TrackView {
     fn of(track: Track) -> Result<Self, ApiError> {
-        let boxed = |at_us, Rect { x, y, width, height }| (to_ms(at_us), x, y, width, height);
-        let boxes = decode_boxes(&track.boxes).map_err(ApiError::internal)?;
         let faces = track.faces.iter().map(|shot| TrackFaceView {
             face_id: shot.face_id,
             at_ms: to_ms(shot.at_us),
@@ -127,7 +123,7 @@ impl TrackView {
             end_ms: to_ms(track.ended_us),
             samples: track.samples,
             faces: faces.collect(),
-            boxes: boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
+            boxes: boxes(&track.boxes)?,
         })
     }
 }
