@@ -135,6 +135,32 @@ impl Traces {
         Ok(())
     }
 
+    /// Returns the rows of the pages at these URLs, as requested or after redirects. With
+    /// `only_videos`, returns only pages that turned out to be a video.
+    async fn pages_at(
+        &self,
+        conn: &mut PgConnection,
+        addresses: &[String],
+        hashes: &[Uuid],
+        only_videos: bool,
+    ) -> Result<Vec<LedgerRow>, StoreError> {
+        Ok(sqlx::query_as(
+            "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
+             where c.collection_id = $1 and p.url_hash = any($2) and (p.reason = 'is_a_video' or not $4)
+             union select p.id, p.crawl_id, p.url, p.url_hash
+             from crawls c cross join unnest($3::text[]) as a (url)
+             join pages p on p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
+             where c.collection_id = $1 and p.final_url is not null and p.final_url <> p.url
+               and (p.reason = 'is_a_video' or not $4)",
+        )
+        .bind(self.collection)
+        .bind(hashes)
+        .bind(addresses)
+        .bind(only_videos)
+        .fetch_all(conn)
+        .await?)
+    }
+
     /// Removes the traces of pages at these URLs: the rows of these pages, and the sightings on
     /// these pages of images that were never stored.
     pub(crate) async fn erase_page_traces(
@@ -143,19 +169,7 @@ impl Traces {
         addresses: &[String],
     ) -> Result<(), StoreError> {
         let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-        let pages: Vec<LedgerRow> = sqlx::query_as(
-            "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
-             where c.collection_id = $1 and p.url_hash = any($2)
-             union select p.id, p.crawl_id, p.url, p.url_hash
-             from crawls c cross join unnest($3::text[]) as a (url)
-             join pages p on p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
-             where c.collection_id = $1 and p.final_url is not null and p.final_url <> p.url",
-        )
-        .bind(self.collection)
-        .bind(&hashes)
-        .bind(addresses)
-        .fetch_all(&mut *conn)
-        .await?;
+        let pages = self.pages_at(conn, addresses, &hashes, false).await?;
         self.erased_pages.extend(pages.iter().map(|row| row.url_hash));
         self.erase_page_rows(conn, pages).await?;
         sqlx::query(

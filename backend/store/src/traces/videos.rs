@@ -1,5 +1,4 @@
 //! Removes traces of erased videos: their addresses, and where crawls found them.
-use super::statements::LedgerRow;
 use super::{LedgerJobs, Traces};
 use crate::text::url_hash;
 use crate::{Store, StoreError};
@@ -14,20 +13,7 @@ impl Traces {
         addresses: &[String],
     ) -> Result<(), StoreError> {
         let hashes: Vec<Uuid> = addresses.iter().map(|url| url_hash(Some(url))).collect();
-        let pages: Vec<LedgerRow> = sqlx::query_as(
-            "select p.id, p.crawl_id, p.url, p.url_hash from crawls c join pages p on p.crawl_id = c.id
-             where c.collection_id = $1 and p.url_hash = any($2) and p.reason = 'is_a_video'
-             union select p.id, p.crawl_id, p.url, p.url_hash
-             from crawls c cross join unnest($3::text[]) as a (url)
-             join pages p on p.crawl_id = c.id and md5(p.final_url) = md5(a.url) and p.final_url = a.url
-             where c.collection_id = $1 and p.final_url is not null and p.final_url <> p.url
-               and p.reason = 'is_a_video'",
-        )
-        .bind(self.collection)
-        .bind(&hashes)
-        .bind(addresses)
-        .fetch_all(&mut *conn)
-        .await?;
+        let pages = self.pages_at(conn, addresses, &hashes, true).await?;
         self.hashes.extend(pages.iter().map(|row| row.url_hash));
         self.erase_page_rows(conn, pages).await
     }
