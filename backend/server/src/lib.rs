@@ -33,7 +33,6 @@ pub mod telemetry;
 use operation::Spec;
 use store::keys::Scope;
 
-pub use auth::KEY_CACHE_TTL;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
 pub use hosts::PublicHost;

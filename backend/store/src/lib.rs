@@ -65,7 +65,7 @@ pub mod webhook_secrets;
 
 pub use blobs::Blobs;
 pub use collection_deletion::Erased;
-pub use database::{Config, DEFAULT_EXACT_LIMIT, Store, Tx};
+pub use database::{Config, Store, Tx};
 pub use error::StoreError;
 pub use supersede::OlderFace;
 pub use transient::retried;

@@ -34,7 +34,7 @@ pub use error::{Damage, VideoError};
 pub use frames::FrameReader;
 pub use gpu::Gpus;
 pub use index::Index;
-pub use program::{Config, Decoder, Limits, MINIMUM_VERSION, Sandboxed, find, is_video};
+pub use program::{Config, Decoder, Limits, Sandboxed, find, is_video};
 pub use proof::GpuError;
 pub use sampling::{Looks, Sampling, Segment};
 pub use selection::TimedFrame;

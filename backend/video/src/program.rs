@@ -18,7 +18,7 @@ use std::time::Duration;
 use vision::Format;
 
 /// The oldest ffmpeg that can be used. Older ones cannot write the timestamps of frames.
-pub const MINIMUM_VERSION: &str = "6.0";
+const MINIMUM_VERSION: &str = "6.0";
 /// The version of libavutil in ffmpeg 6.0. Builds from its repository have no version of ffmpeg.
 const MINIMUM_LIBAVUTIL: u32 = 58;
 

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// How long a key is accepted without a database query. A revoked key stops working in every
 /// process after at most this time.
-pub const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
+const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 /// Minimum interval between two updates of the time of last use of a key in the database.
 const LAST_USE_INTERVAL: Duration = Duration::from_secs(60);
 

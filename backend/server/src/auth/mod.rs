@@ -8,7 +8,6 @@ mod peer;
 mod rate;
 
 pub(crate) use caller::Caller;
-pub use keyring::KEY_CACHE_TTL;
 pub(crate) use keyring::Keyring;
 pub(crate) use peer::{CallerId, Peer};
 pub(crate) use rate::Rates;
