@@ -23,9 +23,6 @@ use url::Url;
 const HEAD: usize = 200;
 
 /// Fetches the video at `address` and writes it to `spool`.
-///
-/// # Errors
-/// Fails with [`CopyError`].
 pub(super) async fn fetch(
     context: &Context,
     video: &Video,
