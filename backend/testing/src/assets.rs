@@ -9,7 +9,7 @@ use inference::{Manifest, ResolvedPack};
 use std::path::{Path, PathBuf};
 
 /// Returns the root of the checkout.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace root exists")
 }
 

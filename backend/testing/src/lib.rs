@@ -23,7 +23,8 @@ pub mod server;
 pub mod unpack;
 
 pub use assets::{
-    DEFAULT_PACK, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack, shared_models,
+    DEFAULT_PACK, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack, root,
+    shared_models,
 };
 pub use database::{TableLock, TestDatabase};
 pub use files::files_below;

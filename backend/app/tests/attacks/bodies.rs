@@ -17,14 +17,6 @@ pub(crate) fn grey() -> Vec<u8> {
     GREY.clone()
 }
 
-/// Returns the header of a PNG of 900 megapixels.
-pub(crate) fn vast() -> Vec<u8> {
-    let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());
-    png.extend(b"\x08\x02\0\0\0\0\0\0\0");
-    png
-}
-
 /// Returns an image without its second half.
 pub(crate) fn truncated() -> Vec<u8> {
     let picture = testing::picture("ada.jpg");

@@ -1,15 +1,11 @@
 //! Serves a site that a tenant crawls every day, and a hostile one.
+use crate::common::hostile::{drip, gzip, huge, vast};
 use axum::Router;
-use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect};
 use axum::routing::get;
-use futures::{StreamExt, stream};
-use std::convert::Infallible;
-use std::io::Write;
-use std::time::Duration;
 
 async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -29,27 +25,6 @@ pub(crate) async fn good() -> String {
             .route("/cora.jpg", picture("cora.jpg")),
     )
     .await
-}
-
-fn gzip(data: &[u8]) -> Vec<u8> {
-    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    out.write_all(data).unwrap();
-    out.finish().unwrap()
-}
-
-/// Returns an endless body of single bytes with pauses.
-fn drip() -> Body {
-    let beat = tokio::time::interval(Duration::from_millis(300));
-    Body::from_stream(stream::unfold(beat, async |mut beat| {
-        beat.tick().await;
-        Some((Ok::<_, Infallible>(Bytes::from_static(b"<")), beat))
-    }))
-}
-
-/// Returns a body of ten gigabytes, generated as it is read.
-fn huge() -> Body {
-    let piece = Bytes::from_static(&[b'a'; 1 << 16]);
-    Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
 }
 
 /// Returns robots.txt rules that a backtracking matcher would compare with every part of a long
@@ -121,7 +96,7 @@ pub(crate) async fn hostile() -> String {
         .route("/copy/{name}", get(|| async move { picture }))
         .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
-        .route("/vast.png", get(|| async { crate::bodies::vast() }))
+        .route("/vast.png", get(|| async { vast() }))
         .route("/grey.jpg", get(|| async { crate::bodies::grey() }))
         .route("/cut.jpg", get(|| async { crate::bodies::truncated() }))
         .route("/drip.jpg", get(|| async { drip() }))

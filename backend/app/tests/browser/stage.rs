@@ -5,8 +5,8 @@ use crate::common::process::TestFolder;
 use crate::common::service::Service;
 use rustix::process::Signal;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use testing::TestDatabase;
+use std::path::Path;
+use testing::{TestDatabase, root};
 
 pub struct Stage {
     pub browser: Browser,
@@ -14,10 +14,6 @@ pub struct Stage {
     pub place: TestFolder,
     pub database: TestDatabase,
     axe: String,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 impl Stage {

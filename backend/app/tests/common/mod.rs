@@ -3,6 +3,7 @@
 #[cfg(unix)]
 pub mod bucket;
 pub mod files;
+pub mod hostile;
 pub mod process;
 #[cfg(unix)]
 pub mod service;

@@ -46,6 +46,11 @@ impl Service {
         panic!("the service ended without the line `{part}`:\n{}", self.log)
     }
 
+    /// Returns a caller of a service that requires no keys.
+    pub fn caller(&self) -> Caller {
+        Caller { base: self.base.clone(), key: "none".into() }
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -1,6 +1,6 @@
 //! Checks the section "Where is ...?" of the architecture document against the source files.
 
-use std::path::PathBuf;
+use testing::root;
 
 const DOCUMENT: &str = "docs/explanation/ARCHITECTURE.md";
 /// The line before the tables.
@@ -11,10 +11,6 @@ const HEAD: [&str; 2] = ["| Behaviour | File | Item |", "|---|---|---|"];
 const KEYWORDS: [&str; 6] = ["fn", "struct", "enum", "const", "macro_rules!", "trait"];
 /// Minimum number of rows. If there are fewer rows, the section is missing or its form has changed.
 const MIN_ROWS: usize = 40;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Returns the rows of all tables in the section, without their heads.
 fn rows(document: &str) -> Vec<&str> {

@@ -6,15 +6,10 @@ mod units;
 
 use app::cli::Cli;
 use clap::Parser;
-use std::path::PathBuf;
-
-/// Returns the folder of the checkout.
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use testing::root;
 
 /// Reads a file of the checkout.
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 

@@ -8,8 +8,4 @@ mod asks;
 mod reasons;
 mod script;
 
-use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
+use testing::root;

@@ -2,18 +2,16 @@
 //! the service's memory usage must remain small.
 #![cfg(target_os = "linux")]
 
+use crate::common::hostile::{drip, gzip, huge, vast};
 use crate::common::process::TestFolder;
 use crate::common::service::{Service, get};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::Path;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Redirect};
 use axum::routing::get as route;
-use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use std::convert::Infallible;
-use std::io::Write;
 use std::time::{Duration, Instant};
 use testing::{MAX_WAIT, TestDatabase};
 
@@ -24,38 +22,9 @@ const MAX_GROWTH: u64 = 200 << 20;
 const INDEX: &str = "<a href=/loop/a>1</a> <a href=/huge>2</a> <a href=/drip>3</a> <a href=/bomb>4</a> <a href=/many>5</a>
     <a href=/calendar/0>6</a> <a href=/announced>7</a> <a href=/map.xml>8</a> <img src=/good.jpg> <img src=/huge.jpg> <img src=/drip.jpg> <img src=/vast.png>";
 
-/// Returns a body of ten gigabytes, generated as it is read.
-fn huge() -> Body {
-    let piece = Bytes::from_static(&[b'a'; 1 << 16]);
-    Body::from_stream(stream::repeat(piece).take(160 << 10).map(Ok::<_, Infallible>))
-}
-
-/// Returns an endless body of single bytes with pauses.
-fn drip() -> Body {
-    let beat = tokio::time::interval(Duration::from_millis(300));
-    Body::from_stream(stream::unfold(beat, async |mut beat| {
-        beat.tick().await;
-        Some((Ok::<_, Infallible>(Bytes::from_static(b"<")), beat))
-    }))
-}
-
-fn gzip(data: &[u8]) -> Vec<u8> {
-    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    out.write_all(data).unwrap();
-    out.finish().unwrap()
-}
-
 /// Returns a gigabyte compressed to a few megabytes.
 fn bomb() -> Vec<u8> {
     gzip(&vec![b' '; 8 << 20]).repeat(128)
-}
-
-/// Returns the header of an image of 900 megapixels.
-fn vast() -> Vec<u8> {
-    let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    png.extend([30_000_u32.to_be_bytes(), 30_000_u32.to_be_bytes()].concat());
-    png.extend(b"\x08\x02\0\0\0\0\0\0\0");
-    png
 }
 
 fn html(body: impl Into<Body>) -> impl IntoResponse {

@@ -3,7 +3,7 @@
 #![cfg(unix)]
 
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Caller, Service};
+use crate::common::service::Service;
 use bytes::Bytes;
 use domain::ClusteringState;
 use rustix::process::Signal;
@@ -38,10 +38,6 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-}
-
-fn caller(service: &Service) -> Caller {
-    Caller { base: service.base.clone(), key: "none".into() }
 }
 
 async fn default_collection(store: &Store) -> Uuid {
@@ -147,7 +143,8 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
         // The second step is blocked, so that the process is killed in the middle on any machine.
         let begun = "exists (select from clusterings where looked > 0)";
         let hold = if kill { Some(Hold::at(&database, "update", "clusterings", begun).await) } else { None };
-        caller(&service)
+        service
+            .caller()
             .ask(202, reqwest::Method::POST, "/collections/default/cluster", Some(&json!({})))
             .await;
         if kill {
@@ -168,7 +165,7 @@ async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
             service = start();
         }
         let ended = |run: &serde_json::Value| run["state"] != "running" && run["state"] != "queued";
-        let run = caller(&service).until("/collections/default/cluster", ended).await;
+        let run = service.caller().until("/collections/default/cluster", ended).await;
         assert_eq!(
             (&run["state"], &run["looked"]),
             (&json!("completed"), &json!(DRAWN)),
@@ -221,7 +218,7 @@ async fn retention_goes_on_where_it_was_and_leaves_neither_rows_nor_blobs() {
     let service = start();
     until("the rest", async || erased().await == EXPIRED as u64).await;
     until("the last blobs", async || files_below(&folder).is_empty()).await;
-    assert_eq!(caller(&service).get("/images").await["images"], json!([]));
+    assert_eq!(service.caller().get("/images").await["images"], json!([]));
     assert_eq!(erased().await, EXPIRED as u64, "each image is counted once");
 }
 

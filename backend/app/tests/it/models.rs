@@ -5,6 +5,7 @@ use app::models::{FileState, ModelError, ModelStore};
 use inference::{Manifest, ModelFile, Pack};
 use std::io::Write;
 use std::path::Path;
+use tempfile::TempDir;
 
 /// Returns a file of the size of a model, whose bytes differ everywhere.
 fn content() -> Vec<u8> {
@@ -41,12 +42,27 @@ fn on_disk(store: &ModelStore) -> Vec<String> {
     names
 }
 
-#[testing::test]
-async fn a_missing_model_is_downloaded_once() {
+/// Serves `model.onnx`. Returns the server, the description of the file, and an empty store in the
+/// folder.
+async fn served() -> (FileServer, ModelFile, ModelStore, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let server = FileServer::start([("/model.onnx", content())]).await;
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
+    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
     let store = store(folder.path());
+    std::fs::create_dir_all(&store.directory).unwrap();
+    (server, model, store, folder)
+}
+
+/// Writes what an interrupted download of the file leaves behind.
+fn write_part(store: &ModelStore, model: &ModelFile, content: &[u8]) {
+    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
+    std::fs::write(part, content).unwrap();
+}
+
+#[testing::test]
+async fn a_missing_model_is_downloaded_once() {
+    let (server, model, store, _folder) = served().await;
+    let pack = pack(vec![model]);
     let ready = store.prepare(&pack).await.unwrap();
     assert_eq!(std::fs::read(ready.directory.join("model.onnx")).unwrap(), content());
     store.prepare(&pack).await.unwrap();
@@ -56,11 +72,9 @@ async fn a_missing_model_is_downloaded_once() {
 
 #[testing::test]
 async fn a_broken_download_is_continued_where_it_broke_off() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (server, model, store, _folder) = served().await;
     server.break_after(700_000);
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
-    let store = store(folder.path());
+    let pack = pack(vec![model]);
     store.prepare(&pack).await.unwrap();
     assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
     let requests = server.requests();
@@ -70,13 +84,8 @@ async fn a_broken_download_is_continued_where_it_broke_off() {
 
 #[testing::test]
 async fn what_an_earlier_process_left_is_continued() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
-    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
-    let store = store(folder.path());
-    std::fs::create_dir_all(&store.directory).unwrap();
-    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
-    std::fs::write(&part, &content()[..1000]).unwrap();
+    let (server, model, store, _folder) = served().await;
+    write_part(&store, &model, &content()[..1000]);
     store.prepare(&pack(vec![model])).await.unwrap();
     assert_eq!(server.requests(), [("/model.onnx".to_owned(), Some("bytes=1000-".to_owned()))]);
     assert_eq!(on_disk(&store), ["model.onnx"]);
@@ -84,13 +93,8 @@ async fn what_an_earlier_process_left_is_continued() {
 
 #[testing::test]
 async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
-    let model = file("model.onnx", &content(), &[server.url("/model.onnx")]);
-    let store = store(folder.path());
-    std::fs::create_dir_all(&store.directory).unwrap();
-    let part = store.directory.join(format!("model.onnx.{}.part", &model.sha256[..12]));
-    std::fs::write(&part, b"not the beginning of this file").unwrap();
+    let (server, model, store, _folder) = served().await;
+    write_part(&store, &model, b"not the beginning of this file");
     store.prepare(&pack(vec![model.clone()])).await.unwrap();
     assert_eq!(store.inspect(&pack(vec![model])).unwrap(), [FileState::Verified]);
     assert_eq!(server.requests().len(), 2);
@@ -98,23 +102,18 @@ async fn a_wrong_part_is_thrown_away_and_fetched_anew() {
 
 #[testing::test]
 async fn a_server_that_knows_no_ranges_is_asked_for_the_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
+    let (server, model, store, _folder) = served().await;
     server.ignore_ranges();
     server.break_after(50_000);
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
-    let store = store(folder.path());
+    let pack = pack(vec![model]);
     store.prepare(&pack).await.unwrap();
     assert_eq!(store.inspect(&pack).unwrap(), [FileState::Verified]);
 }
 
 #[testing::test]
 async fn a_corrupt_file_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = FileServer::start([("/model.onnx", content())]).await;
-    let pack = pack(vec![file("model.onnx", &content(), &[server.url("/model.onnx")])]);
-    let store = store(folder.path());
-    std::fs::create_dir_all(&store.directory).unwrap();
+    let (_server, model, store, _folder) = served().await;
+    let pack = pack(vec![model]);
     std::fs::write(store.directory.join("model.onnx"), b"bit rot").unwrap();
     assert_eq!(store.inspect(&pack).unwrap(), [FileState::Corrupt { sha256: sha256(b"bit rot") }]);
     store.prepare(&pack).await.unwrap();

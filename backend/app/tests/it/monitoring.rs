@@ -4,22 +4,15 @@
 
 use crate::common::process::TestFolder;
 use crate::common::service::{Service, get};
+use crate::deployment::read;
 use promql_parser::label::Matchers;
 use promql_parser::parser::{Expr, parse};
 use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use testing::TestDatabase;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
+use std::path::Path;
+use testing::{TestDatabase, root};
 
 #[derive(Deserialize)]
 struct Alerts {

@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Caller, Service};
+use crate::common::service::Service;
 use axum::Router;
 use axum::extract::Path as UrlPath;
 use axum::response::{Html, IntoResponse};
@@ -160,7 +160,7 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     };
     Finished::of(&mut facecrawl(&["scan", "album"])).expect(0);
     let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
-    let caller = Caller { base: service.base.clone(), key: "none".into() };
+    let caller = service.caller();
     let crawl = json!({"seeds": [site().await]});
     let crawl = caller.ask(201, Method::POST, "/crawls", Some(&crawl)).await;
     let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());

@@ -3,7 +3,7 @@
 
 use crate::common::bucket::{Bucket, URL};
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Caller, Service};
+use crate::common::service::Service;
 use axum::Router;
 use axum::response::Html;
 use axum::routing::get as route;
@@ -25,10 +25,6 @@ fn on(place: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str
     command
 }
 
-fn caller(service: &Service) -> Caller {
-    Caller { base: service.base.clone(), key: "none".into() }
-}
-
 async fn objects(bucket: &Bucket) -> Vec<String> {
     bucket.blobs().list().map_ok(|blob| blob.key).try_collect().await.unwrap()
 }
@@ -46,7 +42,7 @@ async fn pictures_go_into_a_bucket_and_what_is_erased_leaves_it() {
     assert!(!place.path().join("data/blobs").exists());
 
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
-    let caller = caller(&service);
+    let caller = service.caller();
     let faces = caller.get("/faces").await;
     for face in faces["faces"].as_array().unwrap() {
         let id = face["id"].as_str().unwrap();
@@ -130,7 +126,7 @@ async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
     let mut bucket = Bucket::start().await;
     let (place, database) = (TestFolder::new(), TestDatabase::create().await);
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
-    let caller = caller(&service);
+    let caller = service.caller();
     let router = Router::new()
         .route("/", route(async || Html("<img src=/ada.jpg>")))
         .route("/ada.jpg", route(async move || ada));
@@ -158,7 +154,7 @@ async fn while_the_bucket_is_away_jobs_wait_and_no_row_is_without_its_blobs() {
         .await;
     database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
     let service = Service::start(&mut on(&place, &database, &bucket, &["up", "--port", "0"]));
-    let caller = self::caller(&service);
+    let caller = service.caller();
     let path = format!("/crawls/{}", crawl["id"].as_str().unwrap());
     let crawl = caller.until(&path, |crawl| crawl["state"] != "running").await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");

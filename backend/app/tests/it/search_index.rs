@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use store::external_index::ExternalIndex;
 use testing::{MAX_WAIT, TestDatabase, needs};
-use world::{FACES_PER_IMAGE, Program, Writer, caller, found, search, with_faces};
+use world::{FACES_PER_IMAGE, Program, Writer, found, search, with_faces};
 
 /// Checks a report of `index recall`. An external index compares all faces of so small a
 /// collection. pgvector searches a graph that it builds at random. In this graph, a face can be
@@ -44,7 +44,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     // is complete.
     let mut writer = with_faces(&program, &database, 30).await;
     let mut service = program.start("qdrant");
-    let api = caller(&service);
+    let api = service.caller();
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
     let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
@@ -109,7 +109,7 @@ async fn an_index_in_a_server_is_built_verified_and_removed_beside_the_service()
     let refused = Finished::of(other_prefix.env("QDRANT_PREFIX", "other")).expect(1);
     assert!(refused.stderr.contains("the one to delete is"), "{}", refused.stderr);
     let service = program.start("pgvector");
-    let answer = caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
+    let answer = service.caller().ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
     assert_eq!(found(&answer)[0], face);
     assert!(!database.store().records_index_changes().await.unwrap());
     assert_eq!(run("pgvector", &["index", "status", "--json"]).expect(0).json()["sets"], json!([]));
@@ -127,7 +127,7 @@ async fn the_index_of_pgvector_is_dropped_and_built_again_beside_the_service() {
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
     let service = program.start("pgvector");
-    let api = caller(&service);
+    let api = service.caller();
     let best = async || {
         let answer = api.ask(200, Method::POST, "/faces/search", Some(&search(&embedding))).await;
         (found(&answer)[0], answer["exact"].clone())
@@ -169,7 +169,7 @@ async fn a_service_works_without_its_qdrant_server_and_can_leave_it() {
     writer.add().await.unwrap();
     let (_, faces) = writer.images.first_key_value().unwrap();
     let answer =
-        caller(&service).ask(200, Method::POST, "/faces/search", Some(&search(&faces[2].embedding))).await;
+        service.caller().ask(200, Method::POST, "/faces/search", Some(&search(&faces[2].embedding))).await;
     assert_eq!((found(&answer)[0], &answer["exact"]), (faces[2].id, &json!(true)));
     let status = program.run("qdrant", &["index", "status", "--json"]).expect(0).json();
     assert_eq!(status["changes"], FACES_PER_IMAGE, "the changes wait for the server");

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::Service;
+use crate::common::service::{Service, client};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -14,11 +14,6 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use testing::{MAX_WAIT, TestDatabase};
-
-fn client() -> reqwest::Client {
-    let _already = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
-}
 
 /// Serves a page with one image.
 async fn site(picture: Vec<u8>) -> String {

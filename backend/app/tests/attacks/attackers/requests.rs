@@ -1,6 +1,7 @@
 //! Attacks with complete requests.
 use super::{Attacks, Record};
 use crate::bodies;
+use crate::common::hostile::vast;
 use crate::common::service::client;
 use crate::world::World;
 use reqwest::{Client, Method, RequestBuilder};
@@ -73,15 +74,7 @@ fn attacks(world: &World) -> Vec<Attack> {
         Sent::Bytes("image/jpeg", bodies::grey()),
         WORKED,
     );
-    add(
-        "vast picture",
-        "analyze",
-        2,
-        Method::POST,
-        detect,
-        Sent::Bytes("image/png", bodies::vast()),
-        REFUSED,
-    );
+    add("vast picture", "analyze", 2, Method::POST, detect, Sent::Bytes("image/png", vast()), REFUSED);
     add(
         "half a picture",
         "analyze",

@@ -1,6 +1,6 @@
 //! Tests what becomes of the index that earlier versions kept in files, with `SEARCH_INDEX=edge`.
 use crate::common::process::TestFolder;
-use crate::search_index::world::{FACES_PER_IMAGE, Program, caller, found, search, with_faces};
+use crate::search_index::world::{FACES_PER_IMAGE, Program, found, search, with_faces};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ async fn an_index_in_files_is_refused_and_deleted_and_no_face_is_lost() {
     let status = || program.run("pgvector", &["index", "status", "--json"]).expect(0).json();
     assert_eq!(status()["sets"], json!([]));
     // Faces from before and after the last update of the index are found.
-    let api = caller(&service);
+    let api = service.caller();
     for exact in [true, false] {
         for faces in [writer.images.first_key_value(), writer.images.last_key_value()] {
             let face = &faces.unwrap().1[3];

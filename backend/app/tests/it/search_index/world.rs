@@ -1,6 +1,6 @@
 //! The program with a search index, and a writer of random faces.
 use crate::common::process::{Finished, TestFolder};
-use crate::common::service::{Caller, Service};
+use crate::common::service::Service;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -136,10 +136,6 @@ impl Writer {
         let at = self.random.below(self.images.len().max(1));
         self.images.keys().nth(at).copied()
     }
-}
-
-pub(crate) fn caller(service: &Service) -> Caller {
-    Caller { base: service.base.clone(), key: "none".into() }
 }
 
 /// Stores faces with the service and `SEARCH_INDEX=pgvector`, and ends the service.
