@@ -1,14 +1,9 @@
 //! Tests the limits on connections, and the handling of open connections at shutdown.
-use crate::support::{App, Models, Options};
+use crate::support::App;
 use server::Config;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-
-async fn spawn(config: Config) -> App {
-    let options = Options { config, worker: false, models: Models::Fixture, ..Options::default() };
-    App::spawn_with(options).await
-}
 
 async fn connect(app: &App) -> TcpStream {
     TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
@@ -40,7 +35,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 #[testing::test]
 async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
-    let app = spawn(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
+    let app = App::spawn_bare(Config { connection_idle: Duration::from_secs(2), ..Config::default() }).await;
     let mut half = connect(&app).await;
     half.write_all(b"GET /health/live HTTP/1.1\r\nhost: te").await.unwrap();
     let mut silent = connect(&app).await;
@@ -54,7 +49,7 @@ async fn half_a_head_and_an_idle_connection_are_closed_in_time() {
 
 #[testing::test]
 async fn a_head_that_is_too_long_is_refused() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     for (length, status) in [(60 << 10, "200"), (200 << 10, "431"), (400 << 10, "431")] {
         let mut stream = connect(&app).await;
         let filler = "f".repeat(length);
@@ -76,7 +71,7 @@ async fn a_head_that_is_too_long_is_refused() {
 
 #[testing::test]
 async fn one_connection_too_many_waits_for_another_to_be_closed() {
-    let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
     ask(&mut first).await;
     let mut second = connect(&app).await;
@@ -96,7 +91,7 @@ async fn one_connection_too_many_waits_for_another_to_be_closed() {
 
 #[testing::test]
 async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_connection() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     let mut open = connect(&app).await;
     assert!(!ask(&mut open).await.contains("connection: close"));
     app.shutdown.cancel();
@@ -108,7 +103,7 @@ async fn a_request_that_comes_with_the_stop_is_answered_as_the_last_of_its_conne
 
 #[testing::test]
 async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
-    let app = spawn(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
+    let app = App::spawn_bare(Config { drain: Duration::from_secs(600), ..Config::default() }).await;
     let mut idle = connect(&app).await;
     ask(&mut idle).await;
     app.stop().await.unwrap();
@@ -117,7 +112,7 @@ async fn a_connection_that_nobody_uses_does_not_hold_up_the_stop() {
 
 #[testing::test]
 async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
-    let app = spawn(Config { max_connections: 1, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { max_connections: 1, ..Config::default() }).await;
     let mut first = connect(&app).await;
     ask(&mut first).await;
     // This connection waits in the kernel until the first one is closed, which happens only at
@@ -134,7 +129,7 @@ async fn a_connection_that_is_accepted_as_the_port_closes_is_answered() {
 #[testing::test]
 async fn one_address_holds_three_quarters_of_the_connections_and_not_one_more() {
     const LAST: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
-    let app = spawn(Config { max_connections: 4, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { max_connections: 4, ..Config::default() }).await;
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut stream = connect(&app).await;

@@ -1,7 +1,7 @@
 //! Tests what an erasure (`/erasures`) deletes and suppresses.
 use crate::support::keys::guarded;
 use crate::support::site::Site;
-use crate::support::{App, field, json_of, ok, pictures, problem};
+use crate::support::{App, and, erase, field, json_of, ok, pictures, problem};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::{Method, StatusCode};
@@ -9,18 +9,8 @@ use serde_json::{Value, json};
 use std::process::Command;
 use store::keys::Scope;
 
-async fn erase(app: &App, body: &Value) -> Value {
-    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
-}
-
 fn showing(name: &str) -> Value {
     json!({"image_base64": STANDARD.encode(pictures::picture(name))})
-}
-
-/// Returns the body with additional fields.
-fn and(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 fn len(answer: &Value, list: &str) -> usize {

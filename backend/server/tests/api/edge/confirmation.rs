@@ -1,6 +1,6 @@
 //! Tests confirmation tokens. A large deletion requires the token of a dry run.
 use crate::support::site::Site;
-use crate::support::{App, Options, json_of, ok, problem};
+use crate::support::{App, Options, and, erase, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use server::{AppState, Config};
@@ -13,12 +13,6 @@ async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
     let site = Site::with(pictures).await;
     let crawl = app.crawl(&[site.page()]).await;
     (app, crawl)
-}
-
-/// Returns the body with additional fields.
-fn and(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 fn confirm(look: &Value) -> &str {
@@ -36,7 +30,7 @@ async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
     let images = app.get_ok("/images").await;
     let pair = images["images"].as_array().unwrap().iter().find(|image| image["face_count"] == 2).unwrap();
     let target = json!({"image_id": pair["id"]});
-    json_of(app.post_json("/erasures", &target).await, StatusCode::CREATED).await;
+    erase(&app, &target).await;
 
     let (app, _) = crawled(2, &["two_people.jpg", "cora.jpg"]).await;
     let images = app.get_ok("/images").await;
@@ -47,7 +41,7 @@ async fn an_erasure_of_so_many_goes_and_of_one_more_asks_for_the_token() {
     assert_eq!(faces(&app).await, 3);
     let look = ok(app.post_json("/erasures", &and(target.clone(), json!({"dry_run": true}))).await).await;
     let confirmed = and(target, json!({"confirm": confirm(&look)}));
-    let done = json_of(app.post_json("/erasures", &confirmed).await, StatusCode::CREATED).await;
+    let done = erase(&app, &confirmed).await;
     assert_eq!((&done["faces"], &done["images"]), (&json!(2), &json!(1)), "{done}");
 }
 

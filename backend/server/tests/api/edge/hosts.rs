@@ -8,11 +8,6 @@ use store::keys::Scope;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-async fn spawn(config: Config) -> App {
-    let options = Options { config, worker: false, models: Models::Fixture, ..Options::default() };
-    App::spawn_with(options).await
-}
-
 async fn ask(app: &App, path: &str, host: &str) -> Response {
     app.client.get(format!("{}{path}", app.url)).header("host", host).send().await.unwrap()
 }
@@ -28,7 +23,7 @@ async fn status_of(app: &App, head: &str) -> String {
 
 #[testing::test]
 async fn names_of_others_are_refused_and_loopback_names_are_not() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     for host in [
         "localhost",
         "LOCALHOST:8080",
@@ -66,7 +61,7 @@ async fn names_of_others_are_refused_and_loopback_names_are_not() {
 
 #[testing::test]
 async fn a_request_names_one_host_and_its_target_no_other() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     let end = "connection: close\r\n\r\n";
     let twice = "GET /faces HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n";
     let twice = status_of(&app, &format!("{twice}{end}")).await;
@@ -81,7 +76,7 @@ async fn a_request_names_one_host_and_its_target_no_other() {
 #[testing::test]
 async fn the_operator_names_further_hosts() {
     let public_hosts = vec!["Faces.Example".parse().unwrap(), "db.example:8443".parse().unwrap()];
-    let app = spawn(Config { public_hosts, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { public_hosts, ..Config::default() }).await;
     for (host, status) in [
         ("faces.example", 200),
         ("faces.example:9000", 200),
@@ -93,19 +88,19 @@ async fn the_operator_names_further_hosts() {
     ] {
         assert_eq!(ask(&app, "/faces", host).await.status().as_u16(), status, "{host}");
     }
-    let app = spawn(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
+    let app = App::spawn_bare(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
     assert_eq!(ask(&app, "/faces", "any.example").await.status(), StatusCode::OK);
 }
 
 #[testing::test]
 async fn an_address_is_allowed_where_the_service_listens_on_it_or_on_all() {
     let listen = "192.0.2.7".parse().unwrap();
-    let app = spawn(Config { listen, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { listen, ..Config::default() }).await;
     assert_eq!(ask(&app, "/faces", "192.0.2.7:8080").await.status(), StatusCode::OK);
     problem(ask(&app, "/faces", "192.0.2.8:8080").await, 421, "host_not_allowed").await;
     // DNS rebinding requires a name, so addresses are allowed.
     let listen = "0.0.0.0".parse().unwrap();
-    let app = spawn(Config { listen, ..Config::default() }).await;
+    let app = App::spawn_bare(Config { listen, ..Config::default() }).await;
     for host in ["192.0.2.8:8080", "[2001:db8::1]:8080"] {
         assert_eq!(ask(&app, "/faces", host).await.status(), StatusCode::OK, "{host}");
     }

@@ -12,11 +12,6 @@ use store::keys::Scope;
 /// 404.
 const NOWHERE: &str = "/crawls/00000000-0000-7000-8000-000000000000/cancel";
 
-async fn spawn(config: Config) -> App {
-    let options = Options { config, worker: false, models: Models::Fixture, ..Options::default() };
-    App::spawn_with(options).await
-}
-
 async fn change(app: &App, headers: &[(&str, &str)]) -> Response {
     let mut request = app.client.post(format!("{}{NOWHERE}", app.url));
     for (name, value) in headers {
@@ -41,7 +36,7 @@ async fn a_page_of_another_site_erases_nobody() {
 
 #[testing::test]
 async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anything() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     let own = app.url.as_str();
     let port = own.rsplit_once(':').unwrap().1;
     let (by_name, other_port) = (format!("localhost:{port}"), "http://127.0.0.1:1");
@@ -75,7 +70,7 @@ async fn only_a_page_of_this_service_and_callers_that_are_no_browser_change_anyt
 
 #[testing::test]
 async fn every_operation_that_changes_anything_looks_at_the_origin() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
     let mut tried = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -98,7 +93,7 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
         public_hosts: vec!["faces.example".parse().unwrap(), "db.example:8443".parse().unwrap()],
         ..Config::default()
     };
-    let app = spawn(config).await;
+    let app = App::spawn_bare(config).await;
     for (origin, site, allowed) in [
         ("https://app.example", "cross-site", true),
         ("https://app.example:444", "cross-site", false),
@@ -113,13 +108,13 @@ async fn origins_and_hosts_that_the_operator_names_may_change_things() {
         assert_eq!(answer.status().as_u16(), if allowed { 404 } else { 403 }, "{origin} {site}");
     }
     // The rule `*` allows no origin.
-    let app = spawn(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
+    let app = App::spawn_bare(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
     problem(change(&app, &[("origin", "https://evil.example")]).await, 403, "origin_not_allowed").await;
 }
 
 #[testing::test]
 async fn another_site_reads_nothing_either() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     for path in ["/faces", "/collections", "/metrics", "/openapi.json"] {
         let request = app.client.get(format!("{}{path}", app.url)).header("origin", "http://evil.example");
         let answer = request.header("sec-fetch-site", "cross-site").send().await.unwrap();
@@ -145,7 +140,7 @@ async fn a_key_is_proof_enough_of_who_asks() {
 
 #[testing::test]
 async fn a_body_says_what_it_is() {
-    let app = spawn(Config::default()).await;
+    let app = App::spawn_bare(Config::default()).await;
     let picture = pictures::drawn(32, 32);
     let send = async |path: &str, method: Method, body: Vec<u8>| {
         app.client.request(method, format!("{}{path}", app.url)).body(body).send().await.unwrap()

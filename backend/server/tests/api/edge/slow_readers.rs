@@ -1,7 +1,7 @@
 //! Tests that the memory and the connection of a caller who does not read the response are
 //! released.
 use crate::support::pictures::noise;
-use crate::support::{App, Models, Options, problem};
+use crate::support::{App, Options, problem};
 use reqwest::StatusCode;
 use server::Config;
 use std::time::{Duration, Instant};
@@ -28,9 +28,7 @@ async fn until(app: &App, wanted: impl Fn(f64) -> bool) {
 }
 
 async fn spawn(config: Config) -> App {
-    let options =
-        Options { config, worker: false, models: Models::Fixture, own_gauges: true, ..Options::default() };
-    App::spawn_with(options).await
+    App::spawn_with(Options { own_gauges: true, ..Options::bare(config) }).await
 }
 
 /// Requests an enhanced image and reads only the status of the response. The receive buffer is as

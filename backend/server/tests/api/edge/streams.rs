@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use store::keys::Scope;
 
 async fn spawn(config: Config) -> App {
-    let options =
-        Options { config, worker: false, models: Models::Fixture, own_gauges: true, ..Options::default() };
-    App::spawn_with(options).await
+    App::spawn_with(Options { own_gauges: true, ..Options::bare(config) }).await
 }
 
 async fn crawl(app: &App) -> String {

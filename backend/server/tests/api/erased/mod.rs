@@ -5,16 +5,11 @@ mod neighbours;
 mod people;
 mod traces;
 
-use crate::support::{App, json_of};
+use crate::support::{App, and, erase, json_of};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::process::Command;
 use vision::{Frame, Limits};
-
-/// Sends an erasure and returns the response.
-async fn erase(app: &App, body: &Value) -> Value {
-    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
-}
 
 /// Returns the whole database as text, with compressed columns decompressed.
 pub(crate) fn dump(app: &App) -> String {
@@ -26,8 +21,7 @@ pub(crate) fn dump(app: &App) -> String {
 
 /// Crawls one seed with additional options and returns the crawl after it has ended.
 async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
-    let mut body = json!({"seeds": [seed], "delay_ms": 0});
-    body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    let body = and(json!({"seeds": [seed], "delay_ms": 0}), options);
     let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
     app.crawl_end(created["id"].as_str().unwrap()).await
 }

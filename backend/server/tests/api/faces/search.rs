@@ -1,7 +1,7 @@
 //! Tests `POST /faces/search`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
-use crate::support::{App, field, ok, problem, time};
+use crate::support::{App, and, field, ok, problem, time};
 use serde_json::{Value, json};
 
 const ADA: [&str; 4] = ["ada.jpg", "ada_4.jpg", "ada_3.jpg", "ada_wide.jpg"];
@@ -75,8 +75,7 @@ async fn a_crawled_person_is_found_by_another_picture() {
 
 async fn filters_narrow_the_search(app: &App, crawl: &Value) {
     let ask = async |extra: Value| {
-        let mut body = json!({"threshold": -1, "limit": 100});
-        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let mut body = and(json!({"threshold": -1, "limit": 100}), extra);
         let first = app.get_ok("/faces?limit=1").await["faces"][0]["id"].clone();
         body["face_id"] = first;
         ok(app.post_json("/faces/search", &body).await).await["matches"].as_array().unwrap().len()

@@ -2,7 +2,7 @@
 use crate::support::keys::guarded;
 use crate::support::pictures::picture;
 use crate::support::site::Site;
-use crate::support::{App, field, json_of, ok, problem};
+use crate::support::{App, erase, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
@@ -112,7 +112,7 @@ async fn a_picture_is_enrolled_from_its_address_and_from_a_form() {
 
     // A suppressed URL cannot be enrolled either, even if its image was never stored.
     let erased = json!({"url": site.picture("ben.jpg")});
-    json_of(app.post_json("/erasures", &erased).await, StatusCode::CREATED).await;
+    erase(&app, &erased).await;
     let again = json!({"url": format!("{}#part", site.picture("ben.jpg")), "force": true});
     let refused = problem(app.post_json(&path, &again).await, 409, "conflict").await;
     assert!(refused["detail"].as_str().unwrap().contains("address"), "{refused}");

@@ -105,6 +105,14 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Returns the options of a service with this configuration and the fixture models, without a
+    /// worker.
+    pub(crate) fn bare(config: Config) -> Self {
+        Self { config, worker: false, models: Models::Fixture, ..Self::default() }
+    }
+}
+
 /// A service on 127.0.0.1 with its own database and blob folder.
 pub(crate) struct App {
     pub(crate) url: String,
@@ -122,6 +130,11 @@ pub(crate) struct App {
 impl App {
     pub(crate) async fn spawn() -> Self {
         Self::spawn_with(Options::default()).await
+    }
+
+    /// Starts a service with [`Options::bare`].
+    pub(crate) async fn spawn_bare(config: Config) -> Self {
+        Self::spawn_with(Options::bare(config)).await
     }
 
     pub(crate) async fn spawn_with(options: Options) -> Self {
@@ -321,6 +334,17 @@ pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
     let text = response.text().await.unwrap();
     assert_eq!(got, status, "{text}");
     serde_json::from_str(&text).unwrap()
+}
+
+/// Sends an erasure and returns the response.
+pub(crate) async fn erase(app: &App, body: &Value) -> Value {
+    json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
+}
+
+/// Returns the body with additional fields.
+pub(crate) fn and(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 /// Returns the JSON of a response that must be a 200.

@@ -1,7 +1,7 @@
 //! Tests `GET /videos/{id}/export`, and the videos in `GET /crawls/{id}/export`.
 use super::{film, id, list, read, with_videos};
 use crate::support::site::Site;
-use crate::support::{App, Options, field, json_of, problem};
+use crate::support::{App, Options, erase, field, json_of, problem};
 use axum::Router;
 use axum::http::header;
 use axum::response::{Html, Redirect};
@@ -118,7 +118,7 @@ async fn a_video_is_exported_with_its_tracks() {
     }
     // An erased track is not exported.
     let face = &exported[1]["faces"][0]["face_id"];
-    json_of(app.post_json("/erasures", &json!({"face_id": face})).await, StatusCode::CREATED).await;
+    erase(&app, &json!({"face_id": face})).await;
     let left = lines(&app, &path).await;
     assert_eq!(left.len(), exported.len() - 1);
     assert!(left.iter().all(|line| line["track_id"] != exported[1]["track_id"]));

@@ -8,7 +8,7 @@ mod refused;
 
 use crate::erased::dump;
 use crate::support::events::Events;
-use crate::support::{App, Options, json_of, ok, problem};
+use crate::support::{App, Options, erase, json_of, ok, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -184,7 +184,7 @@ async fn no_byte_of_an_erased_person_remains() {
     let enrol = format!("/subjects/{}/faces", id(&subject["id"]));
     ok(app.post_json(&enrol, &json!({"face_ids": faces, "force": true})).await).await;
     let erasure = json!({"subject_id": subject["id"], "suppress_person": true});
-    let erased = json_of(app.post_json("/erasures", &erasure).await, StatusCode::CREATED).await;
+    let erased = erase(&app, &erasure).await;
     assert_eq!(erased["erasure"]["faces"].as_u64(), Some(faces.len() as u64), "{erased:#}");
     let after = app.get_ok(&format!("{path}/tracks")).await;
     assert_eq!(list(&after, "tracks"), &of_person(&before, 1, false));

@@ -2,7 +2,7 @@
 use super::{film, id, list, with_videos};
 use crate::erased::dump;
 use crate::support::site::Site;
-use crate::support::{App, field, json_of, ok, problem};
+use crate::support::{App, and, field, json_of, ok, problem};
 use axum::Router;
 use axum::http::header;
 use axum::response::{Html, Redirect};
@@ -39,8 +39,7 @@ async fn site(film: Vec<u8>) -> Site {
 const X_ROBOTS: header::HeaderName = header::HeaderName::from_static("x-robots-tag");
 
 async fn start(app: &App, site: &Site, options: Value) -> Value {
-    let mut body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
-    body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    let body = and(json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true}), options);
     json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await
 }
 
@@ -140,8 +139,7 @@ async fn the_limits_of_a_crawl_apply_to_its_videos() {
         (json!({"max_videos_per_host": 0}), "max_videos_per_host"),
         (json!({"videos": "yes"}), "videos"),
     ] {
-        let mut body = json!({"seeds": [site.url]});
-        body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let body = and(json!({"seeds": [site.url]}), options);
         let error = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
         assert_eq!(field(&error), name, "{error}");
     }
