@@ -1,4 +1,4 @@
-use crate::support::{analyzer, analyzer_on};
+use crate::support::{analyzer, analyzer_on, similarity};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Passes, Rotate};
 use sha2::Digest;
@@ -13,11 +13,6 @@ async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> A
 
 async fn look(analyzer: &Analyzer, bytes: Vec<u8>, options: &AnalyzeOptions) -> Analysis {
     analyzer.analyze(bytes.into(), options, Priority::Interactive).await.unwrap()
-}
-
-fn similarity(a: &Analysis, b: &Analysis) -> f32 {
-    let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
-    embedding(a).similarity(&embedding(b)).unwrap()
 }
 
 fn iou(a: &Rect, b: &Rect) -> f32 {

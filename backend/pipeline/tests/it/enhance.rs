@@ -1,4 +1,4 @@
-use crate::support::analyzer;
+use crate::support::{analyzer, similarity};
 use inference::Priority;
 use pipeline::{Analysis, AnalyzeOptions, Analyzer, Enhance};
 use testing::picture;
@@ -7,12 +7,6 @@ use vision::{Frame, crop, encode};
 async fn analyze(analyzer: &Analyzer, frame: &Frame, enhance: Enhance) -> Analysis {
     let options = AnalyzeOptions { enhance, ..AnalyzeOptions::default() };
     analyzer.analyze(encode::png(frame).into(), &options, Priority::Interactive).await.unwrap()
-}
-
-/// Returns the similarity of the first faces.
-fn similarity(a: &Analysis, b: &Analysis) -> f32 {
-    let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
-    embedding(a).similarity(&embedding(b)).unwrap()
 }
 
 /// Returns `ada_wide.jpg`, scaled down until its face is 48 pixels high and with its contrast

@@ -63,6 +63,25 @@ impl Worker {
     }
 }
 
+/// Returns a handler that waits for a permit of the gate, the gate, and the receiver of a message
+/// for each job that starts.
+fn gated() -> (Arc<dyn Handler>, Arc<Semaphore>, mpsc::UnboundedReceiver<()>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let (started, starts) = mpsc::unbounded_channel();
+    let handler = body({
+        let gate = Arc::clone(&gate);
+        move |_, _| {
+            started.send(()).unwrap();
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.unwrap().forget();
+                Outcome::Done
+            }
+        }
+    });
+    (handler, gate, starts)
+}
+
 fn quick() -> Config {
     Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(5), ..Config::default() }
 }
@@ -134,19 +153,7 @@ async fn each_kind_keeps_to_its_own_number_and_uses_it() {
             }
         }
     });
-    let gate = Arc::new(Semaphore::new(0));
-    let (started, mut starts) = mpsc::unbounded_channel();
-    let images = body({
-        let gate = Arc::clone(&gate);
-        move |_, _| {
-            started.send(()).unwrap();
-            let gate = Arc::clone(&gate);
-            async move {
-                gate.acquire().await.unwrap().forget();
-                Outcome::Done
-            }
-        }
-    });
+    let (images, gate, mut starts) = gated();
     bench.add(&vec![page(); 30]).await;
     bench.add(&vec![image(); 3]).await;
     let worker = Worker::start(&bench.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
@@ -341,19 +348,7 @@ async fn leases_are_kept_although_handlers_take_every_connection() {
 #[testing::test]
 async fn a_shutdown_waits_for_what_runs_and_claims_no_more() {
     let bench = Bench::new().await;
-    let gate = Arc::new(Semaphore::new(0));
-    let (started, mut starts) = mpsc::unbounded_channel();
-    let pages = body({
-        let gate = Arc::clone(&gate);
-        move |_, _| {
-            started.send(()).unwrap();
-            let gate = Arc::clone(&gate);
-            async move {
-                gate.acquire().await.unwrap().forget();
-                Outcome::Done
-            }
-        }
-    });
+    let (pages, gate, mut starts) = gated();
     bench.add(&vec![page(); 4]).await;
     let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
     for _ in 0..2 {

@@ -1,11 +1,11 @@
 //! Tests delays that apply to one collection only.
+use crate::hosts::clock;
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
 use store::host_delays::OwnDelay;
 use store::hosts::PermitOutcome;
 use testing::TestDatabase;
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 const HOST: &str = "a.test";
@@ -22,10 +22,6 @@ async fn collections(store: &Store) -> [OwnDelay; 2] {
         .await
         .unwrap();
     [ours, default].map(|collection| OwnDelay { collection, delay_ms: OWN_MS })
-}
-
-async fn clock(store: &Store) -> OffsetDateTime {
-    store.clock().await.unwrap()
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.

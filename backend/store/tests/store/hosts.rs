@@ -7,7 +7,7 @@ use testing::TestDatabase;
 use time::OffsetDateTime;
 
 /// Returns the time of the database's clock, which permits use.
-async fn clock(store: &Store) -> OffsetDateTime {
+pub(crate) async fn clock(store: &Store) -> OffsetDateTime {
     store.clock().await.unwrap()
 }
 

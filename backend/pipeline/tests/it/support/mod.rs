@@ -7,7 +7,7 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -39,6 +39,12 @@ pub(crate) async fn engine() -> Engine {
 
 pub(crate) async fn analyzer() -> Analyzer {
     Analyzer::new(engine().await, pipeline::Config::default())
+}
+
+/// Returns the similarity of the first faces.
+pub(crate) fn similarity(a: &Analysis, b: &Analysis) -> f32 {
+    let embedding = |analysis: &Analysis| analysis.faces[0].embedding.clone().unwrap();
+    embedding(a).similarity(&embedding(b)).unwrap()
 }
 
 /// Returns an analyzer with a different pack, whose models are in ../shared: `compact` (YuNet),
