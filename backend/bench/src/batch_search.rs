@@ -1,6 +1,79 @@
 //! Searches for the best batch size by measuring several.
-use crate::{AutoBatch, BenchTarget, Pictures, Plan, Process, Side, Step, auto_batch, measure, recommend};
+use crate::{BenchTarget, Pictures, Plan, Process, Side, measure};
 use serde::Serialize;
+
+/// A throughput of at least this share of the best one is treated as equally good. A larger batch
+/// that gains less uses more memory and latency without benefit.
+const GOOD_ENOUGH: f64 = 0.97;
+
+/// The measurement of one batch size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// `GPU_BATCH_SIZE` of this step; on the CPU, the number of concurrent images.
+    pub batch: usize,
+    /// Images per second; `null` if the step could not be measured.
+    pub images_per_second: Option<f64>,
+    /// GPU memory in use after the step, in bytes, if the driver reports it.
+    pub gpu_memory_bytes: Option<u64>,
+    /// Why the step could not be measured or is not recommended.
+    pub reason: Option<String>,
+}
+
+/// All steps and the recommendation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AutoBatch {
+    /// The steps, smallest batch first.
+    pub steps: Vec<Step>,
+    /// The smallest batch whose throughput is within 3 % of the best.
+    pub recommended_batch: Option<usize>,
+    /// The recommended batch as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where each run
+    /// contains one image.
+    pub recommended_gpu_batch_size: Option<usize>,
+    /// An explanation in one sentence.
+    pub why: String,
+}
+
+/// Returns 1, 2, 4, … and `most`.
+fn sizes(most: usize) -> Vec<usize> {
+    let doubling = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
+    let mut sizes: Vec<usize> = doubling.take_while(|size| *size < most).collect();
+    sizes.push(most.max(1));
+    sizes
+}
+
+/// Recommends one of the steps that have a throughput and no reason against them. `memory_limit` is
+/// in bytes.
+fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
+    for step in &mut steps {
+        if let (Some(used), None) = (step.gpu_memory_bytes, &step.reason)
+            && gpu
+            && used as f64 > memory_limit
+        {
+            step.reason =
+                Some(format!("{used} bytes of GPU memory are in use, more than GPU_MEMORY_LIMIT_GB allows"));
+        }
+    }
+    let usable = || {
+        steps
+            .iter()
+            .filter(|step| step.reason.is_none())
+            .filter_map(|s| Some((s.batch, s.images_per_second?)))
+    };
+    let best = usable().map(|(_, speed)| speed).fold(0.0, f64::max);
+    let chosen = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * GOOD_ENOUGH);
+    let why = match chosen {
+        None => "no step could be measured".to_owned(),
+        Some((batch, speed)) if gpu => {
+            format!("a batch of {batch} reaches {speed:.1} images/s; the best of all steps is {best:.1}")
+        }
+        Some((batch, speed)) => format!(
+            "{batch} images in flight reach {speed:.1} images/s; the best of all steps is {best:.1}; a run on the CPU always processes \
+             one image, so GPU_BATCH_SIZE has no effect there"
+        ),
+    };
+    let recommended_batch = chosen.map(|(batch, _)| batch);
+    AutoBatch { recommended_batch, recommended_gpu_batch_size: recommended_batch.filter(|_| gpu), steps, why }
+}
 
 /// The limits of a search, and what each of its steps measures.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +118,7 @@ impl BatchSearch<'_> {
 
     /// Returns the batch sizes, smallest first.
     pub fn sizes(&self) -> Vec<usize> {
-        auto_batch::sizes(self.largest)
+        sizes(self.largest)
     }
 
     /// Measures the batch sizes. `start` returns the side for a batch size, or the reason why that
@@ -106,5 +179,50 @@ impl BatchSearch<'_> {
             gpu_memory_bytes: devices.iter().filter_map(|device| device.memory_used).max(),
             reason,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(batch: usize, speed: Option<f64>, memory: u64, reason: Option<&str>) -> Step {
+        Step {
+            batch,
+            images_per_second: speed,
+            gpu_memory_bytes: Some(memory),
+            reason: reason.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn sizes_double_and_end_with_the_limit() {
+        assert_eq!(sizes(1), [1]);
+        assert_eq!(sizes(24), [1, 2, 4, 8, 16, 24]);
+        assert_eq!(sizes(32), [1, 2, 4, 8, 16, 32]);
+    }
+
+    #[test]
+    fn the_smallest_batch_that_is_as_good_as_the_best_and_fits_is_recommended() {
+        let steps = vec![
+            step(1, Some(100.0), 1, None),
+            step(2, Some(198.0), 1, None),
+            step(4, Some(200.0), 1, None),
+            step(8, Some(900.0), 10, None),
+            step(16, None, 0, Some("out of memory")),
+        ];
+        let found = recommend(steps.clone(), true, 5.0);
+        assert_eq!(
+            found.recommended_gpu_batch_size,
+            Some(2),
+            "8 does not fit in memory, and 4 is less than 3 % faster"
+        );
+        assert!(
+            found.steps[3].reason.as_deref().is_some_and(|reason| reason.contains("GPU_MEMORY_LIMIT_GB"))
+        );
+        let cpu = recommend(steps, false, 0.0);
+        assert_eq!((cpu.recommended_batch, cpu.recommended_gpu_batch_size), (Some(8), None));
+        let nothing = recommend(vec![step(1, None, 0, Some("out of memory"))], true, 5.0);
+        assert_eq!(nothing.recommended_batch, None);
     }
 }

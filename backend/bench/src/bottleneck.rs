@@ -10,17 +10,17 @@ const WAITING: f64 = 0.1;
 
 /// The measured values that the decision needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// Milliseconds per image and stage; the stage `queue` is the waiting time.
-    pub stages: &'a BTreeMap<&'static str, f64>,
+    pub(crate) stages: &'a BTreeMap<&'static str, f64>,
     /// The device of each operation.
-    pub device: &'a BTreeMap<&'static str, Device>,
+    pub(crate) device: &'a BTreeMap<&'static str, Device>,
     /// Number of cores that this process may use.
-    pub cores: usize,
+    pub(crate) cores: usize,
     /// CPU time divided by wall time, if the system reports it.
-    pub cores_used: Option<f64>,
+    pub(crate) cores_used: Option<f64>,
     /// Number of concurrent images.
-    pub in_flight: usize,
+    pub(crate) in_flight: usize,
 }
 
 /// What limits the throughput.
@@ -37,7 +37,7 @@ pub struct Bottleneck {
 }
 
 /// Returns the bottleneck, or `None` if nothing was measured.
-pub fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
+pub(crate) fn bottleneck(facts: &Facts<'_>) -> Option<Bottleneck> {
     let Facts { stages, device, cores, cores_used, in_flight } = *facts;
     let working = || stages.iter().filter(|(stage, _)| **stage != "queue");
     let work: f64 = working().map(|(_, took)| took).sum();

@@ -34,6 +34,27 @@ impl Spread {
     }
 }
 
+/// The slowest part of measured values, such as the latencies of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Tail {
+    /// The median (nearest rank).
+    pub p50: f64,
+    /// The smallest value that at least 99 % of the values do not exceed (nearest rank).
+    pub p99: f64,
+    /// The largest value.
+    pub max: f64,
+}
+
+impl Tail {
+    /// Computes the percentiles. Returns `None` if there are no values.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100) - 1];
+        Some(Self { max: *sorted.last()?, p50: rank(50), p99: rank(99) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +74,7 @@ mod tests {
             (50.5, 50.5, 95.0, 1.0, 100.0)
         );
         assert!((spread.stdev - 29.011).abs() < 0.001);
+        assert_eq!(Tail::of(&hundred), Some(Tail { p50: 50.0, p99: 99.0, max: 100.0 }));
+        assert_eq!(Tail::of(&[]), None);
     }
 }

@@ -1,20 +1,16 @@
 //! Measures the analysis of a video file, and the decoding of the same frames alone.
-mod decode;
-mod memory;
 mod report;
 mod run;
 mod side;
-mod threads;
-mod watch;
+mod usage;
 
 pub use report::{VideoPlanReport, VideoReport, VideoResults};
 pub use side::VideoSide;
 
 use crate::{Process, Side};
 use anyhow::Context;
-use decode::decode;
 use pipeline::VideoOptions;
-use run::{Runs, analyze, seconds_of};
+use run::{Runs, analyze, decode, seconds_of};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;

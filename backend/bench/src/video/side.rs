@@ -1,8 +1,7 @@
 //! Computes the figures of one sampling on the CPU or the GPU.
-use super::memory::{MemorySample, Resident};
 use super::run::{Run, Runs, SideRuns};
-use super::watch::Usage;
-use crate::device::devices;
+use super::usage::{MemorySample, Resident, Usage};
+use crate::side::devices;
 use crate::{BenchTarget, Device, Side, Spread};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Declares the arguments of `bench`, and checks them.
 use crate::cli::UsageError;
 use bench::{BenchTarget, ImageSize, Plan, VideoPlan};
-use clap::{Args, ValueEnum};
-use inference::Operation;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pipeline::VideoOptions;
 use std::path::{Path, PathBuf};
 use video::Sampling;
@@ -18,11 +18,11 @@ pub struct BenchArgs {
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
     /// Operation to measure; video is not part of all
-    #[arg(long, value_enum, default_value = "all", value_name = "OPERATION", rename_all = "snake_case")]
-    pub(super) operation: OperationArg,
+    #[arg(long, default_value = "all", value_name = "OPERATION", value_parser = Selection::parser())]
+    pub(super) operation: Selection,
     /// Size of the images: small (320x240), medium (1280x720), large (3840x2160) or all [default:
     /// all; with --images, their original size]
-    #[arg(long, value_enum, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = Sizes::parser())]
     pub(super) image_size: Option<Sizes>,
     /// Measure only the GPU; fails if there is none [default: the CPU, and the GPU if there is one]
     #[arg(long, conflicts_with = "no_gpu")]
@@ -61,25 +61,35 @@ pub struct BenchArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum OperationArg {
-    FaceDetection,
-    FaceEmbedding,
-    ImageProcessing,
-    ImageEnhancement,
-    QualityChecks,
-    Pipeline,
+/// What `--operation` selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selection {
+    One(BenchTarget),
     Video,
     All,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Sizes {
-    Small,
-    Medium,
-    Large,
-    All,
+impl Selection {
+    fn parser() -> impl TypedValueParser<Value = Self> {
+        let names = BenchTarget::ALL.map(BenchTarget::name).into_iter().chain(["video", "all"]);
+        PossibleValuesParser::new(names).map(|name| {
+            let one = BenchTarget::ALL.into_iter().find(|target| target.name() == name);
+            one.map_or(if name == "video" { Self::Video } else { Self::All }, Self::One)
+        })
+    }
+}
+
+/// The image sizes that `--image-size` selects.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes(pub(super) Vec<ImageSize>);
+
+impl Sizes {
+    fn parser() -> impl TypedValueParser<Value = Self> {
+        let names = ImageSize::ALL.map(ImageSize::name).into_iter().chain(["all"]);
+        PossibleValuesParser::new(names).map(|name| {
+            Self(ImageSize::ALL.into_iter().filter(|size| name == "all" || name == size.name()).collect())
+        })
+    }
 }
 
 impl BenchArgs {
@@ -89,25 +99,11 @@ impl BenchArgs {
     }
 
     pub(super) fn targets(&self) -> Vec<BenchTarget> {
-        let one = match self.operation {
-            OperationArg::All => return BenchTarget::ALL.to_vec(),
+        match self.operation {
+            Selection::One(target) => vec![target],
             // A video uses the same devices.
-            OperationArg::Pipeline | OperationArg::Video => BenchTarget::Pipeline,
-            OperationArg::FaceDetection => BenchTarget::Operation(Operation::FaceDetection),
-            OperationArg::FaceEmbedding => BenchTarget::Operation(Operation::FaceEmbedding),
-            OperationArg::ImageProcessing => BenchTarget::Operation(Operation::ImageProcessing),
-            OperationArg::ImageEnhancement => BenchTarget::Operation(Operation::ImageEnhancement),
-            OperationArg::QualityChecks => BenchTarget::Operation(Operation::QualityChecks),
-        };
-        vec![one]
-    }
-
-    pub(super) fn sizes(&self) -> Option<Vec<ImageSize>> {
-        match self.image_size? {
-            Sizes::Small => Some(vec![ImageSize::Small]),
-            Sizes::Medium => Some(vec![ImageSize::Medium]),
-            Sizes::Large => Some(vec![ImageSize::Large]),
-            Sizes::All => Some(ImageSize::ALL.to_vec()),
+            Selection::Video => vec![BenchTarget::Pipeline],
+            Selection::All => BenchTarget::ALL.to_vec(),
         }
     }
 
@@ -132,10 +128,6 @@ impl BenchArgs {
         VideoPlan { file, samplings, options, iterations, warmup }
     }
 
-    fn is_video(&self) -> bool {
-        self.operation == OperationArg::Video
-    }
-
     /// Checks that the options belong to the operation.
     fn check_operation(&self) -> Result<(), UsageError> {
         let of_images = [
@@ -146,7 +138,7 @@ impl BenchArgs {
             ("--plot", self.plot.is_some()),
         ];
         let of_videos = [("FILE", self.file.is_some()), ("--sampling", !self.sampling.is_empty())];
-        if !self.is_video() {
+        if self.operation != Selection::Video {
             let used = of_videos.into_iter().find(|(_, used)| *used);
             return used.map_or(Ok(()), |(flag, _)| {
                 Err(UsageError(format!("{flag} is only for --operation video")))

@@ -1,9 +1,11 @@
-//! Starts the engines of the CPU run and the GPU run of a benchmark.
-use super::{BenchArgs, OperationArg};
+//! Starts the engines of the CPU run and the GPU run of a benchmark, and of each batch size.
+use super::BenchArgs;
+use super::args::Selection;
 use crate::config::Settings;
+use crate::progress;
 use crate::service::start_engine_with;
 use anyhow::bail;
-use bench::{BenchTarget, Side};
+use bench::{BatchSearch, BenchTarget, SearchReport, Side};
 use inference::{Config, GpuBackend, Operation};
 use pipeline::Analyzer;
 
@@ -45,7 +47,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
     Ok((sides, notes))
 }
 
-pub(super) async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
+async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
     let engine = start_engine_with(settings, config).await?;
     Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
 }
@@ -61,19 +63,14 @@ fn with_large_queue(settings: &Settings, args: &BenchArgs) -> Config {
 }
 
 /// Returns a configuration that runs everything on the CPU, regardless of the variables.
-pub(super) fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
+fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: Vec::new(), force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
 /// Returns a configuration that runs on the GPU all operations except those that are disabled by
 /// their own variable. An operation specified on the command line always runs on the GPU. A
 /// fallback to the CPU is reported, and is not an error.
-pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
-    let named = match (args.operation, args.targets().as_slice()) {
-        (OperationArg::All | OperationArg::Pipeline | OperationArg::Video, _) => None,
-        (_, [BenchTarget::Operation(operation)]) => Some(*operation),
-        _ => None,
-    };
+fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
     let gpu = &settings.gpu;
     let selected = |operation: &Operation| {
         let own = match operation {
@@ -83,14 +80,14 @@ pub(super) fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
             Operation::ImageEnhancement => gpu.image_enhancement,
             Operation::QualityChecks => gpu.quality_checks,
         };
-        own != Some(false) || named == Some(*operation)
+        own != Some(false) || args.operation == Selection::One(BenchTarget::Operation(*operation))
     };
     let operations = Operation::ALL.into_iter().filter(selected).collect();
     Config { gpu_operations: operations, force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
 /// Returns why none of the operations of `targets` runs on a GPU, or `None` if one does.
-pub(super) fn why_no_gpu(side: &Side, targets: &[BenchTarget]) -> Option<String> {
+fn why_no_gpu(side: &Side, targets: &[BenchTarget]) -> Option<String> {
     let operations = side.analyzer.engine().operations();
     let mut reasons: Vec<String> = Vec::new();
     for target in targets {
@@ -113,4 +110,44 @@ pub(super) fn why_no_gpu(side: &Side, targets: &[BenchTarget]) -> Option<String>
         }
     }
     Some(reasons.join("; "))
+}
+
+/// Measures batch sizes. On a GPU, each batch size has a separate engine. On the CPU, all steps use
+/// the engine of `sides`.
+pub(super) async fn batch_size(
+    settings: &Settings,
+    args: &BenchArgs,
+    sides: &[Side],
+    search: &BatchSearch<'_>,
+) -> anyhow::Result<SearchReport> {
+    let cpu = sides.iter().find(|_| !search.gpu);
+    let bar = progress::images(search.sizes().len() as u64);
+    let start = async |batch: usize| {
+        bar.set_message(format!("batch {batch}"));
+        bar.inc(1);
+        if let Some(side) = cpu {
+            return Ok(Ok(side.clone()));
+        }
+        let mut config = on_gpu(settings, args);
+        config.gpu_batch_size = batch;
+        let side = side(settings, config, true).await?;
+        Ok(match why_no_gpu(&side, &[search.target()]) {
+            None => smaller_batch(&side, batch).map_or(Ok(side), Err),
+            Some(reason) => Err(reason),
+        })
+    };
+    let found = search.run(start).await?;
+    bar.finish_and_clear();
+    Ok(found)
+}
+
+/// Returns the reason if a model of the engine runs batches, but smaller ones than `batch`, because
+/// the GPU does not have enough memory.
+fn smaller_batch(side: &Side, batch: usize) -> Option<String> {
+    let models = side.analyzer.engine().report().models;
+    let smaller = models.iter().find(|model| (2..batch).contains(&model.max_batch))?;
+    Some(format!(
+        "{}: out of memory on {}; the largest batch is {}",
+        smaller.operation, smaller.device, smaller.max_batch
+    ))
 }

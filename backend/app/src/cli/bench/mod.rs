@@ -1,21 +1,21 @@
 //! Implements `bench`, which measures the speed of this machine without a database.
 mod args;
 mod engines;
-mod search;
 mod table;
-mod video;
-mod video_table;
 
 pub(super) use self::args::BenchArgs;
-use self::args::OperationArg;
+use self::args::Selection;
 use super::{Exit, image_folder};
 use crate::config::{Settings, cores};
+use crate::decoder::open_decoder;
 use crate::output;
 use crate::{progress, telemetry};
 use anyhow::Context;
 use bench::{
-    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, System, measure, svg,
+    BatchSearch, Counters, ImageSize, Pictures, Plan, PlanReport, Process, Report, Side, System,
+    VideoPlanReport, VideoReport, measure, measure_video, svg,
 };
+use pipeline::VideoOptions;
 
 pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<Exit> {
     args.check()?;
@@ -29,8 +29,8 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; its figures are not representative of a release build".to_owned());
     }
-    if args.operation == OperationArg::Video {
-        return video::run(settings, &args, &sides, &process, notes).await;
+    if args.operation == Selection::Video {
+        return run_video(settings, &args, &sides, &process, notes).await;
     }
     let pictures = tokio::task::block_in_place(|| pictures(&args, settings))?;
     let plan = args.plan();
@@ -51,7 +51,7 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
             largest: settings.inference().gpu_batch_size,
             memory_limit: settings.gpu.memory_limit_gb * f64::from(1 << 30),
         };
-        Some(search::batch_size(settings, &args, &sides, &search).await?)
+        Some(engines::batch_size(settings, &args, &sides, &search).await?)
     } else {
         None
     };
@@ -64,18 +64,51 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     Ok(Exit::of(succeeded, failed))
 }
 
+/// Measures the video, and writes the report.
+async fn run_video(
+    settings: &Settings,
+    args: &BenchArgs,
+    sides: &[Side],
+    process: &Process,
+    notes: Vec<String>,
+) -> anyhow::Result<Exit> {
+    let decoder = tokio::task::block_in_place(|| open_decoder(settings))?.decoder?;
+    let options =
+        VideoOptions { match_threshold: settings.service.match_threshold, ..VideoOptions::default() };
+    let plan = args.video_plan(args.file.clone().unwrap_or_default(), options);
+    let measurements = plan.samplings.len() * (1 + sides.len()) * (plan.warmup + plan.iterations);
+    let bar = progress::images(measurements as u64);
+    let step = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+    };
+    let (results, index) = measure_video(&plan, sides, &decoder, process, step).await?;
+    bar.finish_and_clear();
+    let report = VideoReport {
+        benchmark_results: results,
+        plan: VideoPlanReport::new(&plan, &index, &decoder),
+        system: system(settings, sides),
+        notes,
+    };
+    write_json_or(args, &report, || table::video_text(&report))?;
+    let all = report.benchmark_results.values().flat_map(|samplings| samplings.values());
+    let all = all.flat_map(|sides| sides.values());
+    let (succeeded, failed) = all.fold((0, 0), |(s, f), side| (s + side.analyses, f + side.failed));
+    Ok(Exit::of(succeeded, failed))
+}
+
 /// Returns the images to measure, for each size.
 fn pictures(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<Pictures>> {
     let Some(folder) = &args.images else {
-        let sizes = args.sizes().unwrap_or_else(|| ImageSize::ALL.to_vec());
-        return Ok(sizes.into_iter().map(Pictures::drawn).collect());
+        let sizes = args.image_size.as_ref().map_or(&ImageSize::ALL[..], |sizes| &sizes.0);
+        return Ok(sizes.iter().copied().map(Pictures::drawn).collect());
     };
     let files = image_folder::list(folder)?;
     let files = files.iter().map(|path| image_folder::read(path)).collect::<Result<_, _>>()?;
     let own = Pictures::of(files, &settings.limits());
-    Ok(match args.sizes() {
+    Ok(match &args.image_size {
         None => vec![own],
-        Some(sizes) => sizes.into_iter().map(|size| own.scaled(size)).collect(),
+        Some(sizes) => sizes.0.iter().map(|size| own.scaled(*size)).collect(),
     })
 }
 
