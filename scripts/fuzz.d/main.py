@@ -98,7 +98,7 @@ def examples_are_true(base):
 
 def draw(target, folder):
     """Returns portraits of people who do not exist, in a fixed order."""
-    subprocess.run([target / "examples/portraits", folder, "12", "3"], check=True)
+    subprocess.run([target / "examples/draw", "portraits", folder, "12", "3"], check=True)
     return sorted(folder.glob("*.jpg"), key=lambda path: [int(part) for part in path.stem.split("-")])
 
 

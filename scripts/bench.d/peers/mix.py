@@ -1,15 +1,13 @@
-"""Makes the images of `bench e2e`: `mix.py FOLDER COUNT SEED SCENES [PHOTOGRAPHS]`.
+"""Makes the images of `bench e2e`: `mix.py FOLDER COUNT DRAW`.
 
-Writes FOLDER/pictures, FOLDER/faceless with links to the images without a face, and FOLDER/mix.json
-with the faces of each image and the make-up. SCENES is the example of facecrawl-testing that paints
-people. With PHOTOGRAPHS, the quarter with faces is made from these photographs. Every image depends
-only on its number and the seed. docs/measurements/MIX.md explains the shares.
+Writes FOLDER/pictures, and FOLDER/mix.json with the faces of each image and the make-up. DRAW is the
+example of facecrawl-testing that paints people. Every image depends only on its number.
+docs/measurements/MIX.md explains the shares.
 """
 import collections
 import json
 import math
 import multiprocessing
-import os
 import pathlib
 import statistics
 import subprocess
@@ -17,7 +15,7 @@ import sys
 import tempfile
 
 import numpy
-from PIL import Image, ImageOps
+from PIL import Image
 
 import mix_contents
 from mix_files import save
@@ -42,7 +40,7 @@ NARROWEST, WIDEST, MOST_PIXELS = 100, 4000, 12e6
 WIDEST_OF = {"gif": 800, "logo": 1600, "chart": 1600}
 # Minimum height in pixels at which every detector finds a head.
 LEAST_HEAD = 50
-KINDS = {".jpg", ".jpeg", ".png", ".webp"}
+SEED = 1
 # The fractional parts of the multiples of these numbers fill the unit cube evenly (a Kronecker
 # sequence; the number is the root of x^6 = x + 1). Small mixes therefore have the same shares as
 # large ones.
@@ -89,41 +87,30 @@ def heads(numbers, width, height, people):
     return sorted(found, key=lambda head: head["height"])
 
 
-def scene(numbers, width, height, people, scenes):
+def scene(numbers, width, height, people, draw):
     """Returns an image with people, and their faces."""
     back = (mix_contents.landscape if numbers.random() < 0.5 else mix_contents.wall)(numbers, width, height)
     with tempfile.NamedTemporaryFile(suffix=".rgb") as pixels:
         pixels.write(back.tobytes())
         pixels.flush()
         asked = [{"pixels": pixels.name, "width": width, "heads": heads(numbers, width, height, people)}]
-        done = subprocess.run([scenes], input=json.dumps(asked), check=True, capture_output=True, text=True)
+        done = subprocess.run([draw, "people"], input=json.dumps(asked), check=True, capture_output=True, text=True)
         image = Image.frombytes("RGB", (width, height), pathlib.Path(pixels.name).read_bytes())
     return image, [[round(value, 1) for value in box] for box in json.loads(done.stdout)[0]]
 
 
-def photograph(numbers, width, files):
-    """Returns a photograph scaled to the width, but to at most twice its own."""
-    image = ImageOps.exif_transpose(Image.open(files[numbers.integers(len(files))])).convert("RGB")
-    width = min(width, 2 * image.size[0])
-    return image.resize((width, max(1, round(width * image.size[1] / image.size[0]))), Image.Resampling.LANCZOS)
-
-
 def make(task):
     """Writes one image and returns its entry in mix.json."""
-    number, folder, seed, scenes, photographs = task
-    numbers = numpy.random.default_rng([seed, number])
+    number, folder, draw = task
+    numbers = numpy.random.default_rng([SEED, number])
     kind, content, width, aspect, people = plan(number)
     height, faces = max(64, round(width / aspect)), []
     if content != "people":
         image = getattr(mix_contents, content)(numbers, width, height)
-    elif photographs:
-        content, faces, image = "photograph", None, photograph(numbers, width, photographs)
     else:
-        image, faces = scene(numbers, width, height, people, scenes)
+        image, faces = scene(numbers, width, height, people, draw)
     path = folder / "pictures" / f"{number:05}.{kind}"
     coded = save(numbers, image, kind, content, path)
-    if number % 4 != 3:
-        os.symlink(f"../pictures/{path.name}", folder / "faceless" / path.name)
     return {"name": path.name, "content": content, "coding": coded, "width": image.size[0], "height": image.size[1], "bytes": path.stat().st_size, "faces": faces}
 
 
@@ -146,7 +133,7 @@ def summary(pictures):
         formats.setdefault(one["name"].split(".")[1], []).append(one)
     return {
         "pictures": len(pictures),
-        "faces": sum(len(one["faces"] or []) for one in pictures),
+        "faces": sum(len(one["faces"]) for one in pictures),
         "contents": count("content", pictures),
         "width": percentiles([one["width"] for one in pictures]),
         "megapixels": percentiles([one["width"] * one["height"] / 1e6 for one in pictures]),
@@ -158,15 +145,13 @@ def summary(pictures):
 
 
 def main():
-    folder, count, seed, scenes = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    photographs = sorted(file for file in pathlib.Path(sys.argv[5]).iterdir() if file.suffix.lower() in KINDS) if len(sys.argv) > 5 else []
-    for name in ("pictures", "faceless"):
-        (folder / name).mkdir(parents=True)
-    tasks = [(number, folder, seed, scenes, photographs) for number in range(count)]
+    folder, count, draw = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    (folder / "pictures").mkdir(parents=True)
+    tasks = [(number, folder, draw) for number in range(count)]
     with multiprocessing.Pool() as pool:
         pictures = pool.map(make, tasks, chunksize=4)
     made = summary(pictures)
-    (folder / "mix.json").write_text(json.dumps({"seed": seed, "summary": made, "pictures": pictures}, indent=1))
+    (folder / "mix.json").write_text(json.dumps({"summary": made, "pictures": pictures}, indent=1))
     print(json.dumps(made, indent=2))
 
 

@@ -15,37 +15,26 @@ def flat(image):
 
 def save(numbers, image, kind, content, path):
     """Writes the file and returns how it is encoded."""
-    return {"jpg": jpeg, "png": png, "webp": webp, "gif": gif, "avif": avif}[kind](numbers, image, content, path)
-
-
-def jpeg(numbers, image, _content, path):
-    quality, progressive, full = int(numbers.integers(60, 93)), bool(numbers.random() < 0.4), bool(numbers.random() < 0.2)
-    flat(image).save(path, quality=quality, progressive=progressive, subsampling=0 if full else 2)
-    return f"{'progressive' if progressive else 'baseline'} {'4:4:4' if full else '4:2:0'}"
-
-
-def png(numbers, image, content, path):
-    if numbers.random() < (0.6 if content in FLAT else 0.15):
-        flat(image).quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(path)
-        return "palette"
-    if image.mode == "RGBA":
+    if kind == "jpg":
+        quality, progressive, full = int(numbers.integers(60, 93)), bool(numbers.random() < 0.4), bool(numbers.random() < 0.2)
+        flat(image).save(path, quality=quality, progressive=progressive, subsampling=0 if full else 2)
+        return f"{'progressive' if progressive else 'baseline'} {'4:4:4' if full else '4:2:0'}"
+    if kind == "png":
+        if numbers.random() < (0.6 if content in FLAT else 0.15):
+            flat(image).quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(path)
+            return "palette"
         image.save(path)
-        return "alpha"
-    image.save(path)
-    return "truecolour"
-
-
-def webp(numbers, image, content, path):
-    if content in FLAT or numbers.random() < 0.05:
-        image.save(path, lossless=True, quality=50, method=2)
-        return "lossless"
-    image.save(path, quality=int(numbers.integers(60, 91)), method=3)
-    return "lossy"
-
-
-def avif(numbers, image, _content, path):
-    flat(image).save(path, quality=int(numbers.integers(50, 76)), speed=9)
-    return "4:2:0"
+        return "alpha" if image.mode == "RGBA" else "truecolour"
+    if kind == "webp":
+        if content in FLAT or numbers.random() < 0.05:
+            image.save(path, lossless=True, quality=50, method=2)
+            return "lossless"
+        image.save(path, quality=int(numbers.integers(60, 91)), method=3)
+        return "lossy"
+    if kind == "avif":
+        flat(image).save(path, quality=int(numbers.integers(50, 76)), speed=9)
+        return "4:2:0"
+    return gif(numbers, image, content, path)
 
 
 def gif(numbers, image, content, path):

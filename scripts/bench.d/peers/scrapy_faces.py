@@ -1,14 +1,10 @@
 """Crawls one host with Scrapy and stores the faces of its images in SQLite: `scrapy_faces.py URL
-DATABASE PIPELINE MODEL...`. `bench e2e` runs this program in a virtual environment.
-
-PIPELINE is one of the neighbouring programs, whose `analyser(MODEL...)` detects and embeds. Each
+DATABASE ANALYSER MODEL...`. ANALYSER is a function of analysers.py, which detects and embeds. Each
 image is handed to a pool of two threads. Each thread has its own models and one thread inside them,
 which is faster on two cores than one image at a time with all cores.
 """
 import asyncio
 import hashlib
-import importlib
-import io
 import json
 import sqlite3
 import sys
@@ -19,20 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 import cv2
 import numpy
 import scrapy
-from PIL import Image
 from scrapy.crawler import CrawlerProcess
 
+import analysers
 from scrapy_spider import SETTINGS, Everything
 
 THREADS = 2
-
-
-def decode(data):
-    """Returns the pixels in OpenCV's order. Pillow decodes what OpenCV cannot."""
-    image = cv2.imdecode(numpy.frombuffer(data, numpy.uint8), cv2.IMREAD_COLOR)
-    if image is None:
-        image = numpy.asarray(Image.open(io.BytesIO(data)).convert("RGB"))[:, :, ::-1].copy()
-    return image
 
 
 class Database:
@@ -80,7 +68,7 @@ class Workers:
     def work(self, url, data):
         began = time.thread_time()
         try:
-            image = decode(data)
+            image = analysers.decode(data)
             self.database.store(url, data, image, self.models.analyse(image))
         except Exception as error:  # One damaged file must not end the crawl.
             self.failures.append(f"{url}: {error!r}")
@@ -102,11 +90,11 @@ class Faces(Everything):
 
 
 def main():
-    url, path, pipeline, *models = sys.argv[1:]
+    url, path, analyser, *models = sys.argv[1:]
     cv2.setNumThreads(1)
     database = Database(path)
-    make = importlib.import_module(pipeline).analyser
-    workers = Workers(database, lambda: make(*models))
+    make = getattr(analysers, analyser)
+    workers = Workers(database, lambda: make(*models, threads=1))
     process = CrawlerProcess(SETTINGS)
     process.crawl(Faces, url=url, workers=workers)
     started = time.perf_counter()

@@ -1,19 +1,19 @@
 """Measures a loop over the frames of a video as people write it today: `video_loop.py READER
-PIPELINE VIDEO SECONDS MODELS...`.
+VIDEO SECONDS ANALYSER MODEL...`.
 
-READER is `frames` (cv2.VideoCapture, every frame) or `keyframes` (PyAV, which decodes keyframes
-only). PIPELINE is a module of this folder with a function `analyser`, and MODELS are its arguments.
+READER is `loop` (cv2.VideoCapture, every frame) or `keyframes` (PyAV, which decodes keyframes only).
+ANALYSER is a function of analysers.py.
 Decoding and the models use two threads each. Frames after SECONDS are not read; 0 means the whole
 file. Models are loaded and used once before the clock starts. Prints speed and CPU time.
 """
-import importlib
 import json
-import os
 import resource
 import sys
 import time
 
 import cv2
+
+import analysers
 
 THREADS = 2
 
@@ -58,14 +58,11 @@ def cpu_seconds():
 
 
 def main():
-    reader, pipeline, video, until = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
-    # The library prints to stdout, where the result belongs.
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        stdout, sys.stdout = sys.stdout, nowhere
-        analyse = importlib.import_module(pipeline).analyser(*sys.argv[5:], threads=THREADS)
-        sys.stdout = stdout
+    reader, video, until, analyser, *models = sys.argv[1:]
+    until = float(until)
+    analyse = getattr(analysers, analyser)(*models, threads=THREADS)
     cv2.setNumThreads(THREADS)
-    read = {"frames": every_frame, "keyframes": keyframes}[reader]
+    read = {"loop": every_frame, "keyframes": keyframes}[reader]
     analyse(next(read(video))[1])
     faces, number = 0, 0
     started, cpu = time.perf_counter(), cpu_seconds()

@@ -11,7 +11,6 @@ mod crawled_videos;
 mod duplicates;
 mod enhance;
 mod fairness;
-mod frontier;
 mod maintenance;
 mod part_pictures;
 mod passes;

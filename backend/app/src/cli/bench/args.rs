@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use video::Sampling;
 
 const NO_VIDEO: &str = "--operation video requires a video file: facecrawl bench --operation video FILE. In a checkout of \
-                        the source, `cargo run --release -p facecrawl-testing --example film -- film.mp4 --width 1920 \
-                        --height 1080 --minutes 10` writes one";
+                        the source, `cargo run --release -p facecrawl-testing --example draw -- film film.mp4 --width \
+                        1920 --height 1080 --minutes 10` writes one";
 
 /// The arguments of `bench`.
 #[derive(Args, Debug)]

@@ -1,0 +1,182 @@
+//! Compares the faces in a folder of photographs with each other. Reports the false match rate
+//! (FMR: the share of pairs of two people that match) and the false non-match rate (FNMR: the share
+//! of pairs of one person that do not match) of embeddings at several similarities, and of
+//! sketches.
+//!
+//! Genuine pairs are faces of one person in two images that are not near duplicates. Impostor pairs
+//! are `certain` (two faces of one photograph, or two different known people) or `presumed` (all
+//! other pairs from different photographs). Sketches depend on a secret, so their figures are means
+//! over several secrets. docs/reference/ACCURACY.md contains the results.
+use crate::common;
+use anyhow::{Context, Error, Result};
+use bytes::Bytes;
+use inference::{CpuBackend, Embedding, Engine, Manifest, Priority, ResolvedPack};
+use pipeline::{AnalyzeOptions, Analyzer, Secret, Sketcher};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use vision::{PerceptualHashes, Profile};
+
+/// Number of secrets, each with its own sketches.
+const SECRETS: usize = 5;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Name of the model pack
+    pack: String,
+    /// Folder of the models, and of packs.toml if the pack is described there
+    models: PathBuf,
+    photographs: PathBuf,
+    /// File with a line FILE,PERSON for each photograph whose best face is known, such as
+    /// backend/bench/examples/measure/people.csv
+    people: PathBuf,
+    /// ONNX Runtime
+    #[arg(long, env = "ORT_DYLIB_PATH")]
+    library: Option<PathBuf>,
+    /// A value of CPU_BACKEND
+    #[arg(long, default_value = "onnxruntime")]
+    cpu_backend: String,
+}
+
+struct Face {
+    file: String,
+    person: Option<String>,
+    passed: bool,
+    strict: bool,
+    hashes: PerceptualHashes,
+    embedding: Embedding,
+    /// The sketch with each secret.
+    sketches: Vec<Vec<u8>>,
+}
+
+/// The pairs of one kind.
+#[derive(Default)]
+struct Pairs {
+    similarities: Vec<f32>,
+    /// Numbers of differing bits with each secret.
+    differing: Vec<usize>,
+}
+
+impl Pairs {
+    fn add(&mut self, similarity: f32, a: &Face, b: &Face) {
+        self.similarities.push(similarity);
+        self.differing.extend(a.sketches.iter().zip(&b.sketches).map(|(a, b)| differing(a, b)));
+    }
+
+    fn above(&self, threshold: f32) -> usize {
+        self.similarities.iter().filter(|similarity| **similarity >= threshold).count()
+    }
+
+    /// Returns the share of the sketches that differ in at most `most` bits.
+    fn alike(&self, most: usize) -> f64 {
+        let alike = self.differing.iter().filter(|bits| **bits <= most).count();
+        common::rounded(alike as f64 / self.differing.len().max(1) as f64, 4)
+    }
+}
+
+fn differing(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).filter(|(a, b)| a != b).count()
+}
+
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
+    let analyzer = analyzer(arguments)?;
+    let faces = faces(&analyzer, arguments).await?;
+    let embedder = analyzer.engine().embedder();
+    let most = pipeline::ingest::max_differing_bits(embedder) as usize;
+    let mut populations = serde_json::Map::new();
+    type Chosen = fn(&&Face) -> bool;
+    let all: [(&str, Chosen); 3] =
+        [("strict", |face| face.strict), ("standard", |face| face.passed), ("any_quality", |_| true)];
+    for (name, chosen) in all {
+        let chosen: Vec<&Face> = faces.iter().filter(chosen).collect();
+        populations.insert(name.into(), report(&chosen, embedder.match_threshold, most)?);
+    }
+    Ok(json!({
+        "embedder": embedder.name, "match_threshold": embedder.match_threshold,
+        "max_differing_bits": most, "populations": populations,
+    }))
+}
+
+fn analyzer(arguments: &Arguments) -> Result<Analyzer> {
+    let manifest = Manifest::load(&arguments.models).map_err(Error::msg)?;
+    let pack = manifest.pack(&arguments.pack).context("there is no such pack")?;
+    let named = CpuBackend::NAMES.into_iter().find(|(name, _)| *name == arguments.cpu_backend);
+    let config = inference::Config {
+        cpu_backend: named.context("--cpu-backend must be a value of CPU_BACKEND")?.1,
+        dylib_path: arguments.library.clone(),
+        ..inference::Config::default()
+    };
+    let pack =
+        ResolvedPack::verify(pack, &arguments.models).map_err(|problems| Error::msg(problems.join("; ")))?;
+    let engine = Engine::start(&config, &pack)?;
+    Ok(Analyzer::new(engine, pipeline::Config::default()))
+}
+
+/// Returns every face of the photographs.
+async fn faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> {
+    let list = std::fs::read_to_string(&arguments.people)?;
+    let people: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(',')).collect();
+    let secret = |number| Secret::new(format!("a secret for measuring, number {number}.0"));
+    let sketchers: Vec<Sketcher> = (0..SECRETS).map(|number| Sketcher::new(secret(number))).collect();
+    let mut faces = Vec::new();
+    for path in common::files(&arguments.photographs) {
+        let (bytes, options) = (Bytes::from(std::fs::read(&path)?), AnalyzeOptions::default());
+        let Ok(analysis) = analyzer.analyze(bytes, &options, Priority::Background).await else { continue };
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for (index, face) in analysis.faces.into_iter().enumerate() {
+            let (Some(embedding), Some(quality)) = (face.embedding, face.quality) else { continue };
+            let sketch = |sketcher: &Sketcher| sketcher.sketch(1, embedding.as_slice()).bits.into_bytes();
+            faces.push(Face {
+                person: people.get(&*file).filter(|_| index == 0).map(|person| (*person).to_owned()),
+                file: file.clone(),
+                passed: quality.passed,
+                strict: quality.unmet_limits(Profile::Strict).is_empty(),
+                hashes: analysis.hashes,
+                sketches: sketchers.iter().map(sketch).collect(),
+                embedding,
+            });
+        }
+    }
+    Ok(faces)
+}
+
+fn report(faces: &[&Face], match_threshold: f32, most: usize) -> Result<Value> {
+    let (mut genuine, mut certain, mut presumed) = (Pairs::default(), Pairs::default(), Pairs::default());
+    // The most similar impostor pairs, for manual inspection.
+    let mut worst: Vec<(f32, String)> = Vec::new();
+    for (at, a) in faces.iter().enumerate() {
+        for b in &faces[at + 1..] {
+            let similarity = a.embedding.similarity(&b.embedding).context("embeddings of one model")?;
+            // Two versions of one photograph contain the same faces.
+            let near = a.hashes.is_near(&b.hashes);
+            let pairs = match (&a.person, &b.person) {
+                (Some(one), Some(other)) if one == other => (!near).then_some(&mut genuine),
+                (Some(_), Some(_)) => Some(&mut certain),
+                _ if a.file == b.file => Some(&mut certain),
+                _ => (!near).then_some(&mut presumed),
+            };
+            let Some(pairs) = pairs else { continue };
+            pairs.add(similarity, a, b);
+            if similarity > 0.35 && (a.person.is_none() || a.person != b.person) {
+                worst.push((similarity, format!("{} and {}", a.file, b.file)));
+            }
+        }
+    }
+    worst.sort_by(|a, b| b.0.total_cmp(&a.0));
+    worst.truncate(12);
+    let count = |pairs: &Pairs| pairs.similarities.len();
+    let at = |threshold: f32| {
+        json!({
+            "threshold": common::rounded(f64::from(threshold), 3), "missed": count(&genuine) - genuine.above(threshold),
+            "matched_certain": certain.above(threshold), "matched_presumed": presumed.above(threshold),
+        })
+    };
+    let thresholds = (4..=14).map(|step| step as f32 * 0.05).chain([match_threshold]);
+    let sketches = [most - 10, most - 5, most, most + 5, most + 10].map(|most| {
+        json!({"max_differing_bits": most, "missed": common::rounded(1.0 - genuine.alike(most), 4), "matched_certain": certain.alike(most)})
+    });
+    Ok(json!({
+        "faces": faces.len(), "genuine": count(&genuine), "certain": count(&certain), "presumed": count(&presumed),
+        "thresholds": thresholds.map(at).collect::<Vec<_>>(), "sketches": sketches, "most_similar_impostors": worst,
+    }))
+}

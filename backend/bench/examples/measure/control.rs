@@ -1,0 +1,56 @@
+//! Measures the time to pause, resume and cancel a large crawl, to count its rows, and to close the
+//! rows that remain after a cancellation.
+//!
+//! The page ledger has one million queued rows on one host. Each row has a job; 256 of the jobs are
+//! claimable, the others are parked. SQL statements insert the rows and the jobs, because the
+//! product itself would insert them page by page, which takes minutes.
+use pipeline::{CrawlOptions, Crawls};
+use queue::Queue;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use testing::TestDatabase;
+
+pub(crate) async fn measure() -> anyhow::Result<Value> {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    let crawls = Crawls::new(store.clone(), Queue::new(store.pool().clone(), queue::Config::default()));
+    let options = CrawlOptions { max_pages: 1_000_000, ..CrawlOptions::default() };
+    let crawl = crawls.create("default", &["http://127.0.0.1:9/".into()], options).await?.id;
+    for statement in [PAGES, JOBS, "analyze pages", "analyze jobs"] {
+        database.execute(statement).await;
+    }
+    let ms = |started: Instant| started.elapsed().as_secs_f64() * 1e3;
+    let started = Instant::now();
+    crawls.pause(crawl).await?;
+    let pause = ms(started);
+    let started = Instant::now();
+    crawls.resume(crawl).await?;
+    let resume = ms(started);
+    let started = Instant::now();
+    store.crawl_progress(crawl).await?;
+    let counts = ms(started);
+    let started = Instant::now();
+    crawls.cancel(crawl).await?;
+    let cancel = ms(started);
+    let at_once = store.crawl_progress(crawl).await?.pages;
+    while !store.closing_crawls().await?.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let closed = ms(started);
+    let at_the_end = store.crawl_progress(crawl).await?.pages;
+    Ok(json!({
+        "pause": pause, "resume": resume, "counts": counts, "cancel": cancel, "closed": closed,
+        "counts_at_once": at_once, "counts_at_the_end": at_the_end,
+    }))
+}
+
+const PAGES: &str = "
+insert into pages (id, crawl_id, url, url_hash, depth)
+select gen_random_uuid(), c.id, 'http://host.test/' || n, gen_random_uuid(), 1 from crawls c, generate_series(1, 999999) n";
+
+const JOBS: &str = "
+insert into jobs (id, group_id, scheduled_at, created_at, priority, max_attempts, kind, unique_key, payload, partition_key, parked, held)
+select gen_random_uuid(), p.crawl_id, now(), now(), 5, 5, 'scan_page', p.id::text,
+       jsonb_build_object('page_id', p.id, 'crawl_id', p.crawl_id, 'url', p.url, 'depth', 1), 'host.test',
+       row_number() over () > 256, row_number() over () > 256
+from pages p where p.depth = 1";

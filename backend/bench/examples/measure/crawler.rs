@@ -1,0 +1,90 @@
+//! Runs the crawler without database and models: follows the links of one host and stores every
+//! image as a file. `scripts/bench crawl` compares it with Scrapy's ImagesPipeline, which does the
+//! same work.
+use anyhow::{Error, Result};
+use crawler::fetch::{AnyHop, Kind};
+use crawler::{Config, Fetcher, Request, Robots, Scope, extract_page, urls};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use std::collections::{HashSet, VecDeque};
+use std::path::PathBuf;
+use std::time::Instant;
+use url::Url;
+
+/// Maximum number of concurrent requests.
+const CONCURRENCY: usize = 32;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Address of the first page
+    seed: String,
+    /// Folder for the images
+    folder: PathBuf,
+}
+
+enum Done {
+    Page(Vec<Url>, Vec<Url>),
+    Image,
+    Failed,
+}
+
+async fn page(fetcher: Fetcher, url: Url) -> Done {
+    let Ok(answer) = fetcher.fetch(Request::new(url, Kind::Page), &AnyHop).await else { return Done::Failed };
+    let page = extract_page(&answer.body, &answer.url, answer.content_type.as_deref(), fetcher.agent(), None);
+    let links = page.links.into_iter().map(|link| link.url).collect();
+    Done::Page(links, page.images.into_iter().map(|image| image.url).collect())
+}
+
+async fn image(fetcher: Fetcher, url: Url, file: PathBuf) -> Done {
+    match fetcher.fetch(Request::new(url, Kind::Image), &AnyHop).await {
+        Ok(answer) if tokio::fs::write(file, &answer.body).await.is_ok() => Done::Image,
+        _ => Done::Failed,
+    }
+}
+
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
+    let seed = urls::parse(&arguments.seed).map_err(Error::msg)?;
+    tokio::fs::create_dir_all(&arguments.folder).await?;
+    let fetcher = Fetcher::new(&Config { allow_private: vec!["127.0.0.0/8".parse()?], ..Config::default() });
+
+    let started = Instant::now();
+    let robots = match fetcher.fetch(Request::new(seed.join("/robots.txt")?, Kind::Robots), &AnyHop).await {
+        Ok(answer) => Robots::from_response(answer.status, &answer.body, fetcher.agent()),
+        Err(_) => Robots::default(),
+    };
+    let (mut pages, mut images, mut failed, mut requests) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut seen = HashSet::from([seed.clone()]);
+    let mut waiting = VecDeque::from([(seed.clone(), true)]);
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < CONCURRENCY {
+            let Some((url, is_page)) = waiting.pop_front() else { break };
+            requests += 1;
+            let file = arguments.folder.join(format!("{requests}.jpg"));
+            running.push(if is_page {
+                tokio::spawn(page(fetcher.clone(), url))
+            } else {
+                tokio::spawn(image(fetcher.clone(), url, file))
+            });
+        }
+        let Some(done) = running.next().await else { break };
+        match done? {
+            Done::Page(links, found) => {
+                pages += 1;
+                let inside = |url: &Url| Scope::Host.contains(std::slice::from_ref(&seed), &[], url);
+                let links = links.into_iter().filter(|url| inside(url) && urls::trap(url).is_none());
+                let found = found.into_iter().map(|url| (url, false));
+                for (url, is_page) in links.map(|url| (url, true)).chain(found) {
+                    if robots.allows(&url) && seen.insert(url.clone()) {
+                        waiting.push_back((url, is_page));
+                    }
+                }
+            }
+            Done::Image => images += 1,
+            Done::Failed => failed += 1,
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(json!({"pages": pages, "images": images, "failed": failed, "seconds": seconds}))
+}

@@ -1,0 +1,313 @@
+//! Simulates crawls of very many hosts in simulated time, with the queue, the partition keys and
+//! the per-host permits of the product on a real database.
+
+use super::ledger::{Ledger, Outcome};
+use super::world::{self, CRAWLS, Manner, Site, Sizes};
+use bench::Tail;
+use crawler::frontier::{self, Yield};
+use crawler::pace::{self, Bounds, Pace};
+use queue::{Claim, ClaimedJob, NewJob, Queue};
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+use store::Store;
+use store::hosts::{HostPace, PermitOutcome};
+use testing::TestDatabase;
+use testing::clock::VirtualClock;
+use time::OffsetDateTime;
+use time::macros::datetime;
+use uuid::Uuid;
+
+const KIND: &str = "scan_page";
+/// Start of the simulated time. The value has no effect on the result.
+const BEGIN: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
+/// Minimum step of the simulated time. Events within one step are processed together, as in a
+/// process under load.
+const TICK: Duration = Duration::from_millis(20);
+/// Time between two calls of `Queue::unpark` by a process if a request ended in between.
+const UNPARK_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time between two calls of `Queue::unpark`, and maximum step of the simulated time. It
+/// corresponds to the poll interval of a runner.
+const POLL: Duration = Duration::from_secs(1);
+/// Number of seeds in one transaction.
+const SEEDS: usize = 5_000;
+/// The `Retry-After` value of busy hosts.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Maximum delay that the response time of a slow host adds, as in `pipeline::worker`.
+const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
+
+/// A request that has started and not ended.
+struct Request {
+    process: usize,
+    claim: Claim,
+    site: usize,
+    page: usize,
+    token: i64,
+    nth: usize,
+}
+
+/// The state of one worker process.
+struct Process {
+    queue: Queue,
+    free: usize,
+    unparked_at: Duration,
+    /// Whether a request has ended since the last call of `Queue::unpark`.
+    ended: bool,
+}
+
+/// The state of the simulation.
+pub(crate) struct Simulation {
+    sizes: Sizes,
+    sites: Vec<Site>,
+    groups: Vec<Uuid>,
+    clock: VirtualClock,
+    store: Store,
+    processes: Vec<Process>,
+    under_way: HashMap<usize, Request>,
+    /// End times of the running requests and their numbers.
+    ends: BinaryHeap<Reverse<(Duration, usize)>>,
+    requests: usize,
+    claim_rounds: usize,
+    now: Duration,
+    ledger: Ledger,
+    claims_us: Vec<f64>,
+}
+
+impl Simulation {
+    /// Creates a simulation. No page is enqueued yet.
+    pub(crate) async fn prepare(database: &TestDatabase, sizes: Sizes) -> Self {
+        let clock = VirtualClock::on(database, BEGIN).await;
+        let config = queue::Config { group_window: sizes.line, ..queue::Config::default() };
+        let queue = || Queue::new(clock.pool().clone(), config.clone());
+        let process =
+            || Process { queue: queue(), free: sizes.slots, unparked_at: Duration::ZERO, ended: false };
+        let processes = (0..sizes.processes).map(|_| process()).collect();
+        let sites = world::sites(&sizes);
+        Self {
+            ledger: Ledger::new(&sizes, &sites),
+            groups: CRAWLS.iter().map(|_| Uuid::now_v7()).collect(),
+            store: Store::from_pool(clock.pool().clone()),
+            processes,
+            under_way: HashMap::new(),
+            ends: BinaryHeap::new(),
+            requests: 0,
+            claim_rounds: 0,
+            now: Duration::ZERO,
+            claims_us: Vec::new(),
+            clock,
+            sites,
+            sizes,
+        }
+    }
+
+    /// Runs until the simulation is over and returns the report.
+    pub(crate) async fn run(mut self) -> Value {
+        let real = Instant::now();
+        let mut crawls_begun = 0;
+        while !self.ledger.is_over(crawls_begun == CRAWLS.len()) {
+            while crawls_begun < CRAWLS.len() && CRAWLS[crawls_begun].1 <= self.now {
+                self.enqueue_seeds(crawls_begun).await;
+                crawls_begun += 1;
+            }
+            self.finish().await;
+            self.unpark_due().await;
+            let due = self.claim_jobs().await;
+            let begins = CRAWLS.get(crawls_begun).map(|(_, at)| *at);
+            let ends = self.ends.peek().map(|Reverse((at, _))| *at);
+            let next = [ends, due, begins, Some(self.now + POLL)].into_iter().flatten().min();
+            self.now = next.unwrap_or_default().max(self.now + TICK);
+            self.clock.set(BEGIN + self.now).await;
+        }
+        let mut report = self.ledger.report(self.now);
+        report["claims"] = json!(self.claims_us.len());
+        report["claim_us"] = json!(Tail::of(&self.claims_us));
+        report["real_s"] = json!(real.elapsed().as_secs());
+        report
+    }
+
+    async fn enqueue_seeds(&mut self, crawl: usize) {
+        let queue = self.processes[0].queue.clone();
+        let roots: Vec<usize> =
+            (0..self.sites.len()).filter(|site| self.sites[*site].crawl == crawl).collect();
+        for chunk in roots.chunks(SEEDS) {
+            let jobs: Vec<NewJob> = chunk.iter().map(|site| self.job(*site, 0)).collect();
+            let mut tx = self.store.begin().await.expect("begin a transaction");
+            queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+            tx.commit().await.expect("commit");
+        }
+        for site in roots {
+            self.ledger.found(site, self.now, 1);
+        }
+    }
+
+    fn job(&self, site: usize, page: usize) -> NewJob {
+        let Site { host, crawl, .. } = self.sites[site];
+        let nothing = Yield::default();
+        NewJob {
+            priority: frontier::priority(world::depth(page), nothing, nothing),
+            unique_key: Some(format!("{site}/{page}")),
+            group_id: Some(self.groups[crawl]),
+            partition_key: Some(key(host)),
+            ..NewJob::new(KIND, json!({"site": site, "page": page}))
+        }
+    }
+
+    /// Ends the requests whose end time has passed: releases the permit of the host, and completes
+    /// or retries the job.
+    async fn finish(&mut self) {
+        let mut done: Vec<Vec<Claim>> = vec![Vec::new(); self.processes.len()];
+        while self.ends.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
+            let Some(Reverse((_, number))) = self.ends.pop() else { break };
+            let Some(request) = self.under_way.remove(&number) else { continue };
+            let host = self.sites[request.site].host;
+            let answer = answer(host, request.nth);
+            let (delay, pause, pace) = self.pace(host, answer).await;
+            // The store accepts whole milliseconds.
+            let millis = delay.as_millis() as i64;
+            let delay = Duration::from_millis(millis.unsigned_abs());
+            let name = key(host);
+            let ended = self.store.finish_request(&name, request.token, millis, pause, Some(pace));
+            ended.await.expect("end a request");
+            self.ledger.ended(host, self.now, delay, pause);
+            let process = &mut self.processes[request.process];
+            process.free += 1;
+            process.ended = true;
+            match answer {
+                pace::Outcome::Answered { status: 200, .. } => {
+                    let pages = self.sites[request.site].pages;
+                    let children = world::children(request.page, pages);
+                    self.ledger.outcome(request.site, Outcome::Fetched);
+                    if children.is_empty() {
+                        done[request.process].push(request.claim);
+                        continue;
+                    }
+                    self.ledger.found(request.site, self.now, children.len());
+                    let jobs: Vec<NewJob> = children.map(|page| self.job(request.site, page)).collect();
+                    let queue = &self.processes[request.process].queue;
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
+                    queue.complete(tx.conn(), request.claim).await.expect("complete jobs");
+                    queue.enqueue(tx.conn(), &jobs).await.expect("enqueue jobs");
+                    tx.commit().await.expect("commit");
+                }
+                _ => {
+                    let mut tx = self.store.begin().await.expect("begin a transaction");
+                    let failed =
+                        process.queue.fail(tx.conn(), request.claim, "no answer", false, pause).await;
+                    tx.commit().await.expect("commit");
+                    if failed.expect("fail a job") == queue::JobState::Discarded {
+                        self.ledger.outcome(request.site, Outcome::GivenUp);
+                    }
+                }
+            }
+        }
+        for (process, claims) in done.iter().enumerate() {
+            let stale = self.processes[process].queue.complete_many(claims).await.expect("complete jobs");
+            assert!(stale.is_empty(), "{stale:?}");
+        }
+    }
+
+    /// Returns the delay after a response, the pause that the response requests, and the pace that
+    /// is stored. This is the rule of `pipeline::worker` for crawls that set no delay.
+    async fn pace(&self, host: usize, answer: pace::Outcome) -> (Duration, Option<Duration>, HostPace) {
+        let known = self.store.host_pace(&key(host)).await.expect("read the host pace");
+        let before = Pace {
+            delay: Duration::from_millis(known.pace_ms.unsigned_abs().into()),
+            refusals: known.refusals.unsigned_abs(),
+        };
+        let (after, pause) =
+            before.after(answer, Bounds { least: self.sizes.delay, longest: MAX_ADAPTIVE_DELAY });
+        let pace = HostPace {
+            pace_ms: i32::try_from(after.delay.as_millis()).unwrap_or(i32::MAX),
+            refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
+        };
+        (after.delay, pause, pace)
+    }
+
+    /// Unparks jobs in each process after one of its requests has ended, and at each poll.
+    async fn unpark_due(&mut self) {
+        for process in &mut self.processes {
+            let since = if process.ended { UNPARK_INTERVAL } else { POLL };
+            if process.unparked_at + since <= self.now {
+                process.queue.unpark().await.expect("unpark jobs");
+                (process.unparked_at, process.ended) = (self.now, false);
+            }
+        }
+    }
+
+    /// Claims jobs for every process with free slots and acquires their per-host permits. Returns
+    /// the time at which the next job is due.
+    async fn claim_jobs(&mut self) -> Option<Duration> {
+        let kinds = [KIND.to_owned()];
+        self.claim_rounds += 1;
+        for nth in 0..self.processes.len() {
+            // Each call starts with a different process.
+            let process = (self.claim_rounds + nth) % self.processes.len();
+            let free = self.processes[process].free;
+            if free == 0 {
+                continue;
+            }
+            let asked = Instant::now();
+            let claimed = self.processes[process].queue.claim(&kinds, free as i64, "simulated").await;
+            let claimed = claimed.expect("claim jobs");
+            self.claims_us.push(asked.elapsed().as_secs_f64() * 1e6);
+            let all = claimed.len() < free;
+            for job in claimed {
+                self.start_request(process, job).await;
+            }
+            if all {
+                break;
+            }
+        }
+        if self.free() == 0 {
+            return None;
+        }
+        let due = self.processes[0].queue.next_due(&kinds).await.expect("read the next due time");
+        due.map(|due| self.now + due)
+    }
+
+    fn free(&self) -> usize {
+        self.processes.iter().map(|process| process.free).sum()
+    }
+
+    async fn start_request(&mut self, process: usize, job: ClaimedJob) {
+        let number = |name: &str| job.payload[name].as_u64().expect("payload field") as usize;
+        let (site, page) = (number("site"), number("page"));
+        let host = self.sites[site].host;
+        match self
+            .store
+            .acquire_host_permit(&key(host), self.sizes.delay.as_millis() as i64)
+            .await
+            .expect("acquire a permit")
+        {
+            PermitOutcome::Wait { wait } => {
+                self.ledger.waits();
+                self.processes[process].queue.snooze(job.claim, wait).await.expect("snooze a job");
+            }
+            PermitOutcome::Granted { token } => {
+                let nth = self.ledger.began(site, host, self.now);
+                let request = Request { process, claim: job.claim, site, page, token, nth };
+                self.processes[process].free -= 1;
+                self.requests += 1;
+                self.under_way.insert(self.requests, request);
+                self.ends.push(Reverse((self.now + world::latency(host, nth), self.requests)));
+            }
+        }
+    }
+}
+
+fn key(host: usize) -> String {
+    format!("host-{host}.test")
+}
+
+/// Returns the response of a host to its `nth` request.
+fn answer(host: usize, nth: usize) -> pace::Outcome {
+    let took = world::latency(host, nth);
+    match world::manner(host) {
+        Manner::Dead => pace::Outcome::Failed,
+        Manner::Busy if nth < 2 => {
+            pace::Outcome::Answered { status: 503, retry_after: Some(RETRY_AFTER), took }
+        }
+        _ => pace::Outcome::Answered { status: 200, retry_after: None, took },
+    }
+}

@@ -1,0 +1,74 @@
+//! Runs one measurement and prints one JSON object on standard output; progress goes to standard
+//! error. `scripts/bench` runs the measurements on a Postgres that syncs to disk.
+//!
+//!     cargo run --release -p facecrawl-bench --example measure -- MEASUREMENT --help
+mod accuracy;
+mod common;
+mod control;
+mod crawler;
+mod footprint;
+mod frontier;
+mod load;
+mod near;
+mod queue;
+mod search;
+mod serve_folder;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Runs one measurement and prints one JSON object")]
+struct Program {
+    /// Postgres server for the measurement's own database, which is deleted at the end [default:
+    /// TEST_DATABASE_URL, else a private server that does not sync to disk]
+    #[arg(long, global = true)]
+    url: Option<String>,
+    #[command(subcommand)]
+    measurement: Measurement,
+}
+
+#[derive(Subcommand)]
+enum Measurement {
+    /// Claims and completes jobs, alone and next to a backlog
+    Queue(queue::Arguments),
+    /// Searches many faces: recall against the exact result, latency alone and while faces are
+    /// stored, and the cost of the index
+    Search(search::Arguments),
+    /// Simulates crawls over very many hosts: politeness, fairness and the cost of claims
+    Frontier(frontier::Arguments),
+    /// Stores what a crawl stores: bytes per row, WAL, commits and written pages per image
+    Footprint(footprint::Arguments),
+    /// Pauses, resumes and cancels a crawl of a million rows; times in milliseconds
+    Control,
+    /// Crawls one host and writes its images to files, without database and models
+    Crawler(crawler::Arguments),
+    /// Compares faces of photographs: false matches and misses of embeddings and of sketches
+    Accuracy(accuracy::Arguments),
+    /// Counts the edited copies of images that are recognised as near duplicates
+    Near(near::Arguments),
+    /// Serves the images of a folder as a website until the process is stopped
+    ServeFolder(serve_folder::Arguments),
+    /// Posts the images of a folder to a service on this machine
+    Load(load::Arguments),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let program = Program::parse();
+    if let Some(url) = &program.url {
+        common::use_server(url)?;
+    }
+    let report = match &program.measurement {
+        Measurement::Queue(arguments) => queue::measure(arguments).await,
+        Measurement::Search(arguments) => search::measure(arguments).await,
+        Measurement::Frontier(arguments) => Ok(frontier::measure(arguments).await),
+        Measurement::Footprint(arguments) => footprint::measure(arguments).await,
+        Measurement::Control => control::measure().await,
+        Measurement::Crawler(arguments) => crawler::measure(arguments).await,
+        Measurement::Accuracy(arguments) => accuracy::measure(arguments).await,
+        Measurement::Near(arguments) => near::measure(arguments),
+        Measurement::ServeFolder(arguments) => serve_folder::serve(arguments).await,
+        Measurement::Load(arguments) => load::measure(arguments).await,
+    };
+    common::print(&report?)
+}

@@ -1,0 +1,221 @@
+//! What is measured of an index: recall, latency, and storing.
+use super::LEAST_QUALITY;
+use super::people::{PER_IMAGE, People};
+use crate::common::{busy_seconds, per_second, rounded};
+use anyhow::{Result, ensure};
+use bench::Tail;
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use store::Store;
+use store::erasures::Target;
+use store::face_scope::FaceFilter;
+use store::search::SearchQuery;
+use testing::embeddings::Random;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+use uuid::Uuid;
+
+const RESULTS: i64 = 10;
+/// Number of searches before the first measured search. They open connections and warm up caches.
+const WARMUP: usize = 50;
+/// Number of images stored while no search runs.
+const STORED_ALONE: usize = 20;
+/// Number of connections that store faces while searches run.
+const WRITERS: usize = 4;
+/// Seeds of the probes and of the timed searches. They are greater than every number of an image.
+const PROBES: u64 = 1 << 40;
+const LATENCIES: u64 = 2 << 40;
+/// Number of the first image that a measurement stores. It is greater than those of the gallery.
+const STORED: usize = 1 << 32;
+/// Minimum similarity of a match.
+const ALIKE: f32 = 0.5;
+
+/// A gallery, and the store whose index is measured.
+pub(crate) struct Gallery {
+    store: Store,
+    people: Arc<People>,
+    /// Whether each search compares with every face.
+    exact: bool,
+    /// Number of the next image.
+    next: AtomicUsize,
+    /// An id between those of the gallery and those that a measurement stores.
+    begin: Uuid,
+}
+
+/// A probe, and the ten most similar faces of its collection: of all, and of those with the minimum
+/// quality and at least the similarity of a match.
+pub(crate) struct Probe {
+    collection: Uuid,
+    embedding: Vec<f32>,
+    of_all: HashSet<Uuid>,
+    of_good: HashSet<Uuid>,
+}
+
+/// Draws probes, and compares each with every face.
+pub(crate) async fn probes(store: &Store, people: &Arc<People>, count: usize) -> Result<Vec<Probe>> {
+    let gallery = Gallery::new(store.clone(), Arc::clone(people), true);
+    let mut random = Random(PROBES);
+    let mut probes = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (collection, embedding) = (people.collection(&mut random), people.someone(&mut random));
+        let of_all = gallery.found(collection, &embedding, None, -1.0).await?;
+        let of_good = gallery.found(collection, &embedding, Some(LEAST_QUALITY), ALIKE).await?;
+        probes.push(Probe { collection, embedding, of_all, of_good });
+    }
+    Ok(probes)
+}
+
+impl Gallery {
+    pub(crate) fn new(store: Store, people: Arc<People>, exact: bool) -> Self {
+        Self { store, people, exact, next: AtomicUsize::new(STORED), begin: Uuid::now_v7() }
+    }
+
+    fn query(&self, collection_id: Uuid, embedding: Vec<f32>, min_quality: Option<f32>) -> SearchQuery {
+        SearchQuery {
+            collection_id,
+            embedding,
+            model_id: self.people.model,
+            threshold: -1.0,
+            limit: RESULTS,
+            exact: self.exact,
+            filter: FaceFilter { min_quality, ..FaceFilter::default() },
+            with_subject: false,
+            exclude_face: None,
+        }
+    }
+
+    /// Returns the faces that a search finds, with at least this similarity.
+    async fn found(
+        &self,
+        collection: Uuid,
+        embedding: &[f32],
+        min_quality: Option<f32>,
+        least: f32,
+    ) -> Result<HashSet<Uuid>> {
+        let query = self.query(collection, embedding.to_owned(), min_quality);
+        let (hits, _) = self.store.search(&query).await?;
+        let foreign = hits.iter().find(|hit| hit.face.collection_id != collection);
+        ensure!(foreign.is_none(), "a search returned a face of another collection");
+        Ok(hits.into_iter().filter(|hit| hit.similarity >= least).map(|hit| hit.face.id).collect())
+    }
+
+    /// Returns the fraction of the ten exact results that the index finds. With a minimum quality,
+    /// only matches count: most of the ten results are then faces of other people, which are all
+    /// about equally similar.
+    pub(crate) async fn recall(&self, probes: &[Probe], min_quality: Option<f32>) -> Result<f64> {
+        let (mut found, mut all) = (0, 0);
+        for probe in probes {
+            let hits = self.found(probe.collection, &probe.embedding, min_quality, -1.0).await?;
+            let truth = if min_quality.is_some() { &probe.of_good } else { &probe.of_all };
+            all += truth.len();
+            found += hits.intersection(truth).count();
+        }
+        Ok(found as f64 / all as f64)
+    }
+
+    /// Measures searches that run one after the other. `rate` is their number per second; with 0,
+    /// each follows the one before.
+    pub(crate) async fn latency(
+        &self,
+        searches: usize,
+        min_quality: Option<f32>,
+        rate: u32,
+    ) -> Result<Value> {
+        let mut random = Random(LATENCIES);
+        let mut tick = (rate > 0).then(|| interval(Duration::from_secs(1) / rate));
+        let (mut times, mut exact_ones) = (Vec::with_capacity(searches), 0);
+        for index in 0..WARMUP + searches {
+            let collection = self.people.collection(&mut random);
+            let query = self.query(collection, self.people.someone(&mut random), min_quality);
+            if let Some(tick) = &mut tick {
+                tick.tick().await;
+            }
+            let started = Instant::now();
+            let (_, exact) = self.store.search(&query).await?;
+            if index >= WARMUP {
+                times.push(rounded(started.elapsed().as_secs_f64() * 1e3, 2));
+                exact_ones += usize::from(exact);
+            }
+        }
+        // `exact` is the number of searches that compared with every face.
+        Ok(json!({"ms": Tail::of(&times), "searches": searches, "exact": exact_ones}))
+    }
+
+    /// Measures searches while `per_second` faces are stored: ten images per second over each of
+    /// several connections, as image workers do.
+    pub(crate) async fn while_storing(
+        self: &Arc<Self>,
+        searches: usize,
+        rate: u32,
+        writes: u32,
+    ) -> Result<Value> {
+        let (busy, started) = (busy_seconds(), Instant::now());
+        let (stop, stored) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let faces = (writes as usize).div_ceil(10 * WRITERS);
+        let mut writers = JoinSet::new();
+        for _ in 0..WRITERS {
+            let (gallery, stop, stored) = (Arc::clone(self), Arc::clone(&stop), Arc::clone(&stored));
+            writers.spawn(async move {
+                let mut tick = interval(Duration::from_millis(100));
+                while !stop.load(Ordering::Relaxed) {
+                    tick.tick().await;
+                    gallery.store_next(faces).await?;
+                    stored.fetch_add(faces, Ordering::Relaxed);
+                }
+                anyhow::Ok(())
+            });
+        }
+        let mut report = self.latency(searches, None, rate).await?;
+        let stored_per_s = per_second(stored.load(Ordering::Relaxed), started);
+        stop.store(true, Ordering::Relaxed);
+        writers.join_all().await.into_iter().collect::<Result<()>>()?;
+        let cpu_ms = (busy_seconds() - busy) * 1e3 / stored.load(Ordering::Relaxed) as f64;
+        report["stored_faces_per_s"] = json!(rounded(stored_per_s, 1));
+        report["cpu_ms_per_stored_face"] = json!(rounded(cpu_ms, 2));
+        report["lag_s"] = json!(self.store.index_lag().await?.as_secs_f64());
+        Ok(report)
+    }
+
+    /// Returns the milliseconds per face on one connection without other load.
+    pub(crate) async fn storing(&self) -> Result<f64> {
+        let started = Instant::now();
+        for _ in 0..STORED_ALONE {
+            self.store_next(PER_IMAGE).await?;
+        }
+        Ok(rounded(started.elapsed().as_secs_f64() * 1e3 / (STORED_ALONE * PER_IMAGE) as f64, 2))
+    }
+
+    async fn store_next(&self, faces: usize) -> Result<()> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.people.store_image(&self.store, number, faces).await
+    }
+
+    /// Measures the plan of an erasure by likeness of one of the people. The erasure is not carried
+    /// out.
+    pub(crate) async fn plan_erasure(&self) -> Result<f64> {
+        let mut random = Random(PROBES);
+        let collection = self.people.collection(&mut random);
+        let embedding = self.people.someone(&mut random);
+        let target = Target::Likeness { embedding, model_id: self.people.model, threshold: ALIKE };
+        let started = Instant::now();
+        let mut tx = self.store.begin().await?;
+        let plan = self.store.plan_erasure(tx.conn(), collection, &target).await?;
+        eprintln!("an erasure would take {} faces", plan.faces.len());
+        Ok(rounded(started.elapsed().as_secs_f64(), 2))
+    }
+
+    /// Deletes what the measurements have stored.
+    pub(crate) async fn clean_up(&self) -> Result<()> {
+        let mut tx = self.store.begin().await?;
+        for (table, column) in [("faces", "image_id"), ("images", "id")] {
+            let delete = AssertSqlSafe(format!("delete from {table} where {column} >= $1"));
+            sqlx::query(delete).bind(self.begin).execute(tx.conn()).await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+}

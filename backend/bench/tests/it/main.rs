@@ -1,0 +1,5 @@
+//! Tests of the measurements, with models without weights, and of the simulated frontier.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod frontier;
+mod measurements;

@@ -1,0 +1,199 @@
+//! Tests the measurements with models without weights.
+
+use bench::{
+    BatchSearch, BenchTarget, Counters, Device, Pictures, Plan, Process, Side, SideReport, Spread, gain,
+    measure, svg,
+};
+use inference::{Engine, Manifest, Operation, ResolvedPack};
+use pipeline::Analyzer;
+use std::collections::BTreeMap;
+use testing::{draw_face, fixture_pack};
+use vision::{Frame, Limits};
+
+/// Returns a side whose engine uses models without weights.
+fn side() -> Side {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = fixture_pack(folder.path());
+    let manifest = Manifest::parse(&fixture.manifest()).unwrap();
+    let pack = ResolvedPack::verify(manifest.pack("fixture").unwrap(), &fixture.directory).unwrap();
+    let config = inference::Config { dylib_path: Some(testing::library()), ..inference::Config::default() };
+    let engine = Engine::start(&config, &pack).unwrap();
+    // The fixture's detector finds faces only at the scale of the whole image.
+    let analysis = pipeline::Config { passes: pipeline::Passes::Single, ..pipeline::Config::default() };
+    Side { gpu: false, analyzer: Analyzer::new(engine, analysis) }
+}
+
+fn process() -> Process {
+    let cpu_seconds = || Some(1.0);
+    Process { cores: 2, cpu_seconds, children_cpu_seconds: cpu_seconds, counters: Counters::default() }
+}
+
+/// Returns a PNG with `faces` faces that the fixture's detector finds.
+fn picture(faces: u32) -> Vec<u8> {
+    let mut frame = Frame::filled(640, 480, [70, 80, 60]);
+    let mut drawing = testing::fixture_models::Picture::from_raw(640, 480, frame.data().to_vec()).unwrap();
+    for number in 0..faces {
+        draw_face(&mut drawing, 2 + 4 * number, 3, number);
+    }
+    frame.data_mut().copy_from_slice(&drawing);
+    vision::encode::png(&frame)
+}
+
+fn plan(targets: &[BenchTarget]) -> Plan {
+    Plan { targets: targets.to_vec(), batch_size: 4, iterations: 3, warmup: 1 }
+}
+
+fn pictures(files: &[&[u8]]) -> Pictures {
+    Pictures::of(files.iter().map(|file| file.to_vec().into()).collect(), &Limits::default())
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn every_operation_is_measured_by_the_guides_names() {
+    let side = side();
+    let files = [picture(2), picture(1)];
+    let pictures = pictures(&[&files[0], &files[1]]);
+    let mut measured = Vec::new();
+    let results =
+        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[pictures], &process(), |what| {
+            measured.push(what.to_owned())
+        })
+        .await
+        .unwrap();
+    assert_eq!(measured.len(), 6);
+    let json = serde_json::to_value(&results).unwrap();
+    for target in BenchTarget::ALL {
+        let result = &json[target.name()]["original"]["gpu_false"];
+        assert_eq!((&result["success_rate"], &result["images"]), (&1.0.into(), &12.into()), "{result}");
+        let (time, throughput) =
+            (result["mean_time_ms"].as_f64().unwrap(), result["mean_throughput"].as_f64().unwrap());
+        assert!(time > 0.0 && (time * throughput / 1000.0 - 1.0).abs() < 1e-6, "{result}");
+        for figure in ["median_time_ms", "p95_time_ms", "min_time_ms", "max_time_ms", "stdev_time_ms"] {
+            assert!(result[figure].is_number(), "{figure}: {result}");
+        }
+        for operation in target.uses() {
+            assert_eq!(result["device"][operation.name()]["effective"], "cpu", "{result}");
+        }
+        assert_eq!((&result["on_gpu"], &result["fell_back"]), (&"none".into(), &false.into()));
+        assert!(result["bottleneck"]["why"].is_string(), "{result}");
+    }
+    let whole = &json["pipeline"]["original"]["gpu_false"];
+    assert_eq!(whole["faces"], 18, "images with two faces and with one face alternate");
+    for stage in ["decode", "letterbox", "detect", "align", "quality", "embed", "queue"] {
+        assert!(whole["stages"][stage].is_number(), "{stage}: {whole}");
+    }
+    assert_eq!(json["face_embedding"]["original"]["gpu_false"]["unit"], "face");
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_picture_that_fails_lowers_the_success_rate_and_says_why() {
+    let side = side();
+    let good = picture(1);
+    let mixed = pictures(&[&good, b"no picture", &good, &good]);
+    let operations = [BenchTarget::Pipeline, BenchTarget::Operation(Operation::QualityChecks)];
+    let sides = std::slice::from_ref(&side);
+    let results = measure(&plan(&operations), sides, &[mixed], &process(), |_| ()).await.unwrap();
+    for operation in operations {
+        let result = &results[operation.name()]["original"]["gpu_false"];
+        assert_eq!((result.success_rate, result.images, result.failed), (0.75, 9, 3));
+        assert_eq!(result.errors.values().sum::<usize>(), 3, "{:?}", result.errors);
+        assert!(result.errors.keys().all(|reason| reason.contains("image")), "{:?}", result.errors);
+    }
+    let broken = pictures(&[b"no picture"]);
+    let refused = measure(&plan(&operations), sides, &[broken], &process(), |_| ()).await;
+    assert!(refused.unwrap_err().to_string().contains("none of the images can be used"));
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn a_search_ends_with_the_first_batch_that_cannot_be_measured() {
+    let side = side();
+    let file = picture(1);
+    let (plan, pictures, process) =
+        (plan(&[BenchTarget::Operation(Operation::QualityChecks)]), pictures(&[&file]), process());
+    let search = BatchSearch {
+        plan: &plan,
+        pictures: &pictures,
+        process: &process,
+        gpu: false,
+        largest: 8,
+        memory_limit: 0.0,
+    };
+    let start =
+        async |batch: usize| Ok(if batch < 4 { Ok(side.clone()) } else { Err("out of memory".to_owned()) });
+    let report = search.run(start).await.unwrap();
+    assert_eq!((report.operation, report.side), ("quality_checks", "gpu_false"));
+    let steps: Vec<_> = report.found.steps.iter().map(|step| (step.batch, step.reason.as_deref())).collect();
+    assert_eq!(steps, [(1, None), (2, None), (4, Some("out of memory"))]);
+    assert!(report.found.recommended_batch.is_some_and(|batch| batch < 4), "{report:?}");
+}
+
+/// Returns a side's report with the given time and the effective device of detection.
+fn report(time: f64, effective: &str) -> SideReport {
+    let fell_back = effective == "cpu";
+    let reason = fell_back.then(|| "no driver".to_owned());
+    let device = Device { asked: "cuda".into(), effective: effective.into(), reason, fell_back };
+    SideReport {
+        mean_time_ms: Some(time),
+        mean_throughput: 1000.0 / time,
+        success_rate: 1.0,
+        median_time_ms: Some(time),
+        p95_time_ms: Some(time),
+        min_time_ms: Some(time),
+        max_time_ms: Some(time),
+        stdev_time_ms: Some(0.0),
+        latency_ms: Spread::of(&[time]),
+        unit: "picture",
+        images: 1,
+        failed: 0,
+        errors: BTreeMap::new(),
+        faces: 1,
+        faces_per_second: 1000.0 / time,
+        stages: BTreeMap::new(),
+        cpu_ms_per_image: Some(time),
+        cores_used: Some(1.0),
+        mean_batch: BTreeMap::new(),
+        device: BTreeMap::from([("face_detection", device)]),
+        on_gpu: if fell_back { "none" } else { "all" },
+        fell_back,
+        runtime_fallbacks: 0,
+        bottleneck: None,
+    }
+}
+
+#[test]
+fn gains_are_the_guides_and_a_fallback_is_none() {
+    // This is the example in the guide.
+    let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
+    assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
+    assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");
+    let fallen = gain(&report(78.5, "cpu"), &report(45.2, "cpu"));
+    assert_eq!((fallen.time_improvement_percent, fallen.throughput_improvement_percent), (None, None));
+    assert!(fallen.note.unwrap().contains("no driver"));
+    let failing = SideReport { runtime_fallbacks: 3, ..report(45.2, "cuda:0") };
+    assert_eq!(gain(&report(78.5, "cpu"), &failing).time_improvement_percent, None);
+}
+
+#[test]
+fn the_plot_is_a_well_formed_document_with_every_bar() {
+    let sides = BTreeMap::from([
+        ("gpu_false".to_owned(), report(40.0, "cpu")),
+        ("gpu_true".to_owned(), report(10.0, "cuda:0")),
+    ]);
+    let sizes = BTreeMap::from([("medium".to_owned(), sides)]);
+    let drawn = svg(&BTreeMap::from([("face_detection".to_owned(), sizes)]), "a < b & \"c\"");
+    assert_eq!(drawn.matches("<rect").count(), 3, "the background and two bars");
+    assert!(
+        drawn.contains(">25.0<")
+            && drawn.contains(">100.0<")
+            && drawn.contains("a &lt; b &amp; &quot;c&quot;")
+    );
+    // Every opened tag is closed, in order.
+    let mut open = Vec::new();
+    for tag in drawn.split('<').skip(1).map(|rest| rest.split_once('>').unwrap().0) {
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+    }
+    assert!(open.is_empty());
+}
