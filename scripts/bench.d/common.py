@@ -55,7 +55,7 @@ def release():
     if "BENCH_RELEASE" in os.environ:
         return pathlib.Path(os.environ["BENCH_RELEASE"]).resolve()
     say("building (the first build takes some minutes)")
-    # With separate commands, the dependencies would have other features and would be compiled again.
+    # In separate builds, the dependencies would have other features and would be compiled again.
     packages = ["facecrawl", "facecrawl-bench", "facecrawl-testing"]
     targets = ["--bin", "facecrawl", "--example", "measure", "--example", "draw"]
     command = ["cargo", "build", "--release", "--locked", "--quiet", *targets]

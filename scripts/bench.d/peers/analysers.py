@@ -8,10 +8,12 @@ environment has every library, so each function imports its own.
 import contextlib
 import io
 import sys
+import threading
 
 import cv2
 import numpy
 
+LOADING = threading.Lock()
 SIDE = 640
 TEMPLATE = numpy.array(
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]], numpy.float32
@@ -40,8 +42,8 @@ def face_analysis(models, threads=0):
     if threads:
         options.intra_op_num_threads = threads
         cv2.setNumThreads(threads)
-    # The library prints to stdout, where the result belongs.
-    with contextlib.redirect_stdout(sys.stderr):
+    # The library prints to stdout, where the result belongs. Other threads may load models too.
+    with LOADING, contextlib.redirect_stdout(sys.stderr):
         app = FaceAnalysis(name=models, allowed_modules=["detection", "recognition"], providers=["CPUExecutionProvider"], sess_options=options)
         app.prepare(ctx_id=-1, det_size=(SIDE, SIDE))
     if set(app.models) != {"detection", "recognition"}:
