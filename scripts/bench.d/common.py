@@ -130,7 +130,7 @@ def measurement(name, arguments):
         if not sockets.is_dir():
             sys.exit(f"bench: {sockets} does not exist, because its path is too long for a socket; set TMPDIR to a shorter path")
         url = f"postgres://postgres@localhost:5432/facecrawl?host={urllib.parse.quote(str(sockets), safe='')}"
-        return measure(folder, "--url", url, name, *arguments, env=environment())
+        return measure(folder, name, *arguments, env=environment(TEST_DATABASE_URL=url))
 
 
 def resident_mb(pid):

@@ -56,7 +56,7 @@ impl Default for Config {
 }
 
 /// Default of [`Config::exact_limit`], in faces.
-const DEFAULT_EXACT_LIMIT: i64 = 50_000;
+pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
 /// A handle to the database. It is cheap to clone.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! What the measurements share: the server, the report, and rows of images and faces.
+//! What the measurements share: the report, and rows of images and faces.
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,20 +6,6 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use testing::embeddings::Random;
 use uuid::Uuid;
-
-/// The variable from which `testing` reads the URL of the server.
-const SERVER: &str = "TEST_DATABASE_URL";
-
-/// Makes `testing::TestDatabase` use this server. The program starts itself again with the
-/// variable, because a process cannot safely change its own variables while it has threads.
-pub(crate) fn use_server(url: &str) -> anyhow::Result<()> {
-    if std::env::var(SERVER).as_deref() == Ok(url) {
-        return Ok(());
-    }
-    let mut again = std::process::Command::new(std::env::current_exe()?);
-    Err(std::os::unix::process::CommandExt::exec(again.args(std::env::args_os().skip(1)).env(SERVER, url))
-        .into())
-}
 
 /// Prints the report.
 pub(crate) fn print(report: &Value) -> anyhow::Result<()> {

@@ -1,5 +1,7 @@
 //! Runs one measurement and prints one JSON object on standard output; progress goes to standard
-//! error. `scripts/bench` runs the measurements on a Postgres that syncs to disk.
+//! error. The measurements create a database on the server in `TEST_DATABASE_URL`, or else on a
+//! private server that does not sync to disk, and delete it at the end. `scripts/bench` uses a
+//! server that syncs.
 //!
 //!     cargo run --release -p facecrawl-bench --example measure -- MEASUREMENT --help
 mod accuracy;
@@ -19,10 +21,6 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(about = "Runs one measurement and prints one JSON object")]
 struct Program {
-    /// Postgres server for the measurement's own database, which is deleted at the end [default:
-    /// TEST_DATABASE_URL, else a private server that does not sync to disk]
-    #[arg(long, global = true)]
-    url: Option<String>,
     #[command(subcommand)]
     measurement: Measurement,
 }
@@ -54,11 +52,7 @@ enum Measurement {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let program = Program::parse();
-    if let Some(url) = &program.url {
-        common::use_server(url)?;
-    }
-    let report = match &program.measurement {
+    let report = match &Program::parse().measurement {
         Measurement::Queue(arguments) => queue::measure(arguments).await,
         Measurement::Search(arguments) => search::measure(arguments).await,
         Measurement::Frontier(arguments) => Ok(frontier::measure(arguments).await),

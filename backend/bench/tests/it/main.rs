@@ -1,5 +1,5 @@
 //! Tests of the measurements, with models without weights, and of the simulated frontier.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 mod frontier;
 mod measurements;
