@@ -343,9 +343,9 @@ settings! {
             /// `FFMPEG`: Path of the program ffmpeg, version 6.0 or newer. Unset: the one that
             /// `./scripts/video` installs, or else the first one in `PATH`.
             ffmpeg: Option<PathBuf> = FFMPEG, "", optional(path());
-            /// `VIDEO_SANDBOX`: Whether ffmpeg runs in a sandbox, where a fault in one of its
-            /// codecs finds no files, no network and no other process. The sandbox needs Linux.
-            /// false is for other systems, and for videos from sources that you trust.
+            /// `VIDEO_SANDBOX`: Whether ffmpeg runs in a sandbox, where an exploited codec cannot
+            /// reach files, the network or other processes. The sandbox needs Linux. false is for
+            /// other systems, and for videos from sources that you trust.
             sandbox: bool = VIDEO_SANDBOX, "true", flag();
             /// `VIDEO_THREADS`: Number of threads that decode one video. Unset: one per core, up to
             /// 4.
@@ -355,7 +355,8 @@ settings! {
             /// `MAX_VIDEO_MB`: Maximum size of an uploaded video, in MiB.
             max_mb: u64 = MAX_VIDEO_MB, "512", number(1..=8192);
             /// `VIDEO_SPOOL`: Existing folder for copies of videos that are uploaded or read. They
-            /// have no name and end with the process. Unset: the folder for temporary files.
+            /// have no name. They are deleted when the process ends. Unset: the folder for
+            /// temporary files.
             spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }
         /// Operations on GPUs, and the performance of CPU and GPU.
@@ -388,8 +389,8 @@ settings! {
             /// of the models, and each video is decoded on the GPU that decodes the fewest. Unset:
             /// the GPU of `GPU_DEVICE_ID`.
             device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
-            /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB, without that of
-            /// `VIDEO_DECODING_GPU`.
+            /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB. The memory for
+            /// `VIDEO_DECODING_GPU` is not included.
             memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
             /// `GPU_BATCH_SIZE`: Maximum number of images or faces in one run on the GPU. Unset: 32
             /// with `PERFORMANCE_MODE=throughput`, 4 with latency.
