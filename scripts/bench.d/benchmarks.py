@@ -104,8 +104,8 @@ def e2e(arguments):
       opencv_sface      Scrapy, FaceDetectorYN and FaceRecognizerSF (SFace) of OpenCV 4.12 with the
                         int8bq files, SQLite
       ... native        the same, but images smaller than 640 pixels are not enlarged for the detector
-      PACK equal        `facecrawl scan` with the models of one of them (research, compact, opencv) in
-                        FP32, DETECTION_PASSES=single and --dedupe exact: the same work
+      PACK equal        `facecrawl scan` with the models of one of these programs (research, compact,
+                        opencv) in FP32, DETECTION_PASSES=single and --dedupe exact: the same work
       PACK default      the same with the settings that a user gets
       PACK in process   `facecrawl bench` of the pipeline with the settings of PACK equal: no crawl, no
                         database
@@ -159,8 +159,8 @@ def pipeline(arguments):
       opencv           FaceDetectorYN (YuNet), warpAffine, MobileFaceNet in ONNX Runtime
       opencv_sface     FaceDetectorYN (YuNet) and FaceRecognizerSF (SFace) of OpenCV 4.12, from the
                        two int8bq files
-      PACK             `facecrawl bench` with the models of one of them (research, compact, opencv) in
-                       FP32, DETECTION_PASSES=single
+      PACK             `facecrawl bench` with the models of one of these programs (research, compact,
+                       opencv) in FP32, DETECTION_PASSES=single
       opencv-auto      the same with CPU_BACKEND=auto, the default: SFace in INT8 if the processor has
                        the instructions
       PACK-int8        the same with the packs of scripts/quantize, if `models` contains them
@@ -305,7 +305,7 @@ def startup(arguments):
     (compact pack) on an empty folder, with models copied from their folder, and again on the
     resulting folder:
       first   the private Postgres is created and migrated, the models are copied and verified
-      again   the cluster starts, the models are verified
+      again   the private Postgres starts, the models are verified
     In both cases the models are loaded and warmed up. The service is ready when it reports so and its
     port is open."""
     folder = release()

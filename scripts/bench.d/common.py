@@ -79,12 +79,10 @@ def last_json(command, **options):
 
 
 def measure(folder, *arguments, **options):
-    """Runs the example `measure`."""
     return last_json([folder / "examples/measure", *arguments], **options)
 
 
 def draw(folder, *arguments):
-    """Runs the example `draw`."""
     subprocess.run([str(part) for part in (folder / "examples/draw", *arguments)], check=True, stdout=subprocess.DEVNULL, env=environment())
 
 

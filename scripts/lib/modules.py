@@ -1,4 +1,4 @@
-"""Finds module dependencies inside a crate that do not point one way.
+"""Finds dependencies between modules of a crate that form a cycle or contradict ORDER.
 
 A module is a file or folder directly under `src`. It depends on each module that it names through
 `crate::` or `super::`, also through the names that `lib.rs` re-exports. Comments, strings and test
@@ -37,7 +37,8 @@ def code_of(path):
 def names_after(text, prefix):
     """Yields the first name of each path that starts with `prefix`, groups in braces included.
 
-    A name that the path continues after ends with `::`: it is a module or a type, not a function.
+    If the path continues after a name, the yielded name ends with `::`. It is then a module or a
+    type, not a function.
     """
     for match in re.finditer(prefix + r"::(\{|[A-Za-z_]\w*(?:::)?)", text):
         if match.group(1) != "{":

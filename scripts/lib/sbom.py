@@ -34,8 +34,8 @@ def licence(name):
 
 
 def wheels(path, beginnings=("",)):
-    """Returns the pinned wheels of a list whose names begin with one of `beginnings`. Each has one hash per
-    platform."""
+    """Returns the pinned wheels of a list whose names begin with one of `beginnings`. Each has one
+    hash per platform."""
     for name, version, hashes in re.findall(r"^([\w-]+)==(\S+) ((?:\\\n\s+--hash=sha256:\w+\s)+)", path.read_text(), re.M):
         if not name.startswith(tuple(beginnings)):
             continue
