@@ -95,9 +95,7 @@ pub struct BatchSearch<'a> {
 /// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct SearchReport {
-    /// The operation.
     pub operation: &'static str,
-    /// The image size.
     pub image_size: String,
     /// `gpu_true` or `gpu_false`.
     pub side: &'static str,

@@ -118,9 +118,7 @@ pub struct Gain {
 /// preferred.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// The operation.
     pub operation: String,
-    /// The image size.
     pub image_size: String,
     /// `gpu_true` or `gpu_false`.
     pub side: String,

@@ -4,15 +4,12 @@ use serde::Serialize;
 /// The distribution of measured values, such as times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Arithmetic mean.
     pub mean: f64,
     /// The median; for an even number of values, the mean of the two in the middle.
     pub median: f64,
     /// The smallest value that at least 95 % of the values do not exceed (nearest rank).
     pub p95: f64,
-    /// The smallest value.
     pub min: f64,
-    /// The largest value.
     pub max: f64,
     /// The standard deviation of the sample (n - 1); 0 for a single value.
     pub stdev: f64,
@@ -41,7 +38,6 @@ pub struct Tail {
     pub p50: f64,
     /// The smallest value that at least 99 % of the values do not exceed (nearest rank).
     pub p99: f64,
-    /// The largest value.
     pub max: f64,
 }
 

@@ -83,7 +83,8 @@ struct Picture {
     codec: String,
     /// Minimum length, reached by repeating the film without another encoding [default: once]
     ///
-    /// The truth describes the first repetition. The timestamps of each are later by `period_us`.
+    /// The truth describes the first repetition. Each repetition has timestamps that are
+    /// `period_us` later than those of the one before.
     #[arg(long)]
     minutes: Option<f64>,
     /// Width of the upright frame in pixels, even

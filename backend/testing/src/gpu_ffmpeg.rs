@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FakeGpu {
     Works,
-    /// Their pixels are wrong.
+    /// The GPUs decode to wrong pixels.
     Differs,
-    /// They fail after this number of bytes. Shorter outputs are correct.
+    /// The GPUs fail after this number of bytes. Shorter outputs are correct.
     Breaks(u64),
     Missing,
 }

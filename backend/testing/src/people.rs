@@ -29,8 +29,8 @@ pub const PATCHWORK: u32 = 1000;
 /// A head in an image: its person, position, size and pose.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Number of the person, who looks alike in every image. Embedding models can distinguish the
-    /// numbers below [`CAST`].
+    /// Number of the person, who looks the same in every image. Embedding models can distinguish
+    /// the numbers below [`CAST`].
     pub person: u32,
     /// Centre of the face from the left edge, in pixels.
     pub x: f32,

@@ -63,8 +63,8 @@ pub fn programs() -> PathBuf {
     std::env::var_os("POSTGRES_BIN_DIR").map_or_else(installed, PathBuf::from)
 }
 
-/// Starts the process that stops the server. A destructor cannot do this, because the values of a
-/// test process that live as long as the process are not dropped.
+/// Starts the process that stops the server. A destructor cannot do this, because Rust does not
+/// drop statics at exit.
 fn watch(server: u32, folder: &Path) {
     let mut command = Command::new("sh");
     command.arg("-c").arg(WATCH).arg(server.to_string()).arg(folder).stdin(Stdio::piped());

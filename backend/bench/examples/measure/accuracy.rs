@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// File with a line FILE,PERSON for each photograph whose best face is known, such as
     /// backend/bench/examples/measure/people.csv
     people: PathBuf,
-    /// ONNX Runtime
+    /// Shared library of ONNX Runtime
     #[arg(long, env = "ORT_DYLIB_PATH")]
     library: Option<PathBuf>,
     /// A value of CPU_BACKEND

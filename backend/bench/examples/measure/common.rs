@@ -7,7 +7,6 @@ use store::images::NewImage;
 use testing::embeddings::Random;
 use uuid::Uuid;
 
-/// Prints the report.
 pub(crate) fn print(report: &Value) -> anyhow::Result<()> {
     println!("{report:#}");
     Ok(())

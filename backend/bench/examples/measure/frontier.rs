@@ -5,7 +5,7 @@
 //! that replace those of the system. The hosts are simulated too (responses and response times), as
 //! is the loop of a worker. The numbers of pages per host follow a Zipf distribution. Some hosts
 //! are slow, dead or busy. Four crawls of very different sizes run concurrently.
-//! docs/explanation/SCALING.md explains the figures and their limits.
+//! docs/measurements/QUEUE.md explains the figures and their limits.
 //!
 //! The test `backend/bench/tests/it/frontier.rs` runs the same files at a small size.
 mod ledger;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use vision::{Frame, Limits, PerceptualHashes, Rect, crop, decode, encode};
 
-/// Maximum distance of the DCT hash at which its bands find every image.
+/// Maximum distance of the hash `p` (DCT) at which its bands find every image.
 const BY_P: u32 = 11;
 
 #[derive(clap::Args)]

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// Number of faces in scope up to which a search compares with every face
     #[arg(long, default_value_t = store::database::DEFAULT_EXACT_LIMIT)]
     exact_limit: i64,
-    /// The indexes to measure with the same faces; exact is none
+    /// The indexes to measure with the same faces; exact uses no index
     #[arg(long, value_delimiter = ',', default_value = "pgvector")]
     engine: Vec<index::Kind>,
     /// Addresses of the gRPC interface of the Qdrant server, whose collections are deleted at the

@@ -31,9 +31,7 @@ pub struct VideoSide {
     pub frames_per_second: f64,
     /// Number of faces in these frames.
     pub faces: u64,
-    /// Number of tracks.
     pub tracks: usize,
-    /// Number of people.
     pub people: u32,
     /// CPU seconds per minute of the video; `null` if the system does not report them.
     pub cpu_seconds_per_minute: Option<CpuPerMinute>,

@@ -120,11 +120,8 @@ pub struct Resident {
 /// The resident memory during a part of the video, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// The smallest value.
     pub min: u64,
-    /// The median.
     pub median: u64,
-    /// The largest value.
     pub max: u64,
 }
 

@@ -48,7 +48,7 @@ fn pictures(files: &[&[u8]]) -> Pictures {
 }
 
 #[testing::test(flavor = "multi_thread")]
-async fn every_operation_is_measured_by_the_guides_names() {
+async fn every_operation_is_measured_by_its_documented_name() {
     let side = side();
     let files = [picture(2), picture(1)];
     let pictures = pictures(&[&files[0], &files[1]]);
@@ -160,8 +160,7 @@ fn report(time: f64, effective: &str) -> SideReport {
 }
 
 #[test]
-fn gains_are_the_guides_and_a_fallback_is_none() {
-    // This is the example in the guide.
+fn gains_are_relative_to_the_cpu_and_a_fallback_has_none() {
     let found = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
     assert!((found.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{found:?}");
     assert!((found.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{found:?}");

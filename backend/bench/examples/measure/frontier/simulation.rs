@@ -56,7 +56,6 @@ struct Process {
     ended: bool,
 }
 
-/// The state of the simulation.
 pub(crate) struct Simulation {
     sizes: Sizes,
     sites: Vec<Site>,

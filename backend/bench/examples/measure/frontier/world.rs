@@ -6,7 +6,6 @@ use std::time::Duration;
 /// The size of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
-    /// Number of hosts.
     pub(crate) hosts: usize,
     /// Number of crawling processes. Each has its own queue handle.
     pub(crate) processes: usize,
@@ -57,9 +56,7 @@ pub(crate) enum Manner {
 pub(crate) struct Site {
     /// Number of the host. Two crawls can share a host.
     pub(crate) host: usize,
-    /// Number of the crawl.
     pub(crate) crawl: usize,
-    /// Number of pages.
     pub(crate) pages: usize,
 }
 

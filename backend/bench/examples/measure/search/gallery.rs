@@ -42,12 +42,12 @@ pub(crate) struct Gallery {
     exact: bool,
     /// Number of the next image.
     next: AtomicUsize,
-    /// An id between those of the gallery and those that a measurement stores.
+    /// Id of the first moment of the measurement. Rows from it on are deleted at the end.
     begin: Uuid,
 }
 
-/// A probe, and the ten most similar faces of its collection: of all, and of those with the minimum
-/// quality and at least the similarity of a match.
+/// A probe and its exact results in its collection: the ten most similar faces, and the ten most
+/// similar matches with the minimum quality.
 pub(crate) struct Probe {
     collection: Uuid,
     embedding: Vec<f32>,

@@ -1,4 +1,4 @@
-//! The index that is measured: how it is built, followed and deleted.
+//! The index that is measured: how it is built, updated and deleted.
 use super::Arguments;
 use anyhow::{Result, ensure};
 use qdrant_index::{GRAPH_THRESHOLD, Quantization, Server};
@@ -28,7 +28,6 @@ pub(crate) enum Kind {
     Qdrant,
 }
 
-/// An index.
 pub(crate) enum Engine {
     /// None: each search compares with every face of its collection.
     Exact,
@@ -108,7 +107,7 @@ impl Engine {
     }
 }
 
-/// An index that follows the changes of faces.
+/// A built index, and the task that applies later changes of faces to it.
 pub(crate) struct Built {
     /// The store whose searches use the index.
     pub(crate) store: Store,
