@@ -56,11 +56,7 @@ fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
     }
     let blocks = Blocks::new(quantized, node, scales.len())
         .ok_or_else(|| wrong("the blocks do not match the shape"))?;
-    let floats = values.iter().enumerate().map(|(index, &value)| {
-        let scale = blocks.scale_index(index);
-        (value - zeros[scale]) as f32 * scales[scale]
-    });
-    Ok(Tensor::from_floats(output(node), quantized.dims.clone(), &floats.collect::<Vec<f32>>()))
+    Ok(Tensor::from_floats(output(node), quantized.dims.clone(), &blocks.floats(&values, &scales, &zeros)))
 }
 
 /// The mapping from values to scales: each group of `size` neighbours along one axis has one scale.
@@ -71,33 +67,41 @@ struct Blocks {
     /// Distance in values between neighbours on the axis.
     inner: usize,
     size: usize,
-    /// Number of blocks along the axis; 0 if one scale applies to all values.
-    count: usize,
 }
 
 impl Blocks {
-    /// Returns `None` if tensor, attributes and number of scales are inconsistent.
+    /// Returns `None` if tensor, attributes and number of scales are inconsistent, or if the tensor
+    /// is empty.
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
-        if scales == 1 {
-            return Some(Self { length: 1, inner: 1, size: 1, count: 0 });
-        }
         let dims = tensor.shape();
+        let values = tensor.count();
+        if values == 0 || scales == 1 {
+            // One block of all values.
+            return (values > 0).then_some(Self { length: values, inner: 1, size: values });
+        }
         let axis = usize::try_from(node.integer("axis", 1)).ok()?;
         let size = usize::try_from(node.integer("block_size", 0)).ok().filter(|size| *size > 0)?;
         let length = *dims.get(axis)?;
         let inner = dims[axis + 1..].iter().product();
-        let count = length.div_ceil(size);
         let outer: usize = dims[..axis].iter().product();
-        (outer * count * inner == scales).then_some(Self { length, inner, size, count })
+        (outer * length.div_ceil(size) * inner == scales).then_some(Self { length, inner, size })
     }
 
-    /// Returns the index of the scale for the value at `index`, row-major.
-    fn scale_index(&self, index: usize) -> usize {
-        if self.count == 0 {
-            return 0;
+    /// Returns the values as FP32, row-major like `values`.
+    fn floats(&self, values: &[i64], scales: &[f32], zeros: &[i64]) -> Vec<f32> {
+        let mut floats = Vec::with_capacity(values.len());
+        let mut scales = scales.chunks_exact(self.inner).zip(zeros.chunks_exact(self.inner));
+        for plane in values.chunks_exact(self.length * self.inner) {
+            for block in plane.chunks(self.size * self.inner) {
+                let Some((scales, zeros)) = scales.next() else { return floats };
+                for row in block.chunks_exact(self.inner) {
+                    let parameters = scales.iter().zip(zeros);
+                    let row = row.iter().zip(parameters);
+                    floats.extend(row.map(|(value, (scale, zero))| (value - zero) as f32 * scale));
+                }
+            }
         }
-        let (row, inside) = (index / self.inner, index % self.inner);
-        (row / self.length * self.count + row % self.length / self.size) * self.inner + inside
+        floats
     }
 }
 
