@@ -1,4 +1,4 @@
-//! Lists files in folders that a service changes concurrently.
+//! Lists and searches files in folders that a service changes concurrently.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -28,4 +28,9 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// Returns whether `content` contains `wanted`. This crate is optimised, unlike the tests.
+pub fn holds(content: &[u8], wanted: &[u8]) -> bool {
+    content.windows(wanted.len()).any(|window| window == wanted)
 }

@@ -27,7 +27,7 @@ pub use assets::{
     shared_models,
 };
 pub use database::{TableLock, TestDatabase};
-pub use files::files_below;
+pub use files::{files_below, holds};
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };

@@ -4,7 +4,7 @@
 //! requests each time. The test requires that no normal request fails and that no attacker receives
 //! a response that is not allowed. The data of the normal tenant must not change. The test prints
 //! the latencies, their ratio and the peak memory, but makes no assertion about them.
-//! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 150) for a longer
+//! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 60) for a longer
 //! measurement. `ATTACKS` selects the attacks whose names contain its value.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ use world::World;
 
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_attack_at_once_costs_the_normal_load_no_request() {
-    let requests = std::env::var("ATTACK_REQUESTS").map_or(150, |count| count.parse().unwrap());
+    let requests = std::env::var("ATTACK_REQUESTS").map_or(60, |count| count.parse().unwrap());
     let world = World::start().await;
     let before = world.normal_data().await;
     assert!(before.faces > 0, "the normal tenant has no face");

@@ -24,7 +24,7 @@ use testing::server::programs;
 use tokio::sync::watch;
 
 /// Number of images of the crawl; every `PORTRAIT`th contains a face.
-const IMAGES: usize = 5_000;
+const IMAGES: usize = 2_000;
 const PORTRAIT: usize = 25;
 const PAGES: usize = 20;
 const WORKERS: usize = 4;

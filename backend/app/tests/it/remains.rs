@@ -81,10 +81,6 @@ impl Forms {
     }
 }
 
-fn holds(content: &[u8], wanted: &[u8]) -> bool {
-    content.windows(wanted.len()).any(|window| window == wanted)
-}
-
 /// Files with their content, in which compressed parts are decompressed. The write-ahead log is
 /// excluded.
 struct Files(Vec<(String, Vec<u8>)>);
@@ -104,7 +100,11 @@ impl Files {
     }
 
     fn holding(&self, wanted: &[u8]) -> Vec<&str> {
-        self.0.iter().filter(|(_, content)| holds(content, wanted)).map(|(name, _)| name.as_str()).collect()
+        self.0
+            .iter()
+            .filter(|(_, content)| testing::holds(content, wanted))
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 
     /// Returns the files that are images, decoded.
@@ -225,10 +225,10 @@ async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let done: Value = caller.ask(201, Method::POST, "/erasures", Some(&erase)).await;
     assert_eq!((&done["images"], &done["subjects"]), (&json!(1), &json!(1)), "{done}");
     let dump = testing::unpacked(program("pg_dump", &[&url]).stdout);
-    assert!(holds(&dump, b"create") || holds(&dump, b"CREATE"));
+    assert!(testing::holds(&dump, b"create") || testing::holds(&dump, b"CREATE"));
     let stored = Files::below(&blobs);
     for (name, bytes) in &wanted {
-        assert!(!holds(&dump, bytes), "{name} is in the dump");
+        assert!(!testing::holds(&dump, bytes), "{name} is in the dump");
         assert_eq!(stored.holding(bytes), [] as [&str; 0], "{name}");
     }
     let shown = stored.decoded();

@@ -142,7 +142,7 @@ async fn file_is_deleted(world: &World, path: &Path) {
 #[testing::test]
 async fn interruptions_do_not_change_the_tracks() {
     let world = World::new().await;
-    let path = film(world.folder(), 8);
+    let path = film(world.folder(), 6);
     let id = add(&world, &path).await;
     let control = videos(&world);
     // Before anything was read.
