@@ -1,4 +1,3 @@
-//! `GET /audit`
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, time, uuid};
 use crate::extract::{Query, cursor};

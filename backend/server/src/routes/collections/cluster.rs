@@ -1,4 +1,3 @@
-//! `POST` and `GET /collections/{id}/cluster`
 use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Cosine;

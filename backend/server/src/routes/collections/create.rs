@@ -1,4 +1,3 @@
-//! `POST /collections`
 use super::view::{CollectionView, check_name};
 use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;

@@ -1,4 +1,3 @@
-//! `DELETE /collections/{id}`
 use super::view::find;
 use crate::auth::Caller;
 use crate::confirmation::Deletion;

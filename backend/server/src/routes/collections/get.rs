@@ -1,4 +1,3 @@
-//! `GET /collections/{id}`
 use super::view::{CollectionView, find};
 use crate::auth::Caller;
 use crate::extract::NameOrId;

@@ -1,4 +1,3 @@
-//! `GET /collections`
 use super::view::CollectionView;
 use crate::auth::Caller;
 use crate::extract::Query;

@@ -1,4 +1,3 @@
-//! `PATCH /collections/{id}`
 use super::create::{days, profile_name};
 use super::view::{CollectionView, check_name, find};
 use crate::auth::{Caller, insufficient};

@@ -1,4 +1,3 @@
-//! `POST /collections/{id}/webhook-secret`
 use super::view::find;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;

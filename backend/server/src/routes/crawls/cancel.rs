@@ -1,4 +1,3 @@
-//! `POST /crawls/{id}/cancel`
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Id;

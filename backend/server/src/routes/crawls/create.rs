@@ -1,4 +1,3 @@
-//! `POST /crawls`
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;

@@ -1,4 +1,3 @@
-//! `DELETE /crawls/{id}`
 use crate::auth::Caller;
 use crate::confirmation::Deletion;
 use crate::extract::{Id, Query};

@@ -1,4 +1,3 @@
-//! `GET /crawls/{id}/events`
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Id;

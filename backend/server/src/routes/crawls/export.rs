@@ -1,4 +1,3 @@
-//! `GET /crawls/{id}/export`
 mod csv;
 mod example;
 mod image;

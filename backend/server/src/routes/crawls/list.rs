@@ -1,4 +1,3 @@
-//! `GET /crawls`
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};

@@ -1,4 +1,3 @@
-//! `POST /crawls/{id}/pause`
 use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `POST /erasures`
 use super::target::{ErasureBody, ResolvedTarget, TargetInput};
 use super::threshold::check_range;
 use super::view::{ErasureAnswer, ErasureView};

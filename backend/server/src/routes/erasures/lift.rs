@@ -1,4 +1,3 @@
-//! `DELETE /erasures/{id}/suppressions`
 use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `GET /erasures`
 use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;

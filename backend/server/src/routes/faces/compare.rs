@@ -1,4 +1,3 @@
-//! `POST /faces/compare`
 use super::analysis::{DetectedFace, ImageInfo};
 use super::likeness::Likeness;
 use crate::auth::Caller;

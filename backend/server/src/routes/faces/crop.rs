@@ -1,4 +1,3 @@
-//! `GET /faces/{id}/crop`
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::dto::Binary;

@@ -1,4 +1,3 @@
-//! `POST /faces/detect`
 use super::analysis::{DetectAnswer, DetectParams, analyze};
 use crate::auth::Caller;
 use crate::extract::Query;

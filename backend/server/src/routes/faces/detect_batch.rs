@@ -1,4 +1,3 @@
-//! `POST /faces/detect/batch`
 use super::analysis::{DetectAnswer, DetectParams};
 use crate::auth::Caller;
 use crate::extract::Query;

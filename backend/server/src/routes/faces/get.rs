@@ -1,4 +1,3 @@
-//! `GET /faces/{id}`
 use super::{StoredFace, with_sources};
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `GET /faces`
 use super::{StoredFace, filter, with_sources};
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, Fraction, site, time, uuid};

@@ -1,4 +1,3 @@
-//! `POST /faces/search`
 mod probe;
 
 use crate::auth::Caller;

@@ -1,4 +1,3 @@
-//! `DELETE /images/{id}`
 use super::drop_blobs;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `POST /images/enhance`
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
 use crate::shares::CallerShare;

@@ -1,4 +1,3 @@
-//! `GET /images/{id}`
 use super::stored::StoredImage;
 use crate::auth::Caller;
 use crate::extract::Id;

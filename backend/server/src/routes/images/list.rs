@@ -1,4 +1,3 @@
-//! `GET /images`
 use super::stored::StoredImage;
 use crate::auth::Caller;
 use crate::extract::values::{Bounded, uuid};

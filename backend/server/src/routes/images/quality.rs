@@ -1,4 +1,3 @@
-//! `POST /images/quality`
 use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};

@@ -1,4 +1,3 @@
-//! `GET /images/{id}/sources`
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};

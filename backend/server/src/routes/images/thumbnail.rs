@@ -1,4 +1,3 @@
-//! `GET /images/{id}/thumbnail`
 use super::blob_answer;
 use crate::auth::Caller;
 use crate::extract::Id;

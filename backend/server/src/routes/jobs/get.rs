@@ -1,4 +1,3 @@
-//! `GET /jobs/{id}`
 use super::view::JobView;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Scope, Spec};

@@ -1,4 +1,3 @@
-//! `GET /jobs`
 use super::view::JobView;
 use crate::extract::values::{Bounded, uuid};
 use crate::extract::{Query, cursor};

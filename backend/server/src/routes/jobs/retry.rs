@@ -1,4 +1,3 @@
-//! `POST /jobs/{id}/retry`
 use super::view::JobView;
 use crate::extract::Id;
 use crate::{ApiError, AppState, Code, Scope, Spec};

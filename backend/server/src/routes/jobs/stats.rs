@@ -1,4 +1,3 @@
-//! `GET /jobs/stats`
 use crate::extract::Query;
 use crate::extract::values::Bounded;
 use crate::{ApiError, AppState, Scope, Spec};

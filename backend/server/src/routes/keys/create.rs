@@ -1,4 +1,3 @@
-//! `POST /keys`
 use super::view::{KeyView, ScopeName, calling_key};
 use crate::auth::{Caller, insufficient};
 use crate::extract::Json as JsonBody;

@@ -1,4 +1,3 @@
-//! `GET /keys/current`
 use super::view::KeyView;
 use crate::auth::Caller;
 use crate::operation::{Access, Spec};

@@ -1,4 +1,3 @@
-//! `GET /keys`
 use super::view::KeyView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;

@@ -1,4 +1,3 @@
-//! `POST /keys/{id}/revoke`
 use super::view::{KeyView, calling_key};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};

@@ -1,4 +1,3 @@
-//! `POST /subjects`
 use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::Json as JsonBody;

@@ -1,4 +1,3 @@
-//! `DELETE /subjects/{id}`
 use super::faces::{Enrolled, EnrolledImagesParams};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};

@@ -1,4 +1,3 @@
-//! `GET /subjects/{id}`
 use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `GET /subjects`
 use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;

@@ -1,4 +1,3 @@
-//! `POST /subjects/{id}/merge`
 use super::view::SubjectView;
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody};

@@ -1,4 +1,3 @@
-//! `PATCH /subjects/{id}`
 use super::view::{SubjectView, check_metadata, check_text};
 use crate::auth::Caller;
 use crate::extract::values::double_option;

@@ -1,4 +1,3 @@
-//! `GET /gpu`
 use crate::{AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,3 @@
-//! `GET /health/live` and `GET /health/ready`
 use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;

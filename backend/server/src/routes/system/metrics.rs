@@ -1,4 +1,3 @@
-//! `GET /metrics`
 use crate::{AppState, Scope, Spec};
 use axum::extract::State;
 use axum::http::header;

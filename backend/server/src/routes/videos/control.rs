@@ -1,4 +1,3 @@
-//! `POST /videos/{id}/pause`, `/resume` and `/cancel`
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `POST /videos`
 use super::options::{MaxGap, check_type, file_address, unavailable, video_request};
 use super::upload::{place, refuse, spool};
 use super::view::VideoView;

@@ -1,4 +1,3 @@
-//! `DELETE /videos/{id}`
 use crate::auth::Caller;
 use crate::extract::Id;
 use crate::routes::images::drop_blobs;

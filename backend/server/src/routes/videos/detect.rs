@@ -1,4 +1,3 @@
-//! `POST /videos/detect`
 use super::answer::VideoAnswer;
 use super::clip::{ClipOptions, analyze_clip};
 use super::options::{MaxGap, check_type, unavailable, video_request};

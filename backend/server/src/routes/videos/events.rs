@@ -1,4 +1,3 @@
-//! `GET /videos/{id}/events`
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::Id;

@@ -1,4 +1,3 @@
-//! `GET /videos/{id}/export`
 mod csv;
 mod example;
 

@@ -1,4 +1,3 @@
-//! `GET /videos`
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::values::Bounded;

@@ -1,4 +1,3 @@
-//! `POST /subjects/{id}/faces`
 use super::super::view::SubjectView;
 use super::input::{EnrolBody, EnrolParams, ImageAddress, Input, analysis};
 use crate::auth::Caller;

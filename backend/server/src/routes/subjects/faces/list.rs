@@ -1,4 +1,3 @@
-//! `GET /subjects/{id}/faces`
 use crate::auth::Caller;
 use crate::extract::values::Bounded;
 use crate::extract::{Id, Query, cursor};

@@ -1,4 +1,3 @@
-//! `DELETE /subjects/{id}/faces/{face_id}`
 use super::{Enrolled, EnrolledImagesParams};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Query, SubjectFace};
