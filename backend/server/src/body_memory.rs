@@ -84,7 +84,6 @@ impl Drop for WaitingSlot<'_> {
 
 pub(crate) struct BodyMemory {
     budget: Budget,
-    /// The partly read body that waits for more memory.
     oldest: OldestWaitingBody,
     shares: Shares,
 }
@@ -126,16 +125,12 @@ pub(crate) struct BodyReservation {
 }
 
 impl BodyReservation {
-    /// Returns the reserved bytes. If the body holds the whole budget, it needs no further memory,
-    /// and the result is `u64::MAX`.
+    /// Returns the reserved bytes; `u64::MAX` if the body holds the whole budget and needs no more.
     pub(crate) fn bytes(&self) -> u64 {
         if self.bytes >= self.budget.limit() { u64::MAX } else { self.bytes }
     }
 
-    /// Raises the reservation to `bytes` in total.
-    ///
-    /// # Errors
-    /// Fails with [`ReservationError`]. The previous reservation remains.
+    /// Raises the reservation to `bytes` in total. After an error, the previous one remains.
     pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), ReservationError> {
         // Round up to whole units of the budget, so that the partial reservations of a body do not
         // add up to more than the body.

@@ -12,12 +12,10 @@ pub enum Auth {
     Keys,
 }
 
-/// Contains the limits and policies of the HTTP API.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub auth: Auth,
-    /// The address that the service listens on. Without keys, the `Host` header of a request may
-    /// name it.
+    /// The address that the service listens on. Without keys, a `Host` header may name it.
     pub listen: IpAddr,
     /// Further hosts that the `Host` header may name when no keys are used. Loopback names and
     /// `listen` are always allowed.
@@ -39,29 +37,24 @@ pub struct Config {
     pub batch_images: usize,
     /// Number of images of one batch that are analyzed concurrently.
     pub batch_concurrency: usize,
-    /// Maximum number of admitted analyses, both running and waiting. Further requests fail with
-    /// 429.
+    /// Maximum number of running and waiting analyses. Further requests fail with 429.
     pub max_analyses: usize,
-    /// Maximum time from the head of a request to the head of its response. A slower request fails
-    /// with 503 `timeout`.
+    /// Maximum time from the head of a request to that of its response; then 503 `timeout`.
     pub request_timeout: Duration,
     /// Maximum size of an uploaded video in bytes.
     pub max_video_bytes: u64,
     /// Interval at which an event stream polls its crawl.
     pub events_interval: Duration,
-    /// Maximum number of open event streams per caller. Callers are distinguished
-    /// by key, or by address if no keys are used.
+    /// Maximum number of open event streams per key, or per address if no keys are used.
     pub max_streams: usize,
-    /// Origins whose pages may call the API from a browser. If the list is empty, no other origin
-    /// may.
+    /// Origins whose pages may call the API from a browser. If empty, no other origin may.
     pub allow_origins: Vec<String>,
     /// Minimum cosine similarity for `match` in `/faces/compare` and for results of a search.
     /// `None` uses the threshold of the embedding model.
     pub match_threshold: Option<f32>,
     /// How long a shutdown waits for accepted requests.
     pub drain: Duration,
-    /// Maximum time until a connection sends the head of a request. It also limits the idle time
-    /// between two requests.
+    /// Maximum time until a connection sends the head of its first or next request.
     pub connection_idle: Duration,
     /// Maximum time for which a connection may block a write because its reader is too slow.
     pub write_stall: Duration,
@@ -99,10 +92,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the maximum size of a multipart body with `count` images, in bytes.
-    ///
-    /// One or two images may each use the full limit of an image. More images share the limit of a
-    /// batch.
+    /// Returns the maximum size of a multipart body with `count` images, in bytes. One or two
+    /// images may each use the full limit of an image; more images share the limit of a batch.
     pub fn parts_limit(&self, count: usize) -> usize {
         const FRAMING: usize = 64 << 10;
         let batch = self.batch_limit.max(2 * self.image_limit) + FRAMING;

@@ -1,10 +1,8 @@
 //! Contains confirmation tokens, which prove that a caller saw how much a deletion removes.
 //!
-//! A token is signed and not stored, so every process of the service accepts it. A token is bound
-//! to the operation and the target of the operation. It contains the number of rows that the dry
-//! run counted, and the call may delete up to `confirm_above` rows more.
-//!
-//! The dry runs and the deletions themselves are in `routes`.
+//! A token is signed and not stored, so every process of the service accepts it. It is bound to the
+//! operation and its target. It contains the number of rows that the dry run counted, and the call
+//! may delete up to `confirm_above` rows more.
 use crate::{ApiError, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,7 +19,6 @@ const LIFETIME_SECONDS: u64 = 15 * 60;
 #[derive(Default)]
 pub(crate) struct Secret(OnceCell<Vec<u8>>);
 
-/// Signs and checks tokens.
 pub(crate) struct Confirmations {
     mac: Hmac<Sha256>,
     /// Maximum number of rows that one call may delete without a token.
@@ -62,10 +59,8 @@ impl Confirmations {
         format!("{until}.{count}.{}", URL_SAFE_NO_PAD.encode(mac))
     }
 
-    /// Accepts a deletion that is small or was confirmed.
-    ///
-    /// The number of rows may grow by up to `confirm_above` after the dry run. Without this
-    /// tolerance, a running crawl would invalidate every token.
+    /// Accepts a deletion that is small or was confirmed. The number of rows may grow by up to
+    /// `confirm_above` after the dry run: otherwise a running crawl would invalidate every token.
     ///
     /// # Errors
     /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.

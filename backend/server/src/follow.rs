@@ -16,25 +16,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Something that event streams follow.
 pub(crate) trait Followed: Send + Sync + Sized + 'static {
     /// Name and help of the gauge that counts the followed items.
     const GAUGE: &'static str;
     const HELP: &'static str;
     /// Loads the item with this id. Only the scope of `store` limits what a caller may see.
     fn read(store: &Store, id: Uuid) -> impl Future<Output = Result<Self, ApiError>> + Send;
-    /// Returns whether the item has ended.
     fn is_over(&self) -> bool;
     /// Returns whether callers should be told of the difference from an earlier value.
     fn differs(&self, earlier: &Self) -> bool;
 }
 
-/// The result of one read of an item.
 #[derive(Debug)]
 pub(crate) enum Read<T> {
     /// The item, and the time at which the read began.
     Found(Instant, Arc<T>),
-    /// The item no longer exists.
     Gone,
 }
 

@@ -1,7 +1,5 @@
-//! Contains functions for the fuzz targets in `fuzz/`. These functions read bodies and parameters
-//! as the handlers do.
-//!
-//! They need no `AppState`, and therefore neither a database nor a model.
+//! Contains functions for the fuzz targets in `fuzz/`. They read bodies and parameters as the
+//! handlers do, but need no `AppState`, and therefore neither a database nor a model.
 use crate::ApiError;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};

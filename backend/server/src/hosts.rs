@@ -1,9 +1,8 @@
-//! Parses and compares the host names of the `Host` header and of a page's origin.
+//! Parses and compares the host names of the `Host` header and of a page's origin, for
+//! `middleware::hosts`.
 //!
 //! In a DNS rebinding attack, a foreign page uses its own name, which resolves to this service. The
 //! browser sends that name in `Host`. The request is rejected because the name is on no list.
-//!
-//! The checks of requests are in `middleware::hosts`.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use url::{Host, Url};
@@ -16,7 +15,6 @@ pub(crate) enum HostName {
     Name(String),
 }
 
-/// A host with its optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authority {
     pub(crate) host: HostName,

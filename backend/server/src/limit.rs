@@ -16,7 +16,6 @@ pub(crate) struct KeyedPermit<K: Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> KeyedLimit<K> {
-    /// Returns a limit of `max_permits` permits for each holder.
     pub(crate) fn new(max_permits: usize) -> Self {
         Self { max_permits, held: Arc::default() }
     }

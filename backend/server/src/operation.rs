@@ -12,15 +12,12 @@ use crate::{Code, Scope};
 pub(crate) enum Access {
     /// No key. This value is for the health checks and the description of the API.
     Open,
-    /// A key with any scopes.
     AnyKey,
-    /// A key with this scope.
     Needs(Scope),
 }
 
-/// Describes what the signature and the `#[utoipa::path]` of a handler do not express.
-///
-/// The router, the access check, the OpenAPI document and the middleware use the same constant.
+/// Describes what the signature and the `#[utoipa::path]` of a handler do not express. The router,
+/// the access check, the OpenAPI document and the middleware use the same constant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) access: Access,
@@ -40,27 +37,22 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Describes an operation that needs a key with this scope.
     pub(crate) const fn needs(scope: Scope) -> Self {
         Self::with(Access::Needs(scope))
     }
 
-    /// Describes an operation that needs no key.
     pub(crate) const fn open() -> Self {
         Self { uses_connection: false, ..Self::with(Access::Open) }
     }
 
-    /// Describes an operation that requires this kind of key.
     pub(crate) const fn with(access: Access) -> Self {
         Self { access, problems: &[], one_of: &[], uses_connection: true, uploads: false, any_host: false }
     }
 
-    /// Adds the problems that only this operation's work can cause.
     pub(crate) const fn problems(self, problems: &'static [&'static [Code]]) -> Self {
         Self { problems, ..self }
     }
 
-    /// Requires exactly one of these fields in the JSON body.
     pub(crate) const fn one_of(self, one_of: &'static [&'static str]) -> Self {
         Self { one_of, ..self }
     }
@@ -71,12 +63,10 @@ impl Spec {
         Self { uses_connection: false, ..self }
     }
 
-    /// Marks an operation with a body that may be larger than memory.
     pub(crate) const fn uploads(self) -> Self {
         Self { uploads: true, ..self.limited_elsewhere() }
     }
 
-    /// Allows requests to name any host.
     pub(crate) const fn any_host(self) -> Self {
         Self { any_host: true, ..self }
     }

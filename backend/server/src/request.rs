@@ -17,12 +17,10 @@ pub(crate) fn deadline() -> Option<Instant> {
     DEADLINE.try_with(|deadline| *deadline).ok()
 }
 
-/// Runs `answer` with this id as that of the current request.
 pub(crate) async fn with_id<T>(id: String, answer: impl Future<Output = T>) -> T {
     ID.scope(id, answer).await
 }
 
-/// Runs `answer` with this deadline as that of the current request.
 pub(crate) async fn with_deadline<T>(deadline: Instant, answer: impl Future<Output = T>) -> T {
     DEADLINE.scope(deadline, answer).await
 }

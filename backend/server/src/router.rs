@@ -38,7 +38,6 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     described().0
 }
 
-/// Returns the OpenAPI description of the API, and the operations of the API.
 pub(crate) fn described() -> (utoipa::openapi::OpenApi, Operations) {
     let Routes { router, operations } = operations();
     let mut document = router.into_openapi();

@@ -30,12 +30,11 @@ use tower::ServiceExt;
 /// status 431. The buffer grows in steps, so some heads of up to twice this size are accepted.
 const MAX_HEAD: usize = 64 << 10;
 
-/// How long a shutdown still accepts requests on open connections. Their responses contain
-/// `connection: close`.
+/// How long a shutdown still accepts requests on open connections.
 ///
-/// A client that sends its next request during the shutdown therefore receives a response. The wait
-/// ends early when no connection is open. A connection that is accepted during the wait has the
-/// same amount of time for its request.
+/// A client that sends its next request during the shutdown therefore receives a response, which
+/// contains `connection: close`. The wait ends early when no connection is open. A connection that
+/// is accepted during the wait has the same amount of time for its request.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// Delay before the next accept after the process or the machine ran out of file descriptors.
@@ -90,7 +89,6 @@ pub async fn serve(
     Ok(())
 }
 
-/// Holds the state that all connections share.
 struct Connections {
     router: Router,
     /// After this token fires, every response contains `connection: close`.
@@ -198,8 +196,7 @@ fn is_connection_error(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Counts an open connection and holds its two permits: one of `max_connections` and one of its
-/// address.
+/// Counts an open connection and holds its permits of `max_connections` and of its address.
 struct OpenConnection {
     _permit: OwnedSemaphorePermit,
     _per_address: KeyedPermit<Peer>,

@@ -1,7 +1,5 @@
 //! Limits the share that one caller holds of a common resource, such as memory, running analyses or
-//! database connections.
-//!
-//! Other modules limit the total amounts.
+//! database connections. Other modules limit the total amounts.
 use crate::auth::CallerId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,11 +67,9 @@ impl CallerShare {
         self.held = self.semaphore.clone().acquire_many_owned(units).await.ok();
     }
 
-    /// Raises the amount of this holder to `amount` and returns `true`. Returns `false` if the
-    /// caller's share is exhausted.
-    ///
-    /// An amount above the whole share is reduced to the whole share. Therefore a caller's only
-    /// holder always succeeds.
+    /// Raises the amount of this holder to `amount`. Returns `false` if the caller's share is
+    /// exhausted. An amount above the whole share is reduced to it, so that a caller's only holder
+    /// always succeeds.
     pub(crate) fn grow(&mut self, amount: u64) -> bool {
         let held = u32::try_from(self.held_units()).unwrap_or(u32::MAX);
         let more = self.units_of(amount).saturating_sub(held);

@@ -24,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum number of uploads at the same time. Each one takes a file of the maximum size on disk.
 const UPLOADS: usize = 8;
-/// Maximum number of uploads of one caller at the same time.
 const UPLOADS_OF_A_CALLER: usize = 4;
 
 #[derive(Clone)]
@@ -70,7 +69,6 @@ pub struct Shared {
     pub(crate) event_streams: EventStreams,
     pub(crate) crawl_followers: Followers<Snapshot>,
     pub(crate) video_followers: Followers<Video>,
-    /// Running uploads of each caller, and of all callers.
     pub(crate) caller_uploads: KeyedLimit<CallerId>,
     pub(crate) uploads: Arc<Semaphore>,
     pub(crate) keyring: Keyring,
@@ -127,8 +125,7 @@ impl AppState {
         }
     }
 
-    /// Admits `images` analyses of the current caller. Hold the admission until the analyses have
-    /// ended.
+    /// Admits `images` analyses of the current caller. Hold the admission until they have ended.
     ///
     /// One caller gets at most three quarters of the admitted analyses. A batch that is larger than
     /// the limit is admitted only while no other analysis is admitted.
@@ -147,11 +144,8 @@ impl AppState {
         Ok(Admission { _all: all, _share: share })
     }
 
-    /// Returns the signer for confirmation tokens. Call it before a transaction begins, because it
-    /// may have to read the secret from the database.
-    ///
-    /// # Errors
-    /// Fails with 503 if the database is unavailable.
+    /// Returns the signer for confirmation tokens. Call it before a transaction begins
+    /// ([`Secret::signer`]).
     pub(crate) async fn confirmations(&self) -> Result<Confirmations, ApiError> {
         self.confirmation_secret.signer(&self.services.store, self.config.confirm_above).await
     }

@@ -1,5 +1,4 @@
-//! Configures the metrics recorder with the buckets of the histograms. Metrics are recorded
-//! elsewhere.
+//! Configures the metrics recorder with the buckets of the histograms.
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 
 /// Buckets for durations, in seconds: from half a millisecond to a minute.
@@ -9,9 +8,8 @@ const SECONDS: &[f64] =
 const BATCH: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
 /// Returns a recorder builder in which every metric named `…_seconds` or `…_batch_size` is a
-/// histogram with explicit buckets.
-///
-/// The process calls `install_recorder` on it once and passes the handle to `AppState`.
+/// histogram with explicit buckets. The process calls `install_recorder` on it once and passes the
+/// handle to `AppState`.
 pub fn prometheus() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)?

@@ -21,14 +21,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns the caller of a service that requires no keys. This caller can access every
-    /// collection.
+    /// Returns the caller of a service that requires no keys. It can access every collection.
     pub(crate) fn unrestricted(store: &Store) -> Self {
         Self { key: None, store: store.clone() }
     }
 
-    /// Returns the caller of an operation that requires no key. This caller can access no
-    /// collection.
+    /// Returns the caller of an operation that requires no key. It can access no collection.
     pub(crate) fn without_access(store: &Store) -> Self {
         Self { key: None, store: store.within(Uuid::nil()) }
     }
@@ -38,7 +36,6 @@ impl Caller {
         Self { key: Some((key, hash)), store }
     }
 
-    /// Returns access to the rows that this caller may see.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -48,8 +45,7 @@ impl Caller {
         self.key.as_ref().map(|(key, _)| &**key)
     }
 
-    /// Writes a record of an action of this caller to the audit log. `None` means that the action
-    /// concerns no collection.
+    /// Records an action of this caller in the audit log. `None`: it concerns no collection.
     pub(crate) async fn audit(
         &self,
         tx: &mut Tx,
@@ -77,8 +73,7 @@ impl Caller {
     /// `default`.
     ///
     /// # Errors
-    /// Fails with 404 if the collection does not exist or the caller may not access it. Both cases
-    /// give the same error.
+    /// Fails with the same 404 if the collection does not exist or the caller may not access it.
     pub(crate) async fn collection(&self, named: Option<&str>) -> Result<Collection, ApiError> {
         let store = self.store();
         let found = retried("collection", || async {
@@ -91,9 +86,8 @@ impl Caller {
         Ok(found.await?)
     }
 
-    /// Returns the collection whose settings determine face quality. This is the given collection
-    /// or, without one, the collection of the key. `None` means that the settings of the service
-    /// apply.
+    /// Returns the given collection or, without one, that of the key. Its settings determine face
+    /// quality. `None` means that the settings of the service apply.
     ///
     /// # Errors
     /// Returns the errors of [`Self::collection`].

@@ -17,8 +17,7 @@ const KEY_CACHE_TTL: Duration = Duration::from_secs(5);
 /// Minimum interval between two updates of the time of last use of a key in the database.
 const LAST_USE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A cache of the table of keys. The cache contains only keys that exist, so callers cannot fill
-/// it.
+/// A cache of the table of keys. It contains only keys that exist, so callers cannot fill it.
 #[derive(Default)]
 pub(crate) struct Keyring {
     keys: Mutex<HashMap<KeyHash, (Instant, Arc<ApiKey>)>>,

@@ -15,12 +15,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const MAX_RUNNING: usize = 2;
 /// Maximum number of requests in the queue, including those whose look-up runs.
 const MAX_QUEUED: usize = 256;
-/// Maximum number of queued requests from one address.
 const MAX_QUEUED_PER_ADDRESS: usize = MAX_QUEUED / 4 * 3;
-/// Maximum waiting time in the queue.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// Queues look-ups in the table of keys.
 pub(crate) struct Lookups {
     queued: Semaphore,
     per_address: KeyedLimit<Peer>,

@@ -44,19 +44,16 @@ pub(crate) enum CallerId {
     Tenant(Uuid),
     /// A caller with a key to all collections, identified by the id of the key.
     Key(Uuid),
-    /// A caller without a key.
     Address(Peer),
 }
 
 impl CallerId {
-    /// Returns the caller of a request that comes from `peer`.
     pub(crate) fn of(caller: &Caller, peer: Peer) -> Self {
         let Some(key) = caller.key() else { return Self::Address(peer) };
         key.collection_id.map_or(Self::Key(key.id), Self::Tenant)
     }
 
-    /// Returns the caller of the request that this task handles. Outside of a request, returns the
-    /// placeholder address.
+    /// Returns the caller of the request that this task handles, else the placeholder address.
     pub(crate) fn current() -> Self {
         CURRENT.try_with(|caller| *caller).unwrap_or(Self::Address(Peer::NONE))
     }

@@ -14,7 +14,6 @@ macro_rules! codes {
         impl Code {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Returns the code as it is written in the document.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

@@ -93,8 +93,7 @@ impl From<FetchError> for ApiError {
 }
 
 impl ApiError {
-    /// Returns the response for callers after a failed fetch, without addresses of the operator's
-    /// network.
+    /// Returns the response after a failed fetch, without addresses of the operator's network.
     pub(super) fn not_fetched(error: &FetchError) -> Self {
         let code = match error {
             FetchError::Guard(_) => Code::ForbiddenUrl,

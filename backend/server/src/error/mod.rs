@@ -81,13 +81,11 @@ pub struct Problem {
     cause: Option<Cause>,
 }
 
-/// Why a request was rejected or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {}", .0.code.as_str(), .0.detail)]
 pub struct ApiError(Box<Problem>);
 
 impl ApiError {
-    /// Returns a problem with the status and the title of the code.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
         shorten(&mut detail, MAX_DETAIL_CHARS);
@@ -109,7 +107,6 @@ impl ApiError {
         }))
     }
 
-    /// Sets the field, parameter, part or image that is wrong.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         let mut field = field.into();
@@ -118,28 +115,24 @@ impl ApiError {
         self
     }
 
-    /// Adds the value that was sent.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
         self.0.value = Some(value.as_ref().chars().take(MAX_VALUE_CHARS).collect());
         self
     }
 
-    /// Adds what would have been accepted.
     #[must_use]
     pub fn allowed<T: Into<String>>(mut self, allowed: impl IntoIterator<Item = T>) -> Self {
         self.0.allowed = allowed.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Adds a more specific code.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.0.reason = Some(reason.into());
         self
     }
 
-    /// Adds one sentence for each of several errors.
     #[must_use]
     pub fn errors(mut self, errors: Vec<String>) -> Self {
         self.0.errors = errors;
@@ -173,7 +166,6 @@ impl ApiError {
         self
     }
 
-    /// Adds `WWW-Authenticate`.
     #[must_use]
     pub(crate) fn challenge(mut self, challenge: String) -> Self {
         self.0.challenge = Some(challenge);

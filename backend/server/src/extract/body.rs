@@ -29,10 +29,9 @@ pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
         .allowed([format!("at most {limit} bytes")])
 }
 
-/// Rejects a body by its `Content-Length` if reading it would be useless.
-///
-/// Reading is useless if the caller waits for permission to send (`Expect: 100-continue`), or if
-/// the body announces more bytes than the server would discard.
+/// Rejects a body by its `Content-Length` if reading it would be useless: if the caller waits for
+/// permission to send (`Expect: 100-continue`), or if the body is longer than the server would
+/// discard.
 ///
 /// # Errors
 /// Fails with 413 `too_many_bytes`.
@@ -103,7 +102,6 @@ pub(crate) async fn drop_unread(request: Request) {
     }
 }
 
-/// Returns whether `TooLong` is among the causes of an error.
 pub(super) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<TooLong>())
 }

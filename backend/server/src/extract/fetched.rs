@@ -1,6 +1,5 @@
-//! Fetches images for callers and reserves the memory for them.
-//!
-//! The rules for addresses are in the crate `crawler`.
+//! Fetches images for callers and reserves the memory for them. The rules for addresses are in the
+//! crate `crawler`.
 use super::body;
 use crate::request;
 use crate::shares::CallerShare;

@@ -1,6 +1,5 @@
 //! Contains entry points for the fuzz targets, which read JSON and multipart bodies without a
-//! running service. The entry points call the same functions as the extractors and contain no
-//! further logic.
+//! running service. They call the functions of the extractors and contain no further logic.
 use super::image::{ImageAsBase64, ImageSource, decode_base64};
 use super::{json, multipart, query, structure};
 use crate::ApiError;
@@ -10,27 +9,19 @@ use axum::http::header;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-/// Maximum number of values of a JSON body.
 pub const MAX_VALUES: usize = structure::MAX_VALUES;
-/// Maximum number of nested levels of a JSON body.
 pub const MAX_DEPTH: usize = structure::MAX_DEPTH;
 /// Part names that [`multipart`] accepts.
 pub const PART_NAMES: &[&str] = &["image", "image_a", "image_b"];
 
-/// Checks the structure of a JSON text.
-///
-/// # Errors
-/// Returns the errors of `structure::check`.
 pub fn check_structure(text: &[u8]) -> Result<(), ApiError> {
     structure::check(text)
 }
 
-/// Reads a JSON text as `T`.
 pub(crate) fn body<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     json::parse_here(text)
 }
 
-/// Reads the parameters of a query string as `T`.
 pub(crate) fn parameters<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     query::parse(text)
 }

@@ -1,6 +1,5 @@
-//! Reads images from requests. An image is a multipart part, a raw body, or a URL or base64 in
-//! JSON. Every operation with an image uses this module. Decoding of the pixels is in the crate
-//! `vision`.
+//! Reads images from requests: as a multipart part, a raw body, or a URL or base64 in JSON. Every
+//! operation with an image uses this module. The crate `vision` decodes the pixels.
 use super::{body, fetched, json, multipart};
 use crate::{ApiError, AppState, Code};
 use axum::extract::{FromRequest, Request};
@@ -149,8 +148,7 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
     json::parse(body::read(&parts.headers, body, state.config.single_body_limit(), "the body").await?).await
 }
 
-/// Reads two images from a multipart body. The parts are `image_a` and `image_b`, or two parts
-/// `image`.
+/// Reads two images from a multipart body: `image_a` and `image_b`, or two parts `image`.
 pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<[Bytes; 2], ApiError> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
     let refuse = |name: &str, what: &str| {
@@ -182,7 +180,6 @@ pub(crate) async fn pair_of_parts(request: Request, state: &AppState) -> Result<
     }
 }
 
-/// Reads two images from JSON.
 pub(crate) async fn pair_of_sources(
     state: &AppState,
     a: ImageSource,
@@ -204,9 +201,7 @@ pub(crate) async fn pair_of_sources(
 
 /// One image of a batch: its bytes, its problem, or its source.
 pub(crate) enum BatchInput {
-    /// A multipart part, which is already read.
     Part(Result<Bytes, ApiError>),
-    /// A source that is not resolved yet.
     Source(ImageSource),
 }
 
@@ -285,7 +280,6 @@ fn missing(name: &str, allowed: &[&str]) -> ApiError {
         .allowed(allowed.iter().copied())
 }
 
-/// Returns the image bytes of a source.
 pub(crate) async fn resolve(state: &AppState, source: ImageSource) -> Result<Bytes, ApiError> {
     resolve_with_url(state, source).await.map(|(bytes, _)| bytes)
 }

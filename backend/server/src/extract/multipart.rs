@@ -9,13 +9,11 @@ use bytes::{Bytes, BytesMut};
 pub(super) struct Limits {
     /// Accepted part names.
     pub(super) parts: &'static [&'static str],
-    /// Maximum number of parts.
     pub(super) count: usize,
     pub(super) part_bytes: usize,
     pub(super) body_bytes: usize,
 }
 
-/// One image part.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -23,10 +21,9 @@ pub(super) struct Part {
     pub(super) bytes: Result<Bytes, ApiError>,
 }
 
-/// Reads all parts in order.
-///
-/// An unknown part or too many parts are errors of the whole body. After such an error, the rest of
-/// the body is read and discarded, so that the caller has sent everything before the response.
+/// Reads all parts in order. An unknown part or too many parts are errors of the whole body. After
+/// such an error, the rest of the body is read and discarded, so that the caller has sent
+/// everything before the response.
 pub(super) async fn read(request: Request, limits: Limits) -> Result<Vec<Part>, ApiError> {
     body::check_length(request.headers(), limits.body_bytes, "the body")?;
     let mut request = request.map(|inner| body::limited(inner, limits.body_bytes));

@@ -24,7 +24,6 @@ impl<S: Send + Sync> FromRequestParts<S> for NameOrId {
     }
 }
 
-/// The `{id}` of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id(pub(crate) Uuid);
 

@@ -160,14 +160,12 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     })
 }
 
-/// Deserializes an optional host name. The error message describes the format.
 pub(crate) fn site<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Site>, D::Error> {
     const EXPECTED: &str =
         "a host name such as example.org, or an IP address, without a scheme, a port or a path";
     optional_text(deserializer, EXPECTED, |text| Site::parse(text).ok())
 }
 
-/// Deserializes an optional UUID. The error message describes the format.
 pub(crate) fn uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
     optional_text(deserializer, "a UUID", |text| Uuid::parse_str(text).ok())
 }

@@ -1,7 +1,5 @@
-//! Authenticates the caller of every operation of the API.
-//!
-//! This layer looks up the key, checks the scope that the operation's `Spec` requires, and adds a
-//! `Caller` to the request for the handler.
+//! Authenticates the caller of every operation of the API: looks up the key, checks the scope that
+//! the operation's `Spec` requires, and adds a `Caller` to the request for the handler.
 use super::Api;
 use crate::auth::{Caller, CallerId, Peer, check_scope, credentials};
 use crate::config::Auth;
@@ -11,7 +9,6 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// Forwards a request to its operation, or responds with the reason for the rejection.
 pub(crate) async fn layer(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let caller = match api.state.config.auth {
         Auth::None => Caller::unrestricted(&api.state.services.store),

@@ -4,8 +4,7 @@
 //! the oldest partly read body may wait for more memory. Other partly read bodies are rejected and
 //! release their memory, so two of them never wait for each other.
 //!
-//! The reservation of one body is in `body_memory`. Fetched images are reserved in
-//! `extract::fetched`.
+//! The reservation of a body is in `body_memory`, that of fetched images in `extract::fetched`.
 use super::Api;
 use crate::body_memory::BodyReservation;
 use crate::extract::{discard_rest, is_json, unsupported};
@@ -26,9 +25,8 @@ use tokio::sync::Mutex;
 /// succeed while images wait for memory. Uncounted bodies need little memory, because the number of
 /// connections is limited.
 const UNCOUNTED: u64 = 64 << 10;
-/// Maximum number of copies of the content of a JSON body that exist at the same time. At first,
-/// these are the text and its strings. Later, these are a string, the same string without line
-/// breaks, and the decoded image.
+/// Maximum number of copies of the content of a JSON body at one time: the text and its strings,
+/// and later a string, the same string without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
 /// Rejects a body without a content type. Counts the memory of every other body until the response
@@ -72,9 +70,8 @@ fn has_type(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns the time until which a body may wait for memory, which is half of the request's
-/// remaining time. The other half is for reading and processing the body, or for sending the error
-/// response.
+/// Returns the time until which a body may wait for memory: half of the request's remaining time.
+/// The other half is for reading and processing the body, or for the error response.
 fn wait_deadline() -> Option<Instant> {
     let now = Instant::now();
     request::deadline().map(|deadline| now + deadline.saturating_duration_since(now) / 2)

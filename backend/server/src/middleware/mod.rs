@@ -1,8 +1,6 @@
-//! Contains the layers around every handler. The layers run in this order: request id, logs and
-//! metrics, CORS, headers, panics, timeout, hosts and origins.
-//!
-//! The layers for retries of reads, memory for bodies and database connections run after
-//! authentication (`access`).
+//! Contains the layers around every handler, in this order: request id, logs and metrics, CORS,
+//! headers, panics, timeout, hosts and origins. The layers for retries of reads, memory for bodies
+//! and database connections run after authentication (`access`).
 pub(crate) mod access;
 pub(crate) mod bodies;
 pub(crate) mod connection_shares;

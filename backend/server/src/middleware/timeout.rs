@@ -1,4 +1,3 @@
-//! Limits the time of every request.
 use super::Api;
 use crate::request::with_deadline;
 use crate::{ApiError, Code};

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use utoipa::openapi::schema::{Object, OneOfBuilder, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-/// Replaces the schema of each such body with its alternatives.
 pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     let bodies: Vec<_> = operations(document, known)
         .filter(|(_, spec, _)| !spec.one_of.is_empty())

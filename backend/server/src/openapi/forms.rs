@@ -5,7 +5,6 @@ use crate::operation::Operations;
 use utoipa::openapi::schema::{AdditionalProperties, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-/// Closes the schema of every form.
 pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     let names: Vec<String> = operations(document, known)
         .filter_map(|(_, _, operation)| body_schema(operation, "multipart/form-data"))

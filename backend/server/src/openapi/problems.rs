@@ -11,7 +11,6 @@ use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 
-/// The content type of problem documents.
 const PROBLEM: &str = "application/problem+json";
 
 /// Returns every code that the operation can return, without duplicates.
@@ -116,7 +115,6 @@ pub(super) fn announces(response: &Response, code: Code) -> bool {
     }
 }
 
-/// Adds every problem of every operation.
 pub(super) fn declare(document: &mut OpenApi, known: &Operations) {
     let shown = Code::ALL.iter().map(|code| {
         let example = ExampleBuilder::new()

@@ -27,12 +27,10 @@ pub(crate) struct Registered {
 }
 
 impl Routes {
-    /// Returns a collection without routes, based on a document without operations.
     pub(crate) fn with_openapi(document: OpenApi) -> Self {
         Self { router: OpenApiRouter::with_openapi(document), ..Self::default() }
     }
 
-    /// Registers a handler with the `Spec` of its operation.
     pub(crate) fn add(mut self, spec: Spec, mut routes: UtoipaMethodRouter<AppState>) -> Self {
         for (path, item) in &mut routes.1.paths {
             for (method, operation) in methods(item) {
@@ -59,7 +57,6 @@ impl Operations {
         self.0.get(&(method.clone(), path.to_owned()))
     }
 
-    /// Returns the operation that a request is routed to.
     pub(crate) fn of(&self, request: &Request) -> Option<&Registered> {
         self.find(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
     }

@@ -21,7 +21,6 @@ static WITH_KEYS: LazyLock<String> = LazyLock::new(|| {
     text(&document)
 });
 
-/// Returns the operation that returns the document.
 pub(super) fn operation() -> Routes {
     Routes::default().add(SPEC, routes!(get_openapi))
 }

@@ -196,7 +196,6 @@ pub(crate) struct ImageSources {
     total: i64,
 }
 
-/// The first places where an image was found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstSources {
     list: Arc<[Source]>,
@@ -226,7 +225,6 @@ impl ImageSources {
 }
 
 impl FirstSources {
-    /// Returns whether there are further places.
     pub(crate) fn is_truncated(&self) -> bool {
         i64::try_from(self.shown).is_ok_and(|shown| shown < self.total)
     }

@@ -10,7 +10,6 @@ use std::time::Instant;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// The state of a stream of events.
 enum Next<T> {
     /// Sends this value first. It was read before the response began.
     First(Arc<T>),
@@ -19,7 +18,6 @@ enum Next<T> {
     Over,
 }
 
-/// The data that a stream needs for its next event.
 struct Watcher<T> {
     state: AppState,
     caller: Caller,
@@ -66,8 +64,7 @@ pub(crate) async fn events<T: Followed, V: Serialize + 'static>(
 }
 
 impl<T: Followed> Watcher<T> {
-    /// Waits until something changes. Returns `None` when the service stops, the item is deleted
-    /// or the caller's key becomes invalid.
+    /// Waits for a change. `None`: the service stops, the item is deleted, or the key is invalid.
     async fn next_change(&mut self, last: &T) -> Option<Arc<T>> {
         loop {
             tokio::select! {

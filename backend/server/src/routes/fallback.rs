@@ -2,7 +2,6 @@
 use crate::{ApiError, Code};
 use axum::http::{Method, Uri};
 
-/// Responds to a request for an unknown path of the API.
 pub(crate) async fn no_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, format!("the path {} does not exist; see /docs", uri.path()))
 }
@@ -16,7 +15,6 @@ pub(crate) async fn no_status_route(uri: Uri) -> ApiError {
     ApiError::new(Code::RouteNotFound, detail)
 }
 
-/// Responds to a request for a known path with a method that the path does not support.
 pub(crate) async fn no_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {}", uri.path()))
 }

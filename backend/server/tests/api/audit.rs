@@ -1,4 +1,3 @@
-//! Tests `GET /audit`.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};

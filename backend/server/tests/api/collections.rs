@@ -1,4 +1,3 @@
-//! Tests `/collections`.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
 use crate::support::{App, Models, Options, field, json_of, ok, pictures, problem};

@@ -9,7 +9,6 @@ async fn connect(app: &App) -> TcpStream {
     TcpStream::connect(app.url.strip_prefix("http://").unwrap()).await.unwrap()
 }
 
-/// Connects from `address` instead of 127.0.0.1.
 async fn connect_from(app: &App, address: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{address}:0").parse().unwrap()).unwrap();

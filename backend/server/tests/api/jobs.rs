@@ -1,4 +1,3 @@
-//! Tests `GET /jobs`, `GET /jobs/{id}`, `GET /jobs/stats` and `POST /jobs/{id}/retry`.
 use crate::support::{App, Options, field, json_of, ok, problem};
 use queue::NewJob;
 use reqwest::StatusCode;

@@ -1,4 +1,3 @@
-//! Tests `/keys`.
 use crate::support::keys::guarded;
 use crate::support::{App, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};

@@ -1,4 +1,3 @@
-//! Tests `GET /openapi.json`.
 use crate::support::{App, Models, Options, field, problem};
 use serde_json::{Value, json};
 use std::collections::HashSet;

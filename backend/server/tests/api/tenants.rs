@@ -247,7 +247,6 @@ async fn add_video(app: &App, collection: Uuid) -> String {
     id.to_string()
 }
 
-/// Creates a subject with this face and returns its id.
 async fn enrol(app: &App, key: &str, face: &Value) -> String {
     let made = app.ask(key, Method::POST, "/subjects", Some(&json!({"name": "theirs"}))).await;
     let subject = json_of(made, StatusCode::CREATED).await["id"].as_str().unwrap().to_owned();

@@ -12,7 +12,6 @@ pub(super) struct CollectionList {
     collections: Vec<CollectionView>,
 }
 
-/// Takes no parameters.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NoParams {}

@@ -1,4 +1,3 @@
-//! Defines the crawl type of the API.
 use crate::ApiError;
 use crate::auth::Caller;
 use crate::follow::Snapshot;
@@ -169,13 +168,11 @@ impl CrawlView {
         }
     }
 
-    /// Loads the counts of a crawl and converts the crawl and the counts for the caller.
     pub(super) async fn of(caller: &Caller, crawl: Crawl) -> Result<Self, ApiError> {
         let progress = caller.store().crawl_progress(crawl.id).await?;
         Ok(Self::new(caller, Snapshot { crawl, progress }))
     }
 
-    /// Loads the crawl with this id and its counts, and converts both for the caller.
     pub(super) async fn load(caller: &Caller, id: Uuid) -> Result<Self, ApiError> {
         let crawl = caller.store().crawl(id).await?;
         Self::of(caller, crawl).await

@@ -26,19 +26,16 @@ pub enum ErasureTarget {
     Face(Uuid),
     Image(Uuid),
     Video(Uuid),
-    /// A person.
     Subject(Uuid),
     /// The normal form of an address.
     Url(String),
 }
 
-/// Holds a parsed request.
 #[derive(Debug)]
 pub struct Erasure {
     pub target: ErasureTarget,
     /// Whether the request may also erase strangers (see `force` of `POST /erasures`).
     pub force: bool,
-    /// Whether the request only reports what it would erase.
     pub dry_run: bool,
 }
 

@@ -1,4 +1,3 @@
-//! Defines the erasure type of the API.
 use serde::Serialize;
 use store::erasures::{ErasureRecord, Plan};
 use time::OffsetDateTime;
@@ -119,7 +118,6 @@ pub(super) struct ErasureAnswer {
 const MAX_AFFECTED: usize = 1000;
 
 impl ErasureAnswer {
-    /// Returns the response after an erasure.
     pub(super) fn done(plan: &Plan, erasure: ErasureView) -> Self {
         Self {
             dry_run: false,

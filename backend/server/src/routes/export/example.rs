@@ -69,7 +69,6 @@ pub(crate) fn video() -> ExportedVideo {
     ExportedVideo { video, sources: vec![source], total: 1 }
 }
 
-/// Returns a track of [`video`].
 pub(crate) fn track() -> ExportedTrack {
     let track = Track {
         id: uuid!("0198f1c2-7d10-7000-8000-4a6f1f6e2b08"),

@@ -4,7 +4,6 @@ use serde::Serialize;
 use store::export::ExportedFace;
 use uuid::Uuid;
 
-/// What a line is about.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -40,7 +39,6 @@ impl<'a> From<&'a ExportedFace> for FaceLine<'a> {
     }
 }
 
-/// Returns a line of JSON.
 pub(crate) fn json(line: &impl Serialize) -> String {
     let mut text = serde_json::to_string(line).expect("a line is plain data");
     text.push('\n');

@@ -63,8 +63,7 @@ pub(super) async fn enhance_image(
     Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
 }
 
-/// The memory for a response, taken from the budget for all callers and from the share of this
-/// caller.
+/// The memory for a response, from the budget of all callers and the share of this caller.
 struct ResponseReservation {
     held: Share,
     share: CallerShare,

@@ -1,4 +1,3 @@
-//! Defines the job type of the API.
 use queue::{JobRow, JobState};
 use serde::Serialize;
 use time::OffsetDateTime;

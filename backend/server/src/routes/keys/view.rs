@@ -1,4 +1,3 @@
-//! Defines the key type of the API.
 use crate::auth::Caller;
 use crate::{ApiError, Code};
 use serde::Serialize;

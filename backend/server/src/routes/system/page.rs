@@ -20,7 +20,6 @@ struct Assets;
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Returns the routes of the web page and of the files that it loads.
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
         .route("/", get(index))

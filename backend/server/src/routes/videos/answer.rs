@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use vision::Rect;
 
-/// A video that was analysed.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VideoInfo {
     /// The container, such as `matroska,webm`.
@@ -20,7 +19,6 @@ pub(crate) struct VideoInfo {
     height: u32,
     /// Duration in milliseconds, if the file reports it.
     duration_ms: Option<i64>,
-    /// Number of keyframes.
     keyframes: usize,
     /// Number of frames that were analysed.
     frames: u64,
@@ -28,7 +26,6 @@ pub(crate) struct VideoInfo {
     damage: Option<VideoDamage>,
 }
 
-/// Damage of a video.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VideoDamage {
     /// Whether the end of the file is missing.
@@ -70,7 +67,6 @@ pub(crate) struct TrackFaceAnswer {
 pub(crate) struct VideoTimings {
     /// Until the keyframes were known.
     index: f64,
-    /// The whole analysis.
     total: f64,
 }
 
@@ -78,7 +74,6 @@ pub(crate) struct VideoTimings {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct VideoAnswer {
     video: VideoInfo,
-    /// Number of people.
     people: u32,
     tracks: Vec<TrackAnswer>,
     models: ModelNames,

@@ -21,7 +21,6 @@ pub(super) struct ClipOptions {
     pub(super) with_embeddings: bool,
 }
 
-/// A line about one frame.
 #[derive(Serialize)]
 struct FrameLine {
     at_ms: i64,
@@ -94,7 +93,6 @@ impl Clip {
     }
 }
 
-/// Sends the faces of each frame.
 struct Lines {
     sender: UnboundedSender<Bytes>,
     min_score: f32,
@@ -114,7 +112,6 @@ impl VideoProgress for Lines {
     }
 }
 
-/// Returns a line of JSON.
 fn line(value: &impl Serialize) -> Bytes {
     // The values are plain data, so serialising them does not fail.
     let mut text = serde_json::to_vec(value).unwrap_or_default();

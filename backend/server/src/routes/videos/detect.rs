@@ -109,7 +109,6 @@ pub(super) async fn detect_video(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
-/// Returns the example of the lines.
 fn example() -> String {
     let frame = json!({"at_ms": 200, "faces": [{"box": [136.5, 108.5, 185.75, 244.25], "det_score": 0.93}]});
     format!("{frame}\n{}\n", VideoAnswer::example())

@@ -1,4 +1,3 @@
-//! Defines the types of videos in the API.
 use crate::routes::dto::to_ms;
 use domain::{Reason, VideoState};
 use serde::Serialize;

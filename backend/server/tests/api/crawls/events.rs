@@ -1,4 +1,3 @@
-//! Tests `GET /crawls/{id}/events`.
 use crate::support::events::Events;
 use crate::support::site::Site;
 use crate::support::{App, Options, json_of, problem};

@@ -1,4 +1,3 @@
-//! Tests `GET /crawls/{id}/export`.
 use crate::support::site::Site;
 use crate::support::{App, Options, field, json_of, problem};
 use domain::ImageState;

@@ -16,7 +16,6 @@ async fn tenants() -> (App, [String; 2], Site) {
     (app, [ours, theirs], Site::with(&[]).await)
 }
 
-/// Creates a crawl of a page with a webhook, and returns its id.
 async fn crawl(app: &App, key: &str, site: &Site, webhook: &str) -> String {
     let body = json!({"seeds": [site.page()], "delay_ms": 0, "webhook": webhook});
     let created =

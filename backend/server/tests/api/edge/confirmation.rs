@@ -5,8 +5,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use server::{AppState, Config};
 
-/// Starts a service in which one call may delete `most` rows without a token. Crawls the given
-/// images and returns the service and the crawl.
+/// Crawls the images in a service in which one call may delete `most` rows without a token.
 async fn crawled(most: u64, pictures: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: most, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;

@@ -26,7 +26,6 @@ async fn crawl_with(app: &App, seed: &str, options: Value) -> Value {
     app.crawl_end(created["id"].as_str().unwrap()).await
 }
 
-/// Returns the pixels of a drawn image.
 fn pixels(name: &str) -> Frame {
     decoded(&testing::picture(name))
 }

@@ -13,7 +13,6 @@ fn found(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-/// Returns a service that has crawled a site with the given images, and the site.
 async fn crawled(pictures: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
     let shown: String = pictures.iter().map(|name| format!("<img src=/{name}>")).collect();
@@ -25,7 +24,6 @@ async fn crawled(pictures: &[&str]) -> (App, Pages) {
     (app, site)
 }
 
-/// Returns the face of a crawled image.
 async fn face(app: &App, site: &Pages, name: &str) -> Value {
     let images = app.get_ok("/images").await["images"].as_array().unwrap().clone();
     let url = site.url(&format!("/{name}"));
@@ -34,7 +32,6 @@ async fn face(app: &App, site: &Pages, name: &str) -> Value {
     faces.into_iter().find(|face| face["image_id"] == image["id"]).unwrap()
 }
 
-/// Creates a named person with these faces and returns the id.
 async fn enrolled(app: &App, faces: &[&Value]) -> String {
     let person =
         json!({"name": "Zebulon Quaxthorpe", "external_id": "quax-17", "metadata": {"born": "quaxville"}});

@@ -1,4 +1,3 @@
-//! Tests `POST /faces/detect/batch`.
 use crate::support::pictures::{drawn, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};

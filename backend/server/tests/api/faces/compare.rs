@@ -1,4 +1,3 @@
-//! Tests `POST /faces/compare`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
 use crate::support::{App, field, ok, problem};

@@ -1,4 +1,3 @@
-//! Tests `POST /faces/detect`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, ok, problem};
 use serde_json::{Value, json};

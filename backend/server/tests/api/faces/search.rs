@@ -1,4 +1,3 @@
-//! Tests `POST /faces/search`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::site::Site;
 use crate::support::{App, and, field, ok, problem, time};

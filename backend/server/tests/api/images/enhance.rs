@@ -1,4 +1,3 @@
-//! Tests `POST /images/enhance`.
 use crate::support::pictures::{drawn, enormous, picture};
 use crate::support::{App, problem};
 use reqwest::{Response, StatusCode};

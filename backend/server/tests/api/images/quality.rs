@@ -1,4 +1,3 @@
-//! Tests `POST /images/quality`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, Models, Options, field, ok, problem};
 use serde_json::json;

@@ -29,7 +29,6 @@ async fn gauge(app: &App, name: &str, what: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{line} is not in\n{text}")).parse::<f64>().unwrap() as u64
 }
 
-/// Waits until a gauge has the value `wanted`.
 async fn until(app: &App, name: &str, what: &str, wanted: u64) {
     let start = Instant::now();
     loop {

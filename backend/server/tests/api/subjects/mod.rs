@@ -1,3 +1,2 @@
-//! Tests `/subjects`.
 mod enrol;
 mod people;

@@ -1,4 +1,3 @@
-//! Reads event streams.
 use super::App;
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
@@ -10,7 +9,6 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Opens the stream of the item at `path`.
     pub(crate) async fn of(app: &App, path: &str) -> Self {
         let response = app.get(&format!("{path}/events")).await;
         assert_eq!(response.status(), StatusCode::OK);

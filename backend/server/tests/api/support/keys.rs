@@ -42,10 +42,8 @@ impl App {
         request.send().await.unwrap()
     }
 
-    /// Crawls a page with a key and returns the completed crawl.
-    ///
-    /// The crawl is created in the named collection, or else in the collection of the key. If the
-    /// service requires no keys, `key` may be any string.
+    /// Crawls a page with a key, in the named collection or else that of the key, and returns the
+    /// completed crawl. If the service requires no keys, `key` may be any string.
     pub(crate) async fn crawl_as(&self, key: &str, collection: Option<&str>, seed: &str) -> Value {
         let body = json!({"seeds": [seed], "collection": collection, "delay_ms": 0});
         let created = self.ask(key, Method::POST, "/crawls", Some(&body)).await;

@@ -58,7 +58,6 @@ fn fixture_engine_with(score: bool) -> Engine {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Models {
     Default,
-    /// The fixture models, without trained weights.
     Fixture,
     /// The fixture models and a learned quality score.
     Scored,
@@ -77,7 +76,6 @@ fn measured<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) 
     }
 }
 
-/// The settings of a service that a test can change.
 pub(crate) struct Options {
     pub(crate) config: Config,
     pub(crate) pipeline: pipeline::Config,
@@ -87,7 +85,6 @@ pub(crate) struct Options {
     pub(crate) worker: bool,
     pub(crate) videos: bool,
     pub(crate) models: Models,
-    /// Secret that signs webhook messages.
     pub(crate) webhook_secret: Option<&'static str>,
 }
 
@@ -132,7 +129,6 @@ impl App {
         Self::spawn_with(Options::default()).await
     }
 
-    /// Starts a service with [`Options::bare`].
     pub(crate) async fn spawn_bare(config: Config) -> Self {
         Self::spawn_with(Options::bare(config)).await
     }
@@ -267,7 +263,6 @@ impl App {
         self.client.post(format!("{}{path}", self.url)).multipart(form).send().await.unwrap()
     }
 
-    /// Returns the JSON of a response that must be a 200.
     pub(crate) async fn get_ok(&self, path: &str) -> Value {
         ok(self.get(path).await).await
     }
@@ -279,7 +274,6 @@ impl App {
         self.crawl_end(created["id"].as_str().unwrap()).await
     }
 
-    /// Waits until a crawl has ended and returns it.
     pub(crate) async fn crawl_end(&self, id: &str) -> Value {
         self.until(&format!("/crawls/{id}"), |crawl| {
             matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
@@ -336,7 +330,6 @@ pub(crate) async fn json_of(response: Response, status: StatusCode) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Sends an erasure and returns the response.
 pub(crate) async fn erase(app: &App, body: &Value) -> Value {
     json_of(app.post_json("/erasures", body).await, StatusCode::CREATED).await
 }
@@ -347,7 +340,6 @@ pub(crate) fn and(mut body: Value, more: Value) -> Value {
     body
 }
 
-/// Returns the JSON of a response that must be a 200.
 pub(crate) async fn ok(response: Response) -> Value {
     json_of(response, StatusCode::OK).await
 }

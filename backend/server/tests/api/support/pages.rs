@@ -37,18 +37,15 @@ impl Pages {
         format!("{}{path}", self.origin)
     }
 
-    /// Serves a page at `path` from now on.
     pub(crate) fn page(&self, path: &str, title: &str, body: &str) -> &Self {
         let html = format!("<!doctype html><title>{title}</title><body>{body}</body>");
         self.content(path, "text/html", html.into_bytes())
     }
 
-    /// Serves an image at `path` from now on.
     pub(crate) fn picture(&self, path: &str, jpeg: Vec<u8>) -> &Self {
         self.content(path, "image/jpeg", jpeg)
     }
 
-    /// Redirects from `path` to `target` from now on.
     pub(crate) fn redirect(&self, path: &str, target: &str) -> &Self {
         self.set(path, Answer::Redirect(target.to_owned()))
     }

@@ -1,4 +1,3 @@
-//! Tests `GET /gpu`.
 use crate::support::pictures::{drawn, picture};
 use crate::support::{App, Models, Options, ok};
 

@@ -1,4 +1,3 @@
-//! Tests `GET /health/live` and `GET /health/ready`.
 use crate::support::site::Site;
 use crate::support::{App, problem};
 use serde_json::json;

@@ -1,4 +1,3 @@
-//! Tests `GET /metrics`.
 use crate::support::pictures::drawn;
 use crate::support::{App, Options, ok};
 use queue::NewJob;

@@ -1,4 +1,3 @@
-//! Tests `POST /videos/detect`.
 use super::{film, id, list, with_videos};
 use crate::support::{App, problem};
 use reqwest::StatusCode;
