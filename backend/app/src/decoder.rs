@@ -10,7 +10,6 @@ use video::{Decoder, GpuError, Gpus, Launcher, VideoError};
 const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 
-/// The decoder, and the device on which it decodes.
 pub(crate) struct VideoDecoding {
     /// The decoder. The error is [`VideoError::Unavailable`] if ffmpeg is missing, too old, or
     /// cannot run in the sandbox.

@@ -41,12 +41,10 @@ pub(crate) fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
     }
 }
 
-/// Prints one JSON document.
 pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
-/// Prints the result of copying blobs.
 pub(crate) fn copied(blobs: &Copied) -> anyhow::Result<()> {
     line(format!(
         "blobs: {} copied, {} already present, {} deleted, {} missing",

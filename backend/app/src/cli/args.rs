@@ -1,4 +1,3 @@
-//! Declares the command-line arguments.
 use crate::config::{Flag, Sources};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

@@ -1,4 +1,3 @@
-//! Implements `backup`.
 use super::Exit;
 use crate::config::Settings;
 use crate::output;

@@ -1,4 +1,3 @@
-//! Implements `config check` and `config example`.
 use super::Exit;
 use crate::config::{Loaded, env_example};
 use crate::output;

@@ -21,7 +21,6 @@ use store::{Store, StoreError};
 
 /// Number of times in succession that a command tries again while the index is not available.
 const MAX_FAILURES: usize = 10;
-/// Time before it tries again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The arguments of `index`.
@@ -97,7 +96,6 @@ struct Status {
     lag_seconds: f64,
     /// Number of changes that it lacks.
     changes: i64,
-    /// The sets of the index outside Postgres.
     sets: Vec<IndexSet>,
     pgvector: Vec<HnswIndex>,
 }
@@ -315,7 +313,6 @@ fn progress(sets: &[IndexSet]) -> String {
     sets.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the index outside Postgres that the settings select.
 fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex> {
     let engine = engines::open(settings)?.ok_or_else(|| {
         UsageError(

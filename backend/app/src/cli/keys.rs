@@ -1,4 +1,3 @@
-//! Implements `keys create|list|revoke`.
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};

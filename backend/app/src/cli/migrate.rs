@@ -1,4 +1,3 @@
-//! Implements `migrate`.
 use super::Exit;
 use crate::config::Settings;
 use crate::output;

@@ -90,7 +90,6 @@ pub fn main_of(cli: Cli, inherited: ListenFd) -> ! {
     exit_process(exit.code().into())
 }
 
-/// Runs a command. `inherited` are the sockets that a service manager opened for this process.
 pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
     // reqwest, the crawler and the database use rustls. The cryptography provider must be installed
     // before any of them uses rustls.

@@ -1,4 +1,3 @@
-//! Implements `openapi`.
 use super::Exit;
 use crate::output;
 

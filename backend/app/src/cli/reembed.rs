@@ -1,4 +1,3 @@
-//! Implements `reembed`.
 use super::Exit;
 use crate::config::Settings;
 use crate::output;

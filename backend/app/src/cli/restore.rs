@@ -1,4 +1,3 @@
-//! Implements `restore`.
 use super::backup::{BLOBS, DELETION_LOG, DUMP};
 use super::{Exit, UsageError};
 use crate::config::Settings;

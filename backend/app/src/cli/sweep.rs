@@ -1,4 +1,3 @@
-//! Implements `sweep`.
 use super::Exit;
 use crate::config::Settings;
 use crate::output;

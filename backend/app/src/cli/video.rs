@@ -74,7 +74,6 @@ impl TimeBar {
         Self { bar, name, started: Instant::now(), duration_us: None, first_us: None, faces: 0 }
     }
 
-    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -132,8 +132,7 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
 }
 
 impl Settings {
-    /// Refuses to open the API to the network unless `AUTH` is set. Called by the commands that
-    /// listen.
+    /// Refuses to open the API to the network unless `AUTH` is set. For commands that listen.
     pub fn check_listen(&self) -> Result<(), ConfigError> {
         let host = self.service.host;
         if host.to_canonical().is_loopback() || self.service.auth.is_some() {

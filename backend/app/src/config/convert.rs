@@ -127,7 +127,6 @@ impl Settings {
         }
     }
 
-    /// Returns the politeness rules and other defaults of all crawls.
     pub fn crawls(&self) -> pipeline::crawl::Config {
         pipeline::crawl::Config {
             default_delay: Duration::from_millis(self.crawl.delay_ms),
@@ -164,7 +163,6 @@ impl Settings {
         }
     }
 
-    /// Returns the folder for copies of videos.
     pub fn video_spool(&self) -> PathBuf {
         self.video.spool.clone().unwrap_or_else(std::env::temp_dir)
     }
@@ -211,7 +209,6 @@ impl Settings {
         }
     }
 
-    /// Returns the maximum number of concurrent pages.
     pub fn page_workers(&self) -> usize {
         self.crawl.page_workers.unwrap_or_else(|| self.workers())
     }
@@ -221,7 +218,6 @@ impl Settings {
         self.crawl.image_workers.unwrap_or_else(|| self.workers())
     }
 
-    /// Returns the time limit of a shutdown.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.service.drain_seconds)
     }

@@ -17,7 +17,6 @@ pub enum ConfigError {
         key: String,
         /// The value as given, with secrets masked.
         value: String,
-        /// The layer that contains the value.
         origin: String,
         instead: &'static str,
     },

@@ -3,8 +3,7 @@ use super::variables;
 
 const WIDTH: usize = 110;
 
-/// Variables that only docker-compose.yml reads: name, default, meaning. The program does not use
-/// them.
+/// Variables that docker-compose.yml reads, and not the program: name, default, meaning.
 const CONTAINERS: &[(&str, &str, &str)] = &[
     ("POSTGRES_PASSWORD", "facecrawl", "Password of the database. Only the containers can connect to it."),
     (
@@ -21,8 +20,7 @@ const CONTAINERS: &[(&str, &str, &str)] = &[
     ("GRAFANA_PASSWORD", "facecrawl", "Initial password of Grafana's user admin."),
 ];
 
-/// Returns the text of `.env.example`: each variable with its meaning, its allowed values and its
-/// default.
+/// Returns `.env.example`: each variable with its meaning, its allowed values and its default.
 pub fn env_example() -> String {
     let mut text = String::from(
         "# Configuration of facecrawl. Copy this file to .env and change what you need. Every line is optional.\n\

@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 type Parse<T> = Box<dyn Fn(&str) -> Option<T>>;
 
-/// Parses one kind of value.
 pub struct Parser<T> {
     allowed: String,
     parse: Parse<T>,
@@ -108,7 +107,6 @@ pub fn path() -> Parser<PathBuf> {
     Parser::new("a path", |text| Some(PathBuf::from(text)))
 }
 
-/// Reads and parses a file of certificates.
 pub fn certificates() -> Parser<crawler::Roots> {
     Parser::new("a readable file with one or more certificates in PEM form", |text| {
         crawler::Roots::from_pem(&std::fs::read(text).ok()?).ok()

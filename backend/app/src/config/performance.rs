@@ -6,7 +6,6 @@ use inference::PerformanceMode;
 /// of this size much faster.
 const MAX_THREADS: usize = 4;
 
-/// The delay, batch size and sessions in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Performance {
     /// Time in milliseconds that a GPU batch waits for more items.
@@ -15,7 +14,6 @@ pub(super) struct Performance {
     pub(super) batch: usize,
     /// Number of sessions per model on the CPU.
     pub(super) sessions: usize,
-    /// Number of threads per session.
     pub(super) threads: usize,
 }
 

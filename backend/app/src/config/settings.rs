@@ -34,7 +34,6 @@ pub enum SearchIndex {
 }
 
 impl SearchIndex {
-    /// Returns the text of the value in `SEARCH_INDEX`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pgvector => "pgvector",

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum FileState {
-    /// The file has the expected content.
     Verified,
     Missing,
     /// The content differs from the manifest.
@@ -19,7 +18,6 @@ pub enum FileState {
     },
 }
 
-/// Reads the file and returns its state.
 pub(super) fn inspect(directory: &Path, file: &ModelFile) -> Result<FileState, ModelError> {
     let path = directory.join(&file.file);
     match sha256_of(&path) {

@@ -1,4 +1,3 @@
-//! Lists the sources of a model file.
 use super::ModelStore;
 use inference::{ModelFile, Wheel};
 use std::fmt;

@@ -62,7 +62,6 @@ pub(super) async fn download(wheel: &Wheel, directory: &Path) -> Result<PathBuf,
     Err("pip did not download a wheel".to_owned())
 }
 
-/// Removes the files of [`download`].
 pub(super) fn remove(wheel: &Wheel, directory: &Path) {
     let folder = folder(wheel, directory);
     if let Err(error) = std::fs::remove_dir_all(&folder)

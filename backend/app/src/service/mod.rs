@@ -120,7 +120,6 @@ fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option
     }
 }
 
-/// Opens the blob store of crops, chips and thumbnails that the settings specify.
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
     Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
 }

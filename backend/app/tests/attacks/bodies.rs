@@ -28,7 +28,6 @@ pub(crate) fn many_values(bytes: usize) -> Vec<u8> {
     [&b"{\"images\":["[..], &b"0,".repeat(bytes / 2), b"0],\"x\":\"\\u0000\"}"].concat()
 }
 
-/// Returns nested arrays.
 pub(crate) fn deep(depth: usize) -> Vec<u8> {
     [&b"{\"images\":"[..], &b"[".repeat(depth), &b"]".repeat(depth), b"}"].concat()
 }

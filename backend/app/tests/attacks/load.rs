@@ -55,7 +55,6 @@ impl Load {
         (what, request.bearer_auth(&self.key))
     }
 
-    /// Sends `requests` requests and measures the latency of each.
     pub(crate) async fn run(&self, requests: usize) -> Latencies {
         let answers = stream::iter(0..requests).map(|number| async move {
             let (what, request) = self.request(number);
@@ -86,7 +85,6 @@ impl Load {
     }
 }
 
-/// Returns the quantile `share` of the sorted list.
 fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }

@@ -117,7 +117,6 @@ impl Browser {
         self.post("/execute/sync", json!({"script": body, "args": []})).await
     }
 
-    /// Runs the body of an async function in the page and returns its result.
     pub async fn run_async(&self, body: &str) -> Value {
         let script = format!(
             "const done = arguments[0]; (async () => {{ {body} }})().then(done, error => done(`failed: ${{error.stack}}`))"

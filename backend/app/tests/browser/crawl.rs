@@ -5,7 +5,6 @@ use crate::stage::Stage;
 /// True if the lazily loaded images of a list are displayed.
 const PICTURES: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
-/// Returns the script that sets a filter of a view.
 fn filter(name: &str, value: &str) -> String {
     format!(
         "const f = document.querySelector('[name={name}]'); f.value = '{value}'; f.dispatchEvent(new Event('change'))"

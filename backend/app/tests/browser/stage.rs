@@ -39,7 +39,6 @@ impl Stage {
         stage
     }
 
-    /// Opens a view and waits for its heading.
     pub async fn open(&self, view: &str, heading: &str) {
         self.browser.load(&format!("{}/#{view}", self.service.base)).await;
         self.browser.until(&format!("document.querySelector('h1')?.textContent === {heading:?}")).await;

@@ -18,7 +18,6 @@ const HOLD_FAILED: &str = "const send = window.fetch; window.fetch = (url, init)
         answer(response); \
     }; }) : send(url, init)";
 
-/// Returns the script that chooses a state of the list.
 fn choose_state(state: &str) -> String {
     format!(
         "const filter = document.querySelector('[aria-label=State]'); \

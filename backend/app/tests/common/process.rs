@@ -32,7 +32,6 @@ impl TestFolder {
         command
     }
 
-    /// Runs the command until it exits.
     pub fn run(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.facecrawl(args))
     }

@@ -87,7 +87,6 @@ pub fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
 }
 
-/// Sends a GET request. Returns status and body.
 pub async fn get(url: &str) -> (u16, String) {
     let response = client().get(url).send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())

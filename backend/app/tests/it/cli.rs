@@ -139,7 +139,6 @@ fn a_pack_of_ones_own_is_used_like_any_other() {
     assert!(unknown.stderr.contains("MODEL_PACK") && unknown.stderr.contains("compact"), "{unknown:?}");
 }
 
-/// Returns the state of a pack in the list of models.
 fn state(place: &TestFolder, name: &str) -> Value {
     let list = place.run(&["models", "list", "--json"]).expect(0).json();
     let packs = list["packs"].as_array().unwrap();

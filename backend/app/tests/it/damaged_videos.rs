@@ -88,7 +88,6 @@ fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.starts_with(folder)).collect()
 }
 
-/// Waits until `find` returns nothing.
 async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: impl Fn() -> T) {
     let started = Instant::now();
     loop {

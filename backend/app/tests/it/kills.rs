@@ -31,7 +31,6 @@ fn on(place: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     command
 }
 
-/// Waits until the call of `is_so` returns `true`.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + MAX_WAIT;
     while !is_so().await {

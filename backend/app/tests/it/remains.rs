@@ -52,7 +52,6 @@ fn psql(url: &str, statement: &str) -> String {
 struct Forms(Vec<(&'static str, Vec<u8>)>);
 
 impl Forms {
-    /// Returns the formats of a stored face.
     fn of(url: &str, face: &str) -> Self {
         let ask = |what: &str| {
             psql(url, &format!("select {what} from faces where id = '{face}'")).trim().to_owned()

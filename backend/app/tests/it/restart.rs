@@ -18,7 +18,6 @@ const CONNECTIONS: usize = 16;
 /// Number of responses before the service is stopped or restarted.
 const BEFORE: usize = 64;
 
-/// What the callers observed.
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,
@@ -65,7 +64,6 @@ fn load(base: &str, picture: &[u8], seen: &Arc<Seen>) -> JoinSet<()> {
     callers
 }
 
-/// Waits until the callers have received `count` responses.
 async fn answered(seen: &Seen, callers: &mut JoinSet<()>, count: usize) {
     while seen.answered.load(Ordering::SeqCst) < count {
         tokio::select! {

@@ -26,7 +26,6 @@ async fn site(picture: Vec<u8>) -> String {
     url
 }
 
-/// Crawls `seed` until the crawl ends.
 async fn crawl(base: &str, seed: &str) {
     let body = json!({"seeds": [seed], "delay_ms": 0});
     let created: Value =

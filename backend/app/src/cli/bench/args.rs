@@ -1,4 +1,3 @@
-//! Declares the arguments of `bench`, and checks them.
 use crate::cli::UsageError;
 use bench::{BenchTarget, ImageSize, Plan, VideoPlan};
 use clap::Args;

@@ -64,7 +64,6 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     Ok(Exit::of(succeeded, failed))
 }
 
-/// Measures the video, and writes the report.
 async fn run_video(
     settings: &Settings,
     args: &BenchArgs,
@@ -97,7 +96,6 @@ async fn run_video(
     Ok(Exit::of(succeeded, failed))
 }
 
-/// Returns the images to measure, for each size.
 fn pictures(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<Pictures>> {
     let Some(folder) = &args.images else {
         let sizes = args.image_size.as_ref().map_or(&ImageSize::ALL[..], |sizes| &sizes.0);
@@ -112,7 +110,6 @@ fn pictures(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<Picture
     })
 }
 
-/// Returns the plan in the form that the report contains.
 fn reported(args: &BenchArgs, plan: &Plan, pictures: &[Pictures]) -> PlanReport {
     let drawn = || "drawn".to_owned();
     PlanReport {

@@ -83,7 +83,6 @@ pub(super) fn text(report: &Report) -> String {
     finish(out, &report.notes)
 }
 
-/// Adds the notes.
 fn finish(mut out: String, notes: &[String]) -> String {
     for note in notes {
         let _ = writeln!(out, "note: {note}");

@@ -12,7 +12,6 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 use video::Decoder;
 
-/// Analyses the videos of one command.
 pub(super) struct VideoDetector<'a> {
     settings: &'a Settings,
     analyzer: &'a Analyzer,
@@ -39,7 +38,6 @@ impl<'a> VideoDetector<'a> {
         Self { settings, analyzer, options, decoder: OnceCell::new() }
     }
 
-    /// Analyses one video, with a progress bar.
     pub(super) async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
         let open = async || {
             let opened = tokio::task::block_in_place(|| open_decoder(self.settings));

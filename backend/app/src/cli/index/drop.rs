@@ -1,4 +1,3 @@
-//! Implements `index drop`.
 use super::super::UsageError;
 use crate::config::{SearchIndex, Settings};
 use anyhow::Context;

@@ -175,7 +175,6 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     Ok(summary.exit())
 }
 
-/// Returns the tools with which the worker of a crawl reads videos.
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;

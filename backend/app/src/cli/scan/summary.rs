@@ -21,7 +21,6 @@ pub(super) struct FileOutcome {
     outcome: ImageState,
     /// Why the file was not processed.
     reason: Option<Reason>,
-    /// A human-readable explanation.
     detail: Option<String>,
     image_id: Option<Uuid>,
     pub(super) faces: usize,
@@ -111,7 +110,6 @@ pub(super) struct Summary {
     videos: VideoSums,
     /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<PageState, i64>,
-    /// Number of faces of the images.
     faces: i64,
     /// Number of pages and images that were not processed, by reason.
     reasons: BTreeMap<Reason, i64>,

@@ -14,7 +14,6 @@ pub(super) struct VideoOutcome {
     outcome: ImageState,
     /// Why the file was not processed, or not to its end.
     reason: Option<Reason>,
-    /// A human-readable explanation.
     detail: Option<String>,
     video_id: Option<Uuid>,
     people: i32,

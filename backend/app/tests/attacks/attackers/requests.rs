@@ -242,7 +242,6 @@ fn attacks(world: &World) -> Vec<Attack> {
     attacks
 }
 
-/// The body of a request.
 enum Sent {
     Nothing,
     Json(Value),

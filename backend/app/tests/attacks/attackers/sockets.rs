@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How a connection behaves.
 #[derive(Clone)]
 struct Attack {
     name: &'static str,

@@ -18,7 +18,6 @@ use uuid::Uuid;
 /// Number of changes of the test with failures, unless `INDEX_CHANGES` is set.
 const CHANGES: usize = 6_000;
 
-/// What the tasks of the test with failures share.
 #[derive(Default)]
 struct Shared {
     base: Mutex<String>,

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 pub(crate) const FACES_PER_IMAGE: usize = 10;
 
-/// Runs the program with a database.
 pub(crate) struct Program<'a> {
     place: &'a TestFolder,
     url: String,

@@ -27,7 +27,6 @@ pub(crate) struct Statement {
     pub(crate) binds: Option<usize>,
 }
 
-/// The statements of a crate.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) statements: Vec<Statement>,
@@ -62,7 +61,6 @@ struct Search<'a> {
     found: &'a mut Found,
 }
 
-/// Finds the statements below a folder of sources.
 pub(crate) fn find(folder: &Path) -> Found {
     let files: Vec<(String, String)> = testing::files_below(folder)
         .into_iter()
@@ -240,7 +238,6 @@ fn static_arguments(signature: &Signature) -> HashSet<String> {
     names.collect()
 }
 
-/// Returns whether a string is a complete statement.
 fn is_statement(text: &str) -> bool {
     let first = text.split_whitespace().next().unwrap_or_default();
     matches!(first, "select" | "insert" | "update" | "delete" | "with")
