@@ -29,7 +29,6 @@ pub struct AutoBatch {
     /// The recommended batch as a value for `GPU_BATCH_SIZE`; `null` on the CPU, where each run
     /// contains one image.
     pub recommended_gpu_batch_size: Option<usize>,
-    /// An explanation in one sentence.
     pub why: String,
 }
 
@@ -80,26 +79,20 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
 pub struct BatchSearch<'a> {
     /// The preceding measurement. Each step measures about the same number of images.
     pub plan: &'a Plan,
-    /// The images of every step.
     pub pictures: &'a Pictures,
-    /// The process that runs the steps.
     pub process: &'a Process,
-    /// Whether the steps run on a GPU.
     pub gpu: bool,
-    /// The largest batch.
     pub largest: usize,
     /// GPU memory in bytes that a recommended batch may use.
     pub memory_limit: f64,
 }
 
-/// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct SearchReport {
     pub operation: &'static str,
     pub image_size: String,
     /// `gpu_true` or `gpu_false`.
     pub side: &'static str,
-    /// The steps and the recommendation.
     #[serde(flatten)]
     pub found: AutoBatch,
 }

@@ -32,7 +32,6 @@ pub struct Bottleneck {
     pub stage: &'static str,
     /// The stage's share of the time of all stages except `queue`, from 0 to 1.
     pub share: f64,
-    /// An explanation in one sentence.
     pub why: String,
 }
 

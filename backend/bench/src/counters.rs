@@ -25,7 +25,6 @@ pub(crate) struct Counts {
 }
 
 impl Counters {
-    /// Reads the counters of this recorder.
     pub fn new(handle: PrometheusHandle) -> Self {
         Self { handle: Some(handle) }
     }

@@ -13,7 +13,6 @@ pub struct Plan {
     pub targets: Vec<BenchTarget>,
     /// Number of images (or faces) in flight, which is also the number of images per iteration.
     pub batch_size: usize,
-    /// Number of iterations that are measured.
     pub iterations: usize,
     /// Number of iterations before the measurement.
     pub warmup: usize,

@@ -47,9 +47,7 @@ impl ImageSize {
 pub struct Pictures {
     /// `small`, `medium`, `large`, or `original` if the images of a folder keep their sizes.
     pub size: String,
-    /// The encoded files.
     pub files: Vec<Bytes>,
-    /// The same images, decoded.
     pub frames: Vec<Result<Arc<Frame>, String>>,
 }
 

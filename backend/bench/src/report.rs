@@ -9,15 +9,11 @@ use std::collections::BTreeMap;
 pub struct Report {
     /// Results by operation, size, and `gpu_true` or `gpu_false`.
     pub benchmark_results: Results,
-    /// Conclusions from the results.
     pub analysis: Analysis,
-    /// The most important result.
     pub summary: Option<Summary>,
     /// The search for a batch size, if it was requested.
     pub auto_batch: Option<SearchReport>,
-    /// What was measured.
     pub plan: PlanReport,
-    /// The machine and the program that were measured.
     pub system: System,
     /// Notes for the reader in sentences, such as a missing GPU or a GPU run that fell back to the
     /// CPU.
@@ -29,7 +25,6 @@ pub struct Report {
 pub struct PlanReport {
     /// Number of concurrent images.
     pub batch_size: usize,
-    /// Number of measured iterations.
     pub iterations: usize,
     /// Number of iterations before the measurement.
     pub warmup: usize,
@@ -42,7 +37,6 @@ pub struct PlanReport {
 /// The machine and the program.
 #[derive(Clone, Debug, Serialize)]
 pub struct System {
-    /// Version of facecrawl.
     pub version: &'static str,
     /// `release` or `debug`. The figures of a debug build are not representative of a release
     /// build.
@@ -53,30 +47,23 @@ pub struct System {
     pub cores: usize,
     /// Number of sessions per model on the CPU.
     pub cpu_sessions: usize,
-    /// Number of threads per session.
     pub cpu_session_threads: usize,
     /// Version of ONNX Runtime.
     pub onnxruntime: String,
     /// Providers in its library that this program can use.
     pub backends: Vec<String>,
-    /// Name of the model pack.
     pub model_pack: String,
-    /// Name of the detector.
     pub detector: String,
-    /// Name of the embedder.
     pub embedder: String,
     /// The loaded models: devices, sessions, load times, GPU memory before and after.
     pub models: Vec<LoadedModel>,
     /// The GPUs, with the memory in use after the measurements if the driver reports it.
     pub gpus: Vec<GpuDevice>,
-    /// `GPU_BATCH_SIZE`.
     pub gpu_batch_size: usize,
-    /// `GPU_MEMORY_LIMIT_GB`.
     pub gpu_memory_limit_gb: f64,
 }
 
 impl Report {
-    /// Builds the report and computes its conclusions.
     pub fn new(
         results: Results,
         auto_batch: Option<SearchReport>,
@@ -124,9 +111,7 @@ pub struct Summary {
     pub side: String,
     /// Images per second (for `face_embedding`, chips).
     pub images_per_second: f64,
-    /// Faces per second.
     pub faces_per_second: f64,
-    /// What limits the throughput.
     pub bottleneck: Option<Bottleneck>,
 }
 
@@ -169,7 +154,6 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     }
 }
 
-/// Computes the gains for operations and sizes that were measured on both the CPU and the GPU.
 fn analysis(results: &Results) -> Analysis {
     let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
     for (operation, sizes) in results {
@@ -182,7 +166,6 @@ fn analysis(results: &Results) -> Analysis {
     Analysis { performance_gains }
 }
 
-/// Selects the result for the summary.
 fn summary(results: &Results) -> Option<Summary> {
     let pipeline = results.get_key_value(BenchTarget::Pipeline.name());
     let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;

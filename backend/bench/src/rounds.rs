@@ -9,7 +9,6 @@ pub(crate) struct Sample {
     /// Time from call to result.
     pub(crate) took: Duration,
     pub(crate) faces: usize,
-    /// Time by stage.
     pub(crate) stages: BTreeMap<&'static str, Duration>,
 }
 
@@ -51,7 +50,6 @@ pub(crate) struct Tally {
     /// Milliseconds from call to result, one value per image.
     pub(crate) latencies: Vec<f64>,
     pub(crate) failed: usize,
-    /// Number of failures by reason.
     pub(crate) errors: BTreeMap<String, usize>,
     pub(crate) faces: usize,
     pub(crate) stages: BTreeMap<&'static str, Duration>,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchTarget {
-    /// A single operation.
     Operation(Operation),
     /// The whole pipeline, from bytes to embeddings.
     Pipeline,
@@ -57,7 +56,6 @@ impl BenchTarget {
 pub struct Side {
     /// Whether GPUs were requested for the engine.
     pub gpu: bool,
-    /// The pipeline of this side.
     pub analyzer: Analyzer,
 }
 
@@ -81,7 +79,6 @@ pub struct Device {
     pub fell_back: bool,
 }
 
-/// Returns the devices of the operations that `target` uses.
 pub(crate) fn devices(side: &Side, target: BenchTarget) -> BTreeMap<&'static str, Device> {
     let all = side.analyzer.engine().operations();
     let used = target.uses().iter().filter_map(|operation| {
@@ -107,6 +104,5 @@ pub struct Process {
     /// Returns the CPU time of ended child processes in seconds, or `None` if the system does not
     /// report it.
     pub children_cpu_seconds: fn() -> Option<f64>,
-    /// The counters of the engines.
     pub counters: Counters,
 }

@@ -39,15 +39,11 @@ pub struct SideReport {
     pub mean_throughput: f64,
     /// Share of images without an error, from 0 to 1.
     pub success_rate: f64,
-    /// Median of the iterations' milliseconds per image.
+    /// Median of the iterations' milliseconds per image. The next four are of the same values.
     pub median_time_ms: Option<f64>,
-    /// 95th percentile of the iterations' milliseconds per image.
     pub p95_time_ms: Option<f64>,
-    /// Minimum of the iterations' milliseconds per image.
     pub min_time_ms: Option<f64>,
-    /// Maximum of the iterations' milliseconds per image.
     pub max_time_ms: Option<f64>,
-    /// Standard deviation of the iterations' milliseconds per image.
     pub stdev_time_ms: Option<f64>,
     /// Time from call to result, per image.
     pub latency_ms: Option<Spread>,
@@ -55,13 +51,11 @@ pub struct SideReport {
     pub unit: &'static str,
     /// Number of images that were measured without an error.
     pub images: usize,
-    /// Number of images that failed.
     pub failed: usize,
     /// Number of failures by reason.
     pub errors: BTreeMap<String, usize>,
     /// Number of faces that were found or embedded.
     pub faces: usize,
-    /// Faces per second.
     pub faces_per_second: f64,
     /// Milliseconds per image and stage, for the stages of the operation.
     pub stages: BTreeMap<&'static str, f64>,
@@ -80,7 +74,6 @@ pub struct SideReport {
     pub fell_back: bool,
     /// Number of requests that ran on the CPU because a run on the device failed.
     pub runtime_fallbacks: u64,
-    /// What limits the throughput.
     pub bottleneck: Option<Bottleneck>,
 }
 

@@ -19,11 +19,9 @@ use video::{Decoder, Index, Sampling};
 /// What is measured, and how often.
 #[derive(Clone, Debug)]
 pub struct VideoPlan {
-    /// The video file.
     pub file: PathBuf,
     /// The samplings, in the order of the report.
     pub samplings: Vec<Sampling>,
-    /// The other options of the analysis.
     pub options: VideoOptions,
     /// Number of measured rounds; each analyses the whole file once with each sampling.
     pub iterations: usize,
@@ -44,9 +42,8 @@ impl VideoPlan {
 /// Measures every sampling in rounds. A round decodes the frames of a sampling without an analysis,
 /// and analyses them on every side. The order changes between rounds, so that other load on the
 /// machine affects everything equally. If `decoder` has GPUs, only the side of the GPU uses them.
-/// `progress` is called with the name of the next measurement.
-///
-/// Also returns what the file reports about itself.
+/// `progress` is called with the name of the next measurement. Also returns what the file reports
+/// about itself.
 ///
 /// # Errors
 /// Fails if the file cannot be opened or decoded. An analysis that fails later is not an error; it

@@ -49,7 +49,6 @@ struct Face {
     sketches: Vec<Vec<u8>>,
 }
 
-/// The pairs of one kind.
 #[derive(Default)]
 struct Pairs {
     similarities: Vec<f32>,
@@ -112,7 +111,6 @@ fn analyzer(arguments: &Arguments) -> Result<Analyzer> {
     Ok(Analyzer::new(engine, pipeline::Config::default()))
 }
 
-/// Returns every face of the photographs.
 async fn faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> {
     let list = std::fs::read_to_string(&arguments.people)?;
     let people: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(',')).collect();

@@ -12,13 +12,11 @@ pub(crate) fn print(report: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rounds to this number of decimal places.
 pub(crate) fn rounded(value: f64, places: i32) -> f64 {
     let scale = 10_f64.powi(places);
     (value * scale).round() / scale
 }
 
-/// Returns how often something happened per second since `started`.
 pub(crate) fn per_second(count: usize, started: Instant) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
@@ -38,7 +36,6 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the media type of an image file from its extension.
 pub(crate) fn content_type(path: &Path) -> Option<&'static str> {
     Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
         "jpg" | "jpeg" => "image/jpeg",

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::time::Instant;
 use url::Url;
 
-/// Maximum number of concurrent requests.
 const CONCURRENCY: usize = 32;
 
 #[derive(clap::Args)]

@@ -11,13 +11,9 @@ pub type VideoResults = BTreeMap<String, BTreeMap<String, BTreeMap<String, Video
 /// The results of one run of `facecrawl bench --operation video`.
 #[derive(Clone, Debug, Serialize)]
 pub struct VideoReport {
-    /// The results.
     pub benchmark_results: VideoResults,
-    /// What was measured.
     pub plan: VideoPlanReport,
-    /// The machine and the program that were measured.
     pub system: System,
-    /// Notes for the reader in sentences.
     pub notes: Vec<String>,
 }
 
@@ -30,7 +26,6 @@ pub struct VideoPlanReport {
     pub warmup: usize,
     /// Longest time without an analysed frame of the sampling `auto`, in seconds.
     pub max_gap_seconds: f64,
-    /// The path of the video.
     pub file: String,
     /// Names of the container's format in ffmpeg.
     pub container: String,
@@ -38,20 +33,16 @@ pub struct VideoPlanReport {
     pub codec: String,
     /// Width of the coded picture in pixels.
     pub width: u32,
-    /// Height of the coded picture in pixels.
     pub height: u32,
     /// Duration in seconds, if the file reports one.
     pub seconds: Option<f64>,
-    /// Number of keyframes.
     pub keyframes: usize,
     /// The version of ffmpeg.
     pub ffmpeg: String,
-    /// Number of threads that decode.
     pub decoder_threads: u32,
 }
 
 impl VideoPlanReport {
-    /// Describes a measurement of the file with this index.
     pub fn new(plan: &VideoPlan, index: &Index, decoder: &Decoder) -> Self {
         Self {
             iterations: plan.iterations,

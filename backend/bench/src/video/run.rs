@@ -80,11 +80,9 @@ pub(super) struct Run {
     pub(super) decoding: Duration,
 }
 
-/// The runs on one side.
 #[derive(Default)]
 pub(super) struct SideRuns {
     pub(super) runs: Vec<Run>,
-    /// Number of failures by reason.
     pub(super) errors: BTreeMap<String, usize>,
 }
 

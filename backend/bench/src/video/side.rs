@@ -21,13 +21,11 @@ pub struct VideoSide {
     pub success_rate: f64,
     /// Number of analyses without an error.
     pub analyses: usize,
-    /// Number of analyses that failed.
     pub failed: usize,
     /// Number of failures by reason.
     pub errors: BTreeMap<String, usize>,
     /// Number of frames that one analysis processes.
     pub frames: u64,
-    /// Frames per second.
     pub frames_per_second: f64,
     /// Number of faces in these frames.
     pub faces: u64,
@@ -37,7 +35,6 @@ pub struct VideoSide {
     pub cpu_seconds_per_minute: Option<CpuPerMinute>,
     /// CPU time of this process and the decoder, divided by wall time.
     pub cores_used: Option<f64>,
-    /// The same frames, decoded without an analysis.
     pub decoding: Decoding,
     /// Median of the time for decoding alone, divided by that of the analysis in the same round.
     pub share_of_decode_limit: Option<f64>,
@@ -63,7 +60,6 @@ pub struct CpuPerMinute {
 pub struct Decoding {
     /// Length of the video divided by the time of decoding, over the iterations.
     pub times_real_time: Option<Spread>,
-    /// CPU seconds per minute of the video.
     pub cpu_seconds_per_minute: Option<CpuPerMinute>,
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// What one run used.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     /// CPU seconds of this process, if the system reports them.
@@ -26,7 +25,6 @@ pub(super) struct Usage {
     pub(super) memory: Vec<MemorySample>,
 }
 
-/// A running measurement.
 pub(super) struct Watch {
     position_us: Arc<AtomicI64>,
     ended: Arc<AtomicBool>,
@@ -38,10 +36,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to measure.
-    ///
-    /// # Errors
-    /// Fails if no thread can be started.
+    /// Starts to measure. Fails if no thread can be started.
     pub(super) fn start(process: &Process) -> io::Result<Self> {
         let (position_us, ended) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
         let (position, end) = (position_us.clone(), ended.clone());

@@ -10,10 +10,8 @@ use std::time::Duration;
 /// maximum number of requests to a host before every other host has received a request.
 const QUANTUM: usize = 8;
 
-/// The outcome of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The page was fetched.
     Fetched,
     /// The page failed and has no attempts left.
     GivenUp,
@@ -39,7 +37,6 @@ struct SiteTimes {
     first: Option<Duration>,
 }
 
-/// Records the events of a simulation and computes the report.
 pub(crate) struct Ledger {
     sites: Vec<Site>,
     sizes: Sizes,
@@ -87,7 +84,6 @@ impl Ledger {
         (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
     }
 
-    /// Records that pages were enqueued.
     pub(crate) fn found(&mut self, site: usize, now: Duration, pages: usize) {
         let host = &mut self.hosts[self.sites[site].host];
         if host.pages == 0 {
@@ -132,7 +128,6 @@ impl Ledger {
         host.ready_at = now + rest;
     }
 
-    /// Records the outcome of a page.
     pub(crate) fn outcome(&mut self, site: usize, outcome: Outcome) {
         match outcome {
             Outcome::Fetched => self.fetched += 1,

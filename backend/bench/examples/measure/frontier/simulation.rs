@@ -47,7 +47,6 @@ struct Request {
     nth: usize,
 }
 
-/// The state of one worker process.
 struct Process {
     queue: Queue,
     free: usize,
@@ -100,7 +99,6 @@ impl Simulation {
         }
     }
 
-    /// Runs until the simulation is over and returns the report.
     pub(crate) async fn run(mut self) -> Value {
         let real = Instant::now();
         let mut crawls_begun = 0;
@@ -299,7 +297,6 @@ fn key(host: usize) -> String {
     format!("host-{host}.test")
 }
 
-/// Returns the response of a host to its `nth` request.
 fn answer(host: usize, nth: usize) -> pace::Outcome {
     let took = world::latency(host, nth);
     match world::manner(host) {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-/// The size of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) hosts: usize,
@@ -91,7 +90,6 @@ pub(crate) fn manner(host: usize) -> Manner {
     }
 }
 
-/// Returns the response time of a host for its `nth` request.
 pub(crate) fn latency(host: usize, nth: usize) -> Duration {
     let chance = drawn(host, 100 + nth as u64);
     Duration::from_millis(match manner(host) {
@@ -101,7 +99,6 @@ pub(crate) fn latency(host: usize, nth: usize) -> Duration {
     })
 }
 
-/// Returns the sites of all crawls.
 pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
     // Ranks are assigned at random, so that every crawl has hosts of all sizes.
     let mut ranks: Vec<usize> = (1..=sizes.hosts).collect();

@@ -208,7 +208,6 @@ impl Gallery {
         Ok(rounded(started.elapsed().as_secs_f64(), 2))
     }
 
-    /// Deletes what the measurements have stored.
     pub(crate) async fn clean_up(&self) -> Result<()> {
         let mut tx = self.store.begin().await?;
         for (table, column) in [("faces", "image_id"), ("images", "id")] {

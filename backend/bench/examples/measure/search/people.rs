@@ -54,12 +54,10 @@ impl People {
         unit(&equal.iter().zip(&self.deviations).map(|(x, scale)| f64::from(*x) * scale).collect::<Vec<_>>())
     }
 
-    /// Returns one of the collections.
     pub(crate) fn collection(&self, random: &mut Random) -> Uuid {
         self.collections[random.below(self.collections.len())]
     }
 
-    /// Stores the image of this number with its faces.
     pub(crate) async fn store_image(&self, store: &Store, number: usize, faces: usize) -> Result<()> {
         let mut random = Random(number as u64);
         let (collection, image) = (self.collection(&mut random), common::image(&mut random));
@@ -75,7 +73,6 @@ impl People {
     }
 }
 
-/// Stores the faces of the gallery.
 pub(crate) async fn load(store: &Store, people: &Arc<People>, faces: usize) -> Result<()> {
     let images = stream::iter((0..faces).step_by(PER_IMAGE)).map(|first| {
         let (store, people) = (store.clone(), Arc::clone(people));
