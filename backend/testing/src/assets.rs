@@ -27,10 +27,7 @@ fn shared(part: &str) -> PathBuf {
     )
 }
 
-/// Returns the shared library of ONNX Runtime that `./scripts/setup` unpacks.
-///
-/// # Panics
-/// Panics if it does not exist.
+/// Returns the shared library of ONNX Runtime that `./scripts/setup` unpacks. Panics without it.
 pub fn library() -> PathBuf {
     if let Some(path) = std::env::var_os("ORT_DYLIB_PATH") {
         return path.into();
@@ -39,18 +36,14 @@ pub fn library() -> PathBuf {
     present(Path::new(".runtime/onnxruntime").join(name), "run ./scripts/setup")
 }
 
-/// Returns the ONNX Runtime with OpenVINO that `./scripts/openvino` unpacks.
-///
-/// # Panics
-/// Panics if it does not exist. The test must be marked `#[needs(openvino)]`.
+/// Returns the ONNX Runtime with OpenVINO that `./scripts/openvino` unpacks. Panics if it does not
+/// exist. The test must be marked `#[needs(openvino)]`.
 pub fn openvino() -> PathBuf {
     present(".runtime/openvino/libonnxruntime.so", "run ./scripts/openvino")
 }
 
-/// Returns the ffmpeg that the variable `FFMPEG` names, or that `./scripts/video` installs.
-///
-/// # Panics
-/// Panics if neither exists. The test must be marked `#[needs(video)]`.
+/// Returns the ffmpeg that the variable `FFMPEG` names, or that `./scripts/video` installs. Panics
+/// if neither exists. The test must be marked `#[needs(video)]`.
 pub fn ffmpeg() -> PathBuf {
     match std::env::var_os("FFMPEG").filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
@@ -58,10 +51,7 @@ pub fn ffmpeg() -> PathBuf {
     }
 }
 
-/// Returns the folder with the files of the default pack.
-///
-/// # Panics
-/// Panics if one of them does not exist.
+/// Returns the folder with the files of the default pack. Panics if one of them does not exist.
 pub fn models_dir() -> PathBuf {
     let models = root().join("models");
     for file in &default_pack().files {
@@ -76,45 +66,33 @@ fn default_pack() -> inference::Pack {
     Manifest::builtin().pack(DEFAULT_PACK).expect("the manifest has the default pack").clone()
 }
 
-/// Returns the default pack in [`models_dir`].
-///
-/// # Panics
-/// Panics if a file does not exist or differs from the manifest.
+/// Returns the default pack in [`models_dir`]. Panics if a file does not exist or differs from the
+/// manifest.
 pub fn pack() -> ResolvedPack {
     ResolvedPack::verify(&default_pack(), &models_dir())
         .expect("the files of the default pack match the manifest")
 }
 
 /// Returns the folder of all models, which are those of the default pack and those that no package
-/// index provides.
-///
-/// # Panics
-/// Panics if it does not exist. The test must be marked `#[needs(shared)]`.
+/// index provides. Panics if it does not exist. The test must be marked `#[needs(shared)]`.
 pub fn shared_models() -> PathBuf {
     shared("models")
 }
 
-/// Returns the path of one model file in [`shared_models`].
-///
-/// # Panics
-/// Panics if the folder does not exist.
+/// Returns the path of one model file in [`shared_models`]. Panics if the folder does not exist.
 pub fn model(file: &str) -> PathBuf {
     shared_models().join(file)
 }
 
-/// Returns the bytes of one reference photograph.
-///
-/// # Panics
-/// Panics if it does not exist. The test must be marked `#[needs(shared)]`.
+/// Returns the bytes of one reference photograph. Panics if it does not exist. The test must be
+/// marked `#[needs(shared)]`.
 pub fn image(file: &str) -> Vec<u8> {
     let path = shared("images").join(file);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Returns the paths of all reference photographs, ordered by name.
-///
-/// # Panics
-/// Panics if the folder does not exist. The test must be marked `#[needs(shared)]`.
+/// Returns the paths of all reference photographs, ordered by name. Panics if the folder does not
+/// exist. The test must be marked `#[needs(shared)]`.
 pub fn images() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(shared("images"))
         .expect("the folder can be read")
@@ -126,20 +104,14 @@ pub fn images() -> Vec<PathBuf> {
 }
 
 /// Returns OpenCV's results with the files of the default pack: file name to `{width, height,
-/// scale, faces}`.
-///
-/// # Panics
-/// Panics if the file does not exist. The test must be marked `#[needs(shared)]`.
+/// scale, faces}`. Panics if the file does not exist. The test must be marked `#[needs(shared)]`.
 pub fn oracle_opencv() -> serde_json::Value {
     let text = std::fs::read(shared("oracle/reference_opencv.json")).expect("the oracle can be read");
     serde_json::from_slice(&text).expect("the oracle is JSON")
 }
 
 /// Returns the reference outputs: file name to `{width, height, image_quality, yunet_native,
-/// scrfd_640}`.
-///
-/// # Panics
-/// Panics if the file does not exist. The test must be marked `#[needs(shared)]`.
+/// scrfd_640}`. Panics if the file does not exist. The test must be marked `#[needs(shared)]`.
 pub fn oracle() -> serde_json::Value {
     let text = std::fs::read(shared("oracle/reference.json")).expect("the oracle can be read");
     serde_json::from_slice(&text).expect("the oracle is JSON")

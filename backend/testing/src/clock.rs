@@ -50,7 +50,6 @@ impl VirtualClock {
         clock
     }
 
-    /// Returns the pool with the connection.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }

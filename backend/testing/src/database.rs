@@ -74,7 +74,6 @@ impl TestDatabase {
         transaction
     }
 
-    /// Returns the single number that a query returns.
     pub async fn number(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
     }
@@ -124,7 +123,6 @@ impl TableLock {
         sqlx::query_scalar(waiting).fetch_one(&mut self.connection).await.expect("the locks can be counted")
     }
 
-    /// Releases the lock, so that the waiting statements continue.
     pub async fn release(self) {
         self.connection.close().await.expect("the connection ends");
     }

@@ -8,13 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes a file to `path`. `draw` creates the file at the path that it gets, unless an earlier
-/// call of any process has created one with the same `description`.
-///
-/// The files are in `.runtime/drawn`, in a folder for the current version of this crate. A change
-/// of the source of this crate draws everything again.
-///
-/// # Errors
-/// Fails if `draw` or a file operation fails.
+/// call of any process has created one with the same `description`. The files are in
+/// `.runtime/drawn`, in a folder for the current version of this crate, so a change of its source
+/// draws everything again. Fails if `draw` or a file operation fails.
 pub(crate) fn write(
     description: &str,
     path: &Path,

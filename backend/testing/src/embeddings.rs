@@ -8,7 +8,6 @@ pub const DIMENSIONS: usize = 128;
 pub struct Random(pub u64);
 
 impl Random {
-    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -27,7 +26,6 @@ impl Random {
         ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Returns a random unit vector with this number of components.
     pub fn unit(&mut self, dimensions: usize) -> Vec<f32> {
         unit(&(0..dimensions).map(|_| self.gauss()).collect::<Vec<f64>>())
     }
@@ -60,7 +58,6 @@ pub fn displaced(centre: &[f32], noise: &[f32], spread: f64) -> Vec<f32> {
     unit(&raw)
 }
 
-/// Returns the vector normalised to length 1.
 pub fn unit(raw: &[f64]) -> Vec<f32> {
     let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
     raw.iter().map(|x| (x / length) as f32).collect()

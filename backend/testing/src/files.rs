@@ -4,10 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Returns all files below a folder. A folder that does not exist is treated as empty, because a
-/// folder may be deleted together with its last file.
-///
-/// # Panics
-/// Panics if a folder cannot be read for another reason.
+/// folder may be deleted together with its last file. Panics if a folder cannot be read for another
+/// reason.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -154,10 +154,7 @@ fn quality() -> Vec<u8> {
 
 /// Draws a face whose white cell is in column `column` and row `row` of the 32-pixel grid. Both
 /// must be at least 1, so that the 64x64 box is inside. Equal `identity` numbers produce equal
-/// faces, and different numbers produce different faces.
-///
-/// # Panics
-/// Panics if the box is not inside the image.
+/// faces, and different numbers produce different faces. Panics if the box is not inside the image.
 pub fn draw_face(picture: &mut RgbImage, column: u32, row: u32, identity: u32) {
     assert!(column > 0 && row > 0, "the box would reach outside the picture");
     let (left, top) = (column * CELL, row * CELL);

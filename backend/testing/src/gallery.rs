@@ -58,10 +58,8 @@ const PORTRAITS: [Portrait; 17] = [
     portrait("blur.jpg", BEN, (500, 500), (0.5, 0.48), 320.0, 0.0),
 ];
 
-/// Returns the file of a drawn image. The same name always returns the same bytes.
-///
-/// # Panics
-/// Panics if no image has this name.
+/// Returns the file of a drawn image. The same name always returns the same bytes. Panics if no
+/// image has this name.
 pub fn picture(name: &str) -> Vec<u8> {
     static FILES: Mutex<Option<HashMap<String, Vec<u8>>>> = Mutex::new(None);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,10 +109,8 @@ fn file(name: &str) -> Vec<u8> {
     }
 }
 
-/// Returns the approximate face box of a portrait: left, top, width and height in pixels.
-///
-/// # Panics
-/// Panics if no portrait has this name.
+/// Returns the approximate face box of a portrait: left, top, width and height in pixels. Panics if
+/// no portrait has this name.
 pub fn face(name: &str) -> [f32; 4] {
     head(place(name)).face()
 }

@@ -15,10 +15,8 @@ pub enum FakeGpu {
 }
 
 /// Writes the program into `folder`. For each process that decodes on a GPU, it adds a line to the
-/// file `gpus` in the folder: the number of the GPU and the variable `CUDA_VISIBLE_DEVICES`.
-///
-/// # Panics
-/// Panics if the program cannot be written.
+/// file `gpus` in the folder: the number of the GPU and the variable `CUDA_VISIBLE_DEVICES`. Panics
+/// if the program cannot be written.
 pub fn ffmpeg_with_gpu(folder: &Path, gpu: FakeGpu) -> PathBuf {
     let path = folder.join("ffmpeg-with-gpu");
     let (filter, run) = match gpu {

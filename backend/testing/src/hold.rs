@@ -14,10 +14,7 @@ pub struct Hold {
 
 impl Hold {
     /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) is true when
-    /// the event begins.
-    ///
-    /// # Panics
-    /// Panics if the database fails.
+    /// the event begins. Panics if the database fails.
     pub async fn at(
         database: &TestDatabase,
         event: &'static str,
@@ -43,8 +40,6 @@ impl Hold {
     }
 
     /// Ends the waiting sessions, whose process was killed, and lets all other sessions continue.
-    ///
-    /// # Panics
     /// Panics if the database fails.
     pub async fn release(mut self) {
         for statement in [

@@ -73,10 +73,8 @@ pub fn picture(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
 }
 
 /// Paints these people over the RGB bytes of an image that is `width` pixels wide. Pixels that no
-/// person covers keep their values; all others get the same grain as those of [`picture`].
-///
-/// # Panics
-/// Panics if the bytes are not whole rows of `width` pixels.
+/// person covers keep their values; all others get the same grain as those of [`picture`]. Panics
+/// if the bytes are not whole rows of `width` pixels.
 pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
     let row_bytes = width as usize * 3;
     assert!(row_bytes > 0 && pixels.len().is_multiple_of(row_bytes), "the bytes are whole rows");
@@ -131,10 +129,7 @@ pub fn portrait(person: u32, view: u32) -> Vec<u8> {
     jpeg(480, 560, picture(480, 560, person * 3 + view, &[head]))
 }
 
-/// Encodes RGB bytes as a JPEG.
-///
-/// # Panics
-/// Panics if the number of bytes does not match the size.
+/// Encodes RGB bytes as a JPEG. Panics if the number of bytes does not match the size.
 pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
     let picture = RgbImage::from_raw(width, height, pixels).expect("three bytes for each pixel");

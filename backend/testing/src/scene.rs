@@ -4,7 +4,6 @@ use vision::{Frame, crop};
 /// An image that contains a smaller image.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// The pixels of the composed image.
     pub frame: Frame,
     /// Left edge of the smaller image, in pixels.
     pub left: u32,

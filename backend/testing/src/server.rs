@@ -15,10 +15,7 @@ rm -rf "$1""#;
 
 /// Returns the URL of the server: `TEST_DATABASE_URL` if it is set, and otherwise that of a private
 /// server, which all tests of the process share. It starts when it is first needed and ends with
-/// the process. It does not sync to disk.
-///
-/// # Panics
-/// Panics if the server does not start.
+/// the process. It does not sync to disk. Panics if the server does not start.
 pub fn url() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| private()))

@@ -17,10 +17,8 @@ pub struct DamagedFilms {
 }
 
 impl DamagedFilms {
-    /// Encodes the undamaged films, one for each of eleven pairs of a codec and a container.
-    ///
-    /// # Panics
-    /// Panics if ffmpeg fails.
+    /// Encodes the undamaged films, one for each of eleven pairs of a codec and a container. Panics
+    /// if ffmpeg fails.
     pub fn encode() -> Self {
         let mut film = Film::short();
         film.shots.truncate(1);

@@ -42,10 +42,7 @@ impl Film {
 }
 
 impl Frames<'_> {
-    /// Draws frame `index`.
-    ///
-    /// # Panics
-    /// Panics if the film has no such frame.
+    /// Draws frame `index`. Panics if the film has no such frame.
     pub fn draw(&mut self, index: u32) -> Frame {
         let film = self.film;
         let (shot, first, share) = film.shot_at(index);

@@ -25,13 +25,8 @@ pub struct DecodedFrame {
 
 impl Film {
     /// Draws the film and writes it to the file `path`. A film that was encoded in the same way
-    /// before is copied.
-    ///
-    /// # Errors
-    /// Fails if ffmpeg cannot write the file. The message contains the output of ffmpeg.
-    ///
-    /// # Panics
-    /// Panics if ffmpeg does not exist. A test that calls this must be marked `#[needs(video)]`.
+    /// before is copied. If ffmpeg cannot write the file, the error contains its output. Panics if
+    /// ffmpeg does not exist: a test that calls this must be marked `#[needs(video)]`.
     pub fn encode(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
         let variable = matches!(self.timing, Timing::Variable(_));
         ensure!(!variable || encoding.allows_variable(), "{encoding:?} needs a constant frame rate");
@@ -89,13 +84,7 @@ impl Film {
 
 /// Writes the frames of the file `segment` to the file `path`, `times` times one after the other,
 /// without encoding them again. The timestamps of each repetition are later by the length of the
-/// segment.
-///
-/// # Errors
-/// Fails if ffmpeg cannot read or write.
-///
-/// # Panics
-/// Panics if ffmpeg does not exist.
+/// segment. Fails if ffmpeg cannot read or write. Panics if ffmpeg does not exist.
 pub fn repeat(segment: &Path, times: u32, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
     let mut command = quiet();
     command.args(["-stream_loop", &(times.max(1) - 1).to_string(), "-i"]).arg(segment);
@@ -104,12 +93,7 @@ pub fn repeat(segment: &Path, times: u32, encoding: &Encoding, path: &Path) -> a
 }
 
 /// Decodes a file with ffmpeg and returns its frames in the order in which they are shown. `see`
-/// gets the pixels of each frame, and its position from 0.
-///
-/// # Errors
-/// Fails if ffmpeg cannot decode the file.
-///
-/// # Panics
+/// gets the pixels of each frame, and its position from 0. Fails if ffmpeg cannot decode the file.
 /// Panics if ffmpeg does not exist.
 pub fn decode(path: &Path, mut see: impl FnMut(usize, &Frame)) -> anyhow::Result<Vec<DecodedFrame>> {
     let times = tempfile::NamedTempFile::new()?;

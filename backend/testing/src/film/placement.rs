@@ -58,8 +58,6 @@ impl View {
 
 impl Film {
     /// Returns the people in frame `index`, from back to front, also those outside the frame.
-    ///
-    /// # Panics
     /// Panics if the film has no such frame.
     pub fn placed(&self, index: u32) -> Vec<Placed> {
         let (shot, _, share) = self.shot_at(index);

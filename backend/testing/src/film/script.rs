@@ -125,10 +125,7 @@ impl Film {
     }
 
     /// Returns the shot of frame `index`, the number of its first frame, and the time in the shot
-    /// as a share, 0 to 1.
-    ///
-    /// # Panics
-    /// Panics if the film has no such frame.
+    /// as a share, 0 to 1. Panics if the film has no such frame.
     pub fn shot_at(&self, index: u32) -> (&Shot, u32, f32) {
         let mut first = 0;
         for shot in &self.shots {

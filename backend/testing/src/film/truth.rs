@@ -48,8 +48,7 @@ pub struct Appearance {
     pub visible: f32,
 }
 
-/// A person from entering a shot to leaving it. Being hidden for up to a second does not end a
-/// track; a cut does.
+/// A person from entering a shot to leaving it, even if hidden for up to a second. A cut ends it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Track {
     pub person: u32,
