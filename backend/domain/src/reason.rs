@@ -23,7 +23,6 @@ macro_rules! reasons {
             /// Every reason with a fixed code.
             pub const ALL: [Self; [$($code,)*].len()] = [$(Self::$variant,)*];
 
-            /// Returns the code.
             pub fn code(&self) -> Cow<'static, str> {
                 Cow::Borrowed(match self {
                     $(Self::$variant => $code,)*
@@ -71,7 +70,6 @@ reasons! {
     Noimageai = "noimageai", "The page asks not to use its images for AI";
     OutOfScope = "out_of_scope", "Outside the crawl's scope";
     DirectoryFull = "directory_full", "Page limit of its directory reached";
-    /// The URL exceeds the limit of bytes.
     UrlTooLong = "url_too_long", "The URL is too long";
     PathTooDeep = "path_too_deep", "The path has too many segments";
     RepeatedSegments = "repeated_segments", "The path repeats the same segments";
@@ -82,7 +80,6 @@ reasons! {
     // What the network did.
     /// The crawl has to wait. Never stored.
     Later = "later", "The crawl has to wait";
-    /// The host name has no address.
     DnsFailure = "dns_failure", "The host is unknown";
     /// No connection could be established, or it broke.
     ConnectFailure = "connect_failure", "The host did not answer";
@@ -102,7 +99,6 @@ reasons! {
     IsAVideo = "is_a_video", "A video; it is processed if the crawl reads videos";
     /// A sitemap that was only guessed or listed does not exist.
     NoSitemap = "no_sitemap", "No sitemap found";
-    /// The server responded that the content has not changed.
     NotModified = "not_modified", "Unchanged since the last visit";
     ExtractPanicked = "extract_panicked", "The page could not be read";
     /// The content is not an image of a known format.
@@ -136,7 +132,6 @@ reasons! {
     SuppressedImage = "suppressed_image", "The image was erased and is suppressed";
     SuppressedVideo = "suppressed_video", "The video was erased and is suppressed";
     SuppressedFace = "suppressed_face", "Its faces were erased and are suppressed";
-    /// Every person in the image was erased.
     SuppressedPerson = "suppressed_person", "Everyone in it is suppressed";
     FacesSuppressed = "faces_suppressed", "Stored without suppressed faces";
 

@@ -116,7 +116,6 @@ impl Cluster {
         Ok(socket_url(&socket_dir(&config.data_dir), &config.database))
     }
 
-    /// Returns the URL of the configured database.
     pub fn default_url(&self) -> String {
         self.url(&self.database)
     }

@@ -42,7 +42,6 @@ impl Identity {
         Ok(Self { switch: Some((uid, gid)), search: closed.is_some() })
     }
 
-    /// Returns `true` if this user can run the programs in `bin_dir`.
     pub fn can_run(&self, bin_dir: &Path) -> bool {
         self.switch.is_none_or(|(uid, gid)| {
             let real = bin_dir.canonicalize().unwrap_or_else(|_| bin_dir.to_path_buf());

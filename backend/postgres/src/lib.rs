@@ -23,7 +23,6 @@ pub use cluster::Cluster;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Paths, settings and timeout of a cluster.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Folder that contains `postgres` and `initdb`.
@@ -90,7 +89,6 @@ pub enum Error {
         "the data in {path} was written by Postgres {found}, but this is Postgres {have}; dump the data with the old version and restore it with the new one, or set DATABASE_URL"
     )]
     Version {
-        /// The data folder.
         path: PathBuf,
         /// Major version in the folder's `PG_VERSION`.
         found: String,
@@ -118,7 +116,6 @@ pub enum Error {
     Timeout {
         /// The time limit, `Config::start_timeout`.
         seconds: u64,
-        /// The last lines that the server printed.
         output: String,
     },
     #[error("{path}: {source}")]
