@@ -76,7 +76,6 @@ actions! {
     PreviewErasure = "erasure.preview";
 }
 
-/// A record to write.
 #[derive(Clone, Debug)]
 pub struct AuditEntry<'a> {
     pub action: Action,

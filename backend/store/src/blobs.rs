@@ -21,11 +21,9 @@ const MAX_CONCURRENT_DELETIONS: usize = 16;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
 
-/// A stored blob in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBlob {
     pub key: String,
-    /// When it was last written.
     pub modified: OffsetDateTime,
 }
 

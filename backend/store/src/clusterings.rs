@@ -15,7 +15,6 @@ pub struct Clustering {
     pub threshold: f32,
     /// Whether faces that failed their quality profile are included.
     pub any_quality: bool,
-    /// Only faces of this embedding model.
     pub model_id: i32,
     /// Number of faces to process.
     pub faces: i64,

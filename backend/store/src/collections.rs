@@ -4,7 +4,6 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Name of the collection that always exists.
 pub const DEFAULT_COLLECTION: &str = "default";
 
 /// A collection. `default` always exists.

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 /// Number of blobs that one query looks up.
 const CHUNK: i64 = 500;
-/// Maximum number of blobs that are copied concurrently.
 const MAX_CONCURRENT_COPIES: usize = 16;
 /// Maximum number of reported keys of missing blobs.
 pub const MAX_REPORTED_KEYS: usize = 20;
@@ -62,9 +61,6 @@ impl Store {
 
     /// Deletes from a copy of the blob store all blobs that no row refers to, so that the copy
     /// contains no erased content. Returns the number deleted.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database and of the copy.
     pub async fn prune_copies(&self, copies: &Blobs) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut chunks = copies.list().map_ok(|blob| blob.key).try_chunks(CHUNK as usize);

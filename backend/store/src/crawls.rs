@@ -126,7 +126,6 @@ impl Store {
         self.crawl_in(&mut *self.pool.acquire().await?, id).await
     }
 
-    /// Works like [`Self::crawl`], inside a transaction.
     pub(crate) async fn crawl_in(&self, conn: &mut PgConnection, id: Uuid) -> Result<Crawl, StoreError> {
         sqlx::query_as(select_crawls!("where r.id = $1 and ($2::uuid is null or r.collection_id = $2)"))
             .bind(id)
@@ -311,7 +310,6 @@ pub(crate) async fn crawl_row(conn: &mut PgConnection, id: Uuid) -> Result<Crawl
         .ok_or_else(|| StoreError::not_found("crawl", id))
 }
 
-/// Fails with `Invalid` unless `value` is one of `allowed`.
 pub(crate) fn one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
     if allowed.contains(&value) {
         return Ok(());

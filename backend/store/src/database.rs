@@ -55,7 +55,6 @@ impl Default for Config {
     }
 }
 
-/// Default of [`Config::exact_limit`], in faces.
 pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
 
 /// A handle to the database. It is cheap to clone.
@@ -74,9 +73,6 @@ pub struct Tx(Transaction<'static, Postgres>);
 
 impl Store {
     /// Returns the time of the database's clock, which all processes share.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn clock(&self) -> Result<OffsetDateTime, StoreError> {
         Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool).await?)
     }

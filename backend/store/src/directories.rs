@@ -12,7 +12,6 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryYield {
     pub pages: i64,
-    /// Number of new images.
     pub images: i64,
 }
 

@@ -33,7 +33,6 @@ pub enum Target {
         /// The embedding, L2-normalised.
         embedding: Vec<f32>,
         model_id: i32,
-        /// Minimum cosine similarity.
         threshold: f32,
     },
     Face(Uuid),
@@ -82,7 +81,6 @@ pub struct ErasureRecord {
     /// Number of suppressions: of images, videos, faces, URLs and people.
     pub suppressions: i64,
     pub created_at: OffsetDateTime,
-    /// When its suppressions were lifted.
     pub lifted_at: Option<OffsetDateTime>,
 }
 
@@ -90,9 +88,6 @@ impl Store {
     /// Returns the models and embeddings of faces of a plan, in the order of their ids.
     ///
     /// An embedding takes about a kilobyte of memory, so pass only a part of a large plan per call.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn planned_embeddings(
         &self,
         conn: &mut PgConnection,

@@ -1,5 +1,3 @@
-//! Defines the errors of the store.
-
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No row (of the collection) has this id or name.

@@ -12,7 +12,6 @@ use pgvector::HalfVector;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// An image that a crawl found.
 #[derive(Clone, Debug)]
 pub struct ExportedImage {
     pub image: Image,
@@ -22,7 +21,6 @@ pub struct ExportedImage {
     pub faces: Vec<ExportedFace>,
 }
 
-/// One page of the images of a crawl.
 #[derive(Clone, Debug)]
 pub struct ExportedPage {
     /// Images in id order.

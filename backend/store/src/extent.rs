@@ -94,9 +94,6 @@ impl Store {
     }
 
     /// Returns the secret that signs confirmations, the same in every process on this database.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn confirmation_secret(&self) -> Result<Vec<u8>, StoreError> {
         let secret = "select secret from service_secrets where name = 'confirmations'";
         Ok(sqlx::query_scalar(secret).fetch_one(&self.pool).await?)

@@ -57,14 +57,12 @@ const NEIGHBOURS_WAIT: Duration = Duration::from_secs(30);
 /// Time between two reads of the recorded changes by a caller that waits for them.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The index of an engine outside the database.
 #[derive(Clone, Debug)]
 pub struct ExternalIndex {
     store: Store,
     engine: Arc<dyn VectorEngine>,
     pgvector: Pgvector,
     config: Config,
-    /// What [`Self::step`] remembers between its calls.
     progress: Arc<Mutex<Progress>>,
 }
 
@@ -98,7 +96,6 @@ struct Start {
 }
 
 impl ExternalIndex {
-    /// Returns the index of `engine` for the faces of the store's database.
     pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
         let pgvector = Pgvector::new(store.pool().clone());
         Self { store, engine, pgvector, config: Config::default(), progress: Arc::default() }

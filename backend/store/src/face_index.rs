@@ -21,7 +21,6 @@ pub use pgvector::Pgvector;
 /// A look-up of the faces that are most similar to a probe.
 #[derive(Clone, Debug)]
 pub struct Nearest<'a> {
-    /// The faces to compare with.
     pub scope: &'a FaceScope,
     pub model: &'a EmbeddingModel,
     /// The probe embedding. It fits the model.
@@ -36,16 +35,12 @@ pub struct Nearest<'a> {
 
 #[derive(Clone, Debug)]
 pub struct Neighbours<'a> {
-    /// The stored faces.
     pub faces: &'a [Uuid],
-    /// The faces to compare with.
     pub scope: &'a FaceScope,
     pub model: &'a EmbeddingModel,
     /// Maximum number of neighbours of each face.
     pub limit: i64,
-    /// Minimum similarity.
     pub threshold: f32,
-    /// Requires a comparison with every face in scope.
     pub exact: bool,
 }
 
@@ -57,7 +52,6 @@ pub struct AllSimilar<'a> {
     pub model: &'a EmbeddingModel,
     /// The probe embedding. It fits the model.
     pub probe: &'a [f32],
-    /// Minimum similarity.
     pub threshold: f32,
 }
 
@@ -95,29 +89,17 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Returns whether the index can store faces of the model.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError>;
 
     /// Creates what the index needs for faces of the model, including faces that exist already.
     /// Does nothing if it exists. `conn` is in the transaction that registers the model.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
     /// Returns the most similar faces. An approximate answer may omit some of them.
-    ///
-    /// # Errors
-    /// Fails with `IndexUnavailable`, or with the database's error.
     async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError>;
 
     /// Returns the most similar faces of each of the stored faces, without the face itself, in the
     /// order of the ids of the face and its neighbour.
-    ///
-    /// # Errors
-    /// Fails with `IndexUnavailable`, or with the database's error.
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError>;
 
     /// Returns all faces that `conn` can see and that are at least as similar as the threshold. The
@@ -133,9 +115,6 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     ) -> Result<Vec<Similar>, StoreError>;
 
     /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     async fn lag(&self) -> Result<Duration, StoreError> {
         Ok(Duration::ZERO)
     }

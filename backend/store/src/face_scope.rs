@@ -17,7 +17,6 @@ pub struct FaceFilter {
     pub since: Option<OffsetDateTime>,
     /// Only faces stored before this time.
     pub until: Option<OffsetDateTime>,
-    /// Minimum overall quality.
     pub min_quality: Option<f32>,
 }
 
@@ -53,7 +52,6 @@ impl Site {
         is_name.then(|| Self(name.to_owned())).ok_or(InvalidSite)
     }
 
-    /// Returns the normalised host.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -90,7 +88,6 @@ pub struct FaceScope {
 }
 
 impl FaceScope {
-    /// Returns the scope of all faces of the collection and the model.
     pub fn all(collection_id: Uuid, model_id: i32) -> Self {
         Self {
             collection_id,

@@ -24,9 +24,7 @@ pub struct NewFace {
     pub landmarks: [f32; 10],
     /// `vision::QualityReport` as JSON.
     pub quality: Option<Value>,
-    /// The `overall` score of the quality report.
     pub quality_overall: Option<f32>,
-    /// The `passed` flag of the quality report.
     pub quality_passed: Option<bool>,
     /// Embedding, L2-normalised.
     pub embedding: Vec<f32>,
@@ -50,10 +48,8 @@ pub struct Face {
     pub det_score: f32,
     /// Five landmark points as x, y pairs, in pixels.
     pub landmarks: Vec<f32>,
-    /// The quality report.
     pub quality: Option<Value>,
     pub embedding_model: String,
-    /// Blob key of the aligned chip.
     pub chip_key: Option<String>,
     pub crop_key: Option<String>,
     #[serde(with = "time::serde::rfc3339")]

@@ -7,7 +7,6 @@ use uuid::Uuid;
 /// The delay that a crawl sets for its collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnDelay {
-    /// The collection whose requests it applies to.
     pub collection: Uuid,
     /// Milliseconds from the end of one request to the start of the next.
     pub delay_ms: i64,
@@ -92,9 +91,6 @@ impl Store {
     }
 
     /// Deletes delays that ended more than an hour ago, and returns their number.
-    ///
-    /// # Errors
-    /// Fails if the database fails.
     pub async fn prune_host_delays(&self) -> Result<u64, StoreError> {
         let pruned = sqlx::query(
             "delete from host_delays

@@ -21,7 +21,6 @@ pub struct CachedResponse {
 
 #[derive(Clone, Debug, FromRow)]
 pub struct CachedPage {
-    /// The response.
     #[sqlx(flatten)]
     pub visit: CachedResponse,
     /// The parsed content, in the caller's own format.

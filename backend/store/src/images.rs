@@ -38,9 +38,7 @@ pub struct Image {
     pub sha256: Vec<u8>,
     /// Perceptual hash (DCT); `None` for the frame of a video, like the other hashes.
     pub phash: Option<i64>,
-    /// Perceptual hash (gradients).
     pub dhash: Option<i64>,
-    /// Perceptual hash (mean).
     pub ahash: Option<i64>,
     /// Width of the upright image in pixels.
     pub width: i32,
@@ -86,7 +84,6 @@ macro_rules! select_images {
 }
 
 impl Store {
-    /// Returns the image with this file hash in a collection.
     pub async fn image_by_sha256(
         &self,
         collection: Uuid,

@@ -53,9 +53,6 @@ impl Store {
     }
 
     /// Returns whether the changes of faces are recorded.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn records_index_changes(&self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select exists(select 1 from pg_trigger
@@ -67,9 +64,6 @@ impl Store {
 
     /// Returns the next changes, at most `limit`: first those that delete a face, then the others,
     /// each in the order of their numbers.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn index_changes(
         &self,
         conn: &mut PgConnection,
@@ -89,9 +83,6 @@ impl Store {
     }
 
     /// Deletes changes that the index has stored durably. Returns how many of them there were.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn settle_index_changes(
         &self,
         conn: &mut PgConnection,
@@ -105,18 +96,12 @@ impl Store {
     }
 
     /// Returns the number of changes that the index has yet to follow.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn count_index_changes(&self) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(&self.pool).await?)
     }
 
     /// Returns the time of the change with the lowest number; `None` if the index has followed all
     /// changes. It is the time of its transaction.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn oldest_index_change(&self) -> Result<Option<OffsetDateTime>, StoreError> {
         Ok(sqlx::query_scalar("select changed_at from index_changes order by change limit 1")
             .fetch_optional(&self.pool)

@@ -20,7 +20,6 @@ pub struct IndexSet {
     pub state: IndexSetState,
     /// Faces with ids up to this one were copied.
     pub copied_to: Uuid,
-    /// Whether all faces were copied.
     pub copied: bool,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
@@ -48,7 +47,6 @@ pub struct IndexSet {
 }
 
 impl IndexSet {
-    /// Returns the set as the engine knows it.
     pub fn face_set(&self) -> FaceSet {
         FaceSet { id: self.id, dimensions: usize::try_from(self.dimensions).unwrap_or_default() }
     }
@@ -56,9 +54,6 @@ impl IndexSet {
 
 impl Store {
     /// Returns the sets of all indexes, in the order of the index, the model and the time.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn index_sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
         Ok(sqlx::query_as(
             "select s.id, s.index_name, s.model_id, m.name as model, m.dimensions, s.state, s.copied_to, s.copied,
@@ -73,9 +68,6 @@ impl Store {
     /// Requests a new set for each model whose set is in use. The process that follows the changes
     /// builds the sets. Searches use the old ones until the new ones are complete. Returns the
     /// number of sets that were requested; a model whose set is being built is not counted.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn request_index_rebuild(&self, index: &str) -> Result<u64, StoreError> {
         let requested = sqlx::query(
             "insert into index_sets (index_name, model_id)
@@ -89,9 +81,6 @@ impl Store {
     }
 
     /// Requests a comparison of the sets in use with the rows. Returns the number of these sets.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn request_index_check(&self, index: &str) -> Result<u64, StoreError> {
         let requested = sqlx::query(
             "update index_sets set check_requested_at = now() where index_name = $1 and state = 'serving'",
@@ -104,9 +93,6 @@ impl Store {
 
     /// Deletes the records of an index. Returns whether there were any. Afterwards, every step of a
     /// process that still uses the index fails with `IndexUnavailable`.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn forget_index(&self, index: &str) -> Result<bool, StoreError> {
         let deleted = sqlx::query(
             "with sets as (delete from index_sets where index_name = $1)
@@ -121,15 +107,11 @@ impl Store {
     /// Deletes the records of all sets. The next process that follows the changes builds them
     /// again. A restored database needs this: its index may lack faces that the backup brought
     /// back.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn forget_index_sets(&self) -> Result<u64, StoreError> {
         Ok(sqlx::query("delete from index_sets").execute(&self.pool).await?.rows_affected())
     }
 }
 
-/// Records a new set of the model.
 pub(crate) async fn insert(conn: &mut PgConnection, index: &str, model: i32) -> Result<(), StoreError> {
     sqlx::query("insert into index_sets (index_name, model_id) values ($1, $2) on conflict do nothing")
         .bind(index)
@@ -139,13 +121,11 @@ pub(crate) async fn insert(conn: &mut PgConnection, index: &str, model: i32) -> 
     Ok(())
 }
 
-/// Deletes the record of a set.
 pub(crate) async fn delete(conn: &mut PgConnection, set: Uuid) -> Result<(), StoreError> {
     sqlx::query("delete from index_sets where id = $1").bind(set).execute(conn).await?;
     Ok(())
 }
 
-/// Records how far faces were copied.
 pub(crate) async fn record_copy(
     conn: &mut PgConnection,
     set: Uuid,
@@ -177,7 +157,6 @@ pub(crate) async fn serve(conn: &mut PgConnection, set: &IndexSet) -> Result<(),
     Ok(())
 }
 
-/// Records that faces were deleted from a set.
 pub(crate) async fn record_deletion(conn: &mut PgConnection, set: Uuid) -> Result<(), StoreError> {
     sqlx::query("update index_sets set deleted_since = coalesce(deleted_since, now()) where id = $1")
         .bind(set)
@@ -221,7 +200,6 @@ pub(crate) struct RecordedServer {
     pub(crate) released: bool,
 }
 
-/// Returns the server whose sets are recorded.
 pub(crate) async fn server(
     conn: &mut PgConnection,
     index: &str,
@@ -293,7 +271,6 @@ pub(crate) async fn replace_old_sets(
     Ok(())
 }
 
-/// Records the result of a comparison with the rows.
 pub(crate) async fn record_check(
     conn: &mut PgConnection,
     set: Uuid,

@@ -23,7 +23,6 @@ use uuid::Uuid;
 
 /// Prefix of every key, by which people and secret scanners can recognise a key.
 pub const KEY_PREFIX: &str = "fc_";
-/// Number of random bytes in a key.
 const KEY_BYTES: usize = 32;
 
 macro_rules! scopes {

@@ -50,7 +50,6 @@ impl LargeScopes {
         known.get(scope).is_some_and(|(above, since)| bound <= *above && since.elapsed() < Self::MAX_AGE)
     }
 
-    /// Records that the scope has more than `bound` faces.
     pub(crate) fn insert(&self, scope: Scope, bound: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (_, since)| since.elapsed() < Self::MAX_AGE);

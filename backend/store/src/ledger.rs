@@ -17,7 +17,6 @@ pub struct Outcomes {
     /// Whether the URLs were fetched: neither skipped nor failed.
     pub fetched: bool,
     pub reason: Option<Reason>,
-    /// Number of rows.
     pub count: i64,
 }
 

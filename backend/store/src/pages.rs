@@ -35,7 +35,6 @@ pub struct NewImageUrl {
 /// A new ledger row, whose URL has to be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct Admitted {
-    /// Row id.
     pub id: Uuid,
     pub url: String,
     /// Number of links between a seed and the page (0 for images).
@@ -62,7 +61,6 @@ pub struct PageResult {
 }
 
 impl PageResult {
-    /// Creates a result without further information.
     pub fn new(state: PageState) -> Self {
         Self {
             state,

@@ -25,9 +25,6 @@ pub struct Probe {
 impl Store {
     /// Returns probes made from random stored faces of the model, at most `count`. There are fewer
     /// if the model has fewer faces. The probe of a model's only face equals that face.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn probes(&self, model: &EmbeddingModel, count: usize) -> Result<Vec<Probe>, StoreError> {
         let rows: f32 = sqlx::query_scalar("select reltuples from pg_class where oid = 'faces'::regclass")
             .fetch_one(&self.pool)

@@ -37,7 +37,6 @@ impl Store {
         .await?)
     }
 
-    /// Returns the number of faces of the collection with embeddings of a different model.
     pub async fn count_outdated(&self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
             .bind(collection)

@@ -31,7 +31,6 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.images + self.videos + self.crawls + self.rows == 0
     }

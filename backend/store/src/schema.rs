@@ -93,9 +93,6 @@ impl SchemaUse {
     }
 
     /// Ends the use, and waits until the connection is closed.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn end(self) -> Result<(), StoreError> {
         Ok(self.conn.close().await?)
     }
@@ -126,9 +123,6 @@ impl Store {
 
     /// Works like [`Self::migrate`], with the migrations of another version of this program (for
     /// tests).
-    ///
-    /// # Errors
-    /// Fails like [`Self::migrate`].
     pub async fn migrate_to(
         &self,
         migrations: &Migrator,
@@ -273,7 +267,6 @@ async fn try_lock(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError>
     Ok(sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(key).fetch_one(conn).await?)
 }
 
-/// Works like [`try_lock`], with a shared lock.
 async fn try_lock_shared(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
     Ok(sqlx::query_scalar("select pg_try_advisory_lock_shared($1)").bind(key).fetch_one(conn).await?)
 }

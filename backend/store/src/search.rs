@@ -19,11 +19,8 @@ pub struct SearchQuery {
     pub collection_id: Uuid,
     /// The probe embedding, L2-normalised.
     pub embedding: Vec<f32>,
-    /// Only faces of this model.
     pub model_id: i32,
-    /// Minimum cosine similarity.
     pub threshold: f32,
-    /// Maximum number of results.
     pub limit: i64,
     /// Compare with all faces instead of using the index.
     pub exact: bool,
@@ -53,9 +50,6 @@ impl Store {
     }
 
     /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn index_lag(&self) -> Result<Duration, StoreError> {
         self.index.lag().await
     }
@@ -160,9 +154,6 @@ impl Store {
 
     /// Returns whether a search for this number of faces uses the index: more faces are in scope
     /// than [`crate::Config::exact_limit`].
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn uses_index(&self, scope: &FaceScope, limit: i64) -> Result<bool, StoreError> {
         self.scope_exceeds(scope, self.exact_limit.max(limit)).await
     }

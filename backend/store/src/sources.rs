@@ -33,7 +33,6 @@ pub struct Source {
     pub found_at: OffsetDateTime,
 }
 
-/// The first sources of an image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceList {
     /// The sources in the order in which they were found. At most [`MAX_SOURCES`], and at most the

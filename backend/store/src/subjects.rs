@@ -33,14 +33,12 @@ pub struct SubjectPatch {
     pub metadata: Option<Value>,
 }
 
-/// A person.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
 pub struct Subject {
     pub id: Uuid,
     pub collection_id: Uuid,
     pub collection: String,
     pub name: Option<String>,
-    /// The caller's own key.
     pub external_id: Option<String>,
     /// The caller's own JSON object.
     pub metadata: Value,
@@ -58,7 +56,6 @@ pub struct SubjectFilter {
     pub collection_id: Uuid,
     /// Only subjects with this name; case is ignored.
     pub name: Option<String>,
-    /// Only the subject with this key.
     pub external_id: Option<String>,
     /// `enrolled` or `cluster`.
     pub origin: Option<String>,

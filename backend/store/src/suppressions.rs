@@ -29,11 +29,8 @@ pub enum Suppression {
     Picture {
         /// SHA-256 of the file.
         sha256: Vec<u8>,
-        /// Perceptual hash (DCT).
         phash: i64,
-        /// Perceptual hash (gradients).
         dhash: i64,
-        /// Perceptual hash (mean).
         ahash: i64,
         /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
@@ -45,7 +42,6 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the frame.
         region: [f32; 4],
     },
-    /// A video, by its file.
     VideoFile {
         sha256: Vec<u8>,
     },
@@ -61,11 +57,8 @@ pub enum Suppression {
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct SuppressedPicture {
     pub same_file: bool,
-    /// Perceptual hash (DCT).
     pub phash: i64,
-    /// Perceptual hash (gradients).
     pub dhash: i64,
-    /// Perceptual hash (mean).
     pub ahash: i64,
     /// The face that is suppressed; `None` for the whole image.
     pub region: Option<Vec<f32>>,

@@ -105,9 +105,6 @@ pub struct TrackEmbeddings {
 
 impl Store {
     /// Inserts tracks. The images of their frames and their faces must be stored before.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn insert_tracks(
         &self,
         conn: &mut PgConnection,
@@ -288,9 +285,6 @@ impl Store {
     }
 
     /// Records which person each track shows.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn number_people(
         &self,
         conn: &mut PgConnection,

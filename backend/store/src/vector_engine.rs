@@ -47,7 +47,6 @@ pub struct EngineFace {
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineFilter {
     pub collection_id: Uuid,
-    /// Minimum overall quality.
     pub min_quality: Option<f32>,
     /// Omits faces that failed their quality profile.
     pub omit_failed: bool,
@@ -76,7 +75,6 @@ impl EngineFilter {
 /// A query for the most similar faces. The comparison may be approximate.
 #[derive(Clone, Debug)]
 pub struct EngineQuery {
-    /// The faces to compare with.
     pub filter: EngineFilter,
     /// The probe embedding. It has the number of components of the set.
     pub probe: Vec<f32>,
@@ -85,7 +83,6 @@ pub struct EngineQuery {
     pub candidates: usize,
 }
 
-/// A face that an engine found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub id: Uuid,

@@ -24,7 +24,6 @@ pub struct ErasedAgain {
 }
 
 impl ErasedAgain {
-    /// Returns `true` if there was nothing to delete.
     pub fn is_empty(&self) -> bool {
         self.faces + self.images + self.subjects + self.videos == 0
     }
@@ -35,9 +34,6 @@ impl Store {
     /// result is empty.
     ///
     /// Reads every row of the collection, without a statement timeout.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn erase_again(
         &self,
         conn: &mut PgConnection,

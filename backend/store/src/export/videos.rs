@@ -28,7 +28,6 @@ pub struct VideoSource {
     pub found_at: OffsetDateTime,
 }
 
-/// A track with its best shots.
 #[derive(Clone, Debug)]
 pub struct ExportedTrack {
     pub track: Track,
@@ -36,7 +35,6 @@ pub struct ExportedTrack {
     pub faces: Vec<(i64, ExportedFace)>,
 }
 
-/// One page of the tracks of a video.
 #[derive(Clone, Debug)]
 pub struct ExportedTracks {
     /// Tracks in the order of their start.
@@ -48,9 +46,6 @@ pub struct ExportedTracks {
 impl Store {
     /// Returns the ids of the next videos of a crawl or a scan after the video `after`, in their
     /// order. A duplicate is represented by its original, so each file occurs once.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn export_videos(&self, crawl: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select distinct coalesce(original_id, id) as id from videos
@@ -70,9 +65,6 @@ impl Store {
     /// exist.
     ///
     /// Does not check the store's scope, because [`Self::export_videos`] does.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn export_video_of_crawl(
         &self,
         crawl: Uuid,
@@ -97,9 +89,6 @@ impl Store {
     /// A track that is erased meanwhile is omitted.
     ///
     /// Does not check the store's scope, because the caller has already read the video.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn export_tracks(
         &self,
         video: Uuid,

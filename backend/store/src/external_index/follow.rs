@@ -80,9 +80,6 @@ impl ExternalIndex {
     /// Records that an index will be deleted. Returns the recorded id of its server; `None` if the
     /// database has no record of the index. Waits until the process that changes the index has
     /// ended its transaction. Afterwards, every step for this index fails with `IndexUnavailable`.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
         let mut tx = store.begin().await?;
         // A start need not wait for the process that changes another index.

@@ -37,12 +37,10 @@ const NEIGHBOURS_MAX_SCAN_TUPLES: i64 = 20_000;
 #[derive(Clone, Debug)]
 pub struct Pgvector {
     pool: PgPool,
-    /// Minimum number of candidates of a search.
     candidates: i64,
 }
 
 impl Pgvector {
-    /// Returns the index of the database to which the pool connects.
     pub fn new(pool: PgPool) -> Self {
         Self { pool, candidates: EF_SEARCH }
     }

@@ -1,4 +1,3 @@
-//! Inserts the suppressions of an erasure.
 use super::{Sketch, Suppression};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -13,9 +12,6 @@ impl Store {
     /// Inserts the suppressions of an erasure and returns their number. A suppression that occurs
     /// twice in `suppressions` is inserted once. Suppressions of other calls and other erasures are
     /// not checked for duplicates, so each erasure's suppressions can be lifted independently.
-    ///
-    /// # Errors
-    /// Fails with the errors of the database.
     pub async fn suppress(
         &self,
         conn: &mut PgConnection,

@@ -9,7 +9,6 @@ use uuid::Uuid;
 /// What a file reports about itself.
 #[derive(Clone, Debug)]
 pub struct VideoFacts {
-    /// SHA-256 of the file.
     pub sha256: [u8; 32],
     pub bytes: i64,
     pub codec: String,

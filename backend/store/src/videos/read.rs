@@ -51,7 +51,6 @@ pub struct Video {
     pub people: Option<i32>,
     /// Why the video could not be read, or not to its end.
     pub reason: Option<Reason>,
-    /// Details of `reason`.
     pub detail: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,

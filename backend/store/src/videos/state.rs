@@ -13,7 +13,6 @@ pub struct VideoEnd<'a> {
     pub people: Option<i32>,
     /// Why the video could not be read, or not to its end.
     pub reason: Option<Reason>,
-    /// Details of `reason`.
     pub detail: Option<&'a str>,
     /// The video of the same file, if the collection had one before.
     pub original: Option<Uuid>,

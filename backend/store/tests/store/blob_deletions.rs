@@ -1,4 +1,3 @@
-//! Tests the deletion of blobs.
 use crate::fixture;
 use bytes::Bytes;
 use store::images::NewImage;

@@ -1,4 +1,3 @@
-//! Tests the deletion of a collection.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page};
 use domain::{CrawlKind, CrawlState};
 use serde_json::json;

@@ -1,4 +1,3 @@
-//! Tests collections and crawls.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle};
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;

@@ -1,4 +1,3 @@
-//! Tests faces and embedding models.
 use crate::fixture;
 use store::StoreError;
 use store::face_scope::{FaceFilter, Site};

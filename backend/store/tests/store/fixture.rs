@@ -1,4 +1,3 @@
-//! Creates rows for tests.
 use domain::{CrawlKind, VideoState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -1,4 +1,3 @@
-//! Tests API keys.
 use crate::fixture;
 use store::StoreError;
 use store::keys::{KeyHash, NewKey, Scope};

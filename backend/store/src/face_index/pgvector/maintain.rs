@@ -18,7 +18,6 @@ const BUILD_MEMORY: &str = "select set_config('maintenance_work_mem', greatest(
 /// The error code of a disk, or of the shared memory of a container, that is full.
 const DISK_FULL: &str = "53100";
 
-/// The index of a model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
 pub struct HnswIndex {
     pub model_id: i32,
@@ -32,9 +31,6 @@ pub struct HnswIndex {
 
 impl Pgvector {
     /// Returns the index of each model, in the order of the models.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn indexes(&self) -> Result<Vec<HnswIndex>, StoreError> {
         Ok(sqlx::query_as(
             "select m.id as model_id, m.name as model, pg_relation_size(i.indexrelid) as bytes,
@@ -98,9 +94,6 @@ impl Pgvector {
 
     /// Drops the index of a model, because many faces are about to be stored. Neither a start nor a
     /// registration builds it again, only [`Self::rebuild`].
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn drop_for_bulk_load(&self, model: i32) -> Result<(), StoreError> {
         self.set_bulk_load(model, true).await?;
         self.drop_index(model).await
@@ -116,9 +109,6 @@ impl Pgvector {
     }
 
     /// Drops the index of a model. Does nothing if it does not exist.
-    ///
-    /// # Errors
-    /// Fails with the database's error.
     pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
         // `new` is the index of an interrupted build.
         let (name, new) = (index_name(model), format!("{}_new", index_name(model)));

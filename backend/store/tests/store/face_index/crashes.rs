@@ -19,7 +19,6 @@ use uuid::Uuid;
 
 const DIMENSIONS: usize = 8;
 const WRITERS: u64 = 3;
-/// Number of transactions of each writer.
 const TRANSACTIONS: usize = 120;
 /// Maximum number of changes of one step.
 const STEP: i64 = 25;
@@ -56,7 +55,6 @@ struct Writer {
     rng: StdRng,
     /// The number of its next image.
     number: u64,
-    /// The images and their faces.
     images: BTreeMap<Uuid, Vec<Uuid>>,
     /// Faces whose deletion was committed.
     deleted: Arc<Mutex<HashSet<Uuid>>>,

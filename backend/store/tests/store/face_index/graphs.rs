@@ -7,7 +7,6 @@ use store::vector_engine::{
 use testing::embeddings::Random;
 use uuid::Uuid;
 
-/// Number of components of an embedding.
 const DIMENSIONS: usize = 128;
 /// Number of faces of each collection. Only the first one is large enough for a graph.
 const FACES: [usize; 2] = [20_000, 60];
