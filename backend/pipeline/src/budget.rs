@@ -28,7 +28,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Exhausted {
     /// Name of the budget.
     pub what: &'static str,
-    /// Time after which the caller should try again.
     pub retry_after: Duration,
 }
 

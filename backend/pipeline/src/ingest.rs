@@ -129,9 +129,6 @@ const MAX_ATTEMPTS: usize = 5;
 
 impl Ingest {
     /// Creates an ingest and registers the engine's embedding model in the store.
-    ///
-    /// # Errors
-    /// Fails if the store fails.
     pub async fn new(
         analyzer: Analyzer,
         store: Store,

@@ -30,7 +30,6 @@ pub enum AddedAddress {
 
 #[derive(Clone, Debug)]
 pub struct Upload {
-    /// SHA-256 of the file.
     pub sha256: [u8; 32],
     pub bytes: u64,
     /// The blob with the file.

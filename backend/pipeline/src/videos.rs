@@ -56,7 +56,6 @@ pub struct VideoOptions {
     pub match_threshold: Option<f32>,
     /// Minimum `det_score` of a face that starts a track; `None` means the detector's default.
     pub min_score: Option<f32>,
-    /// Which views of a frame the detector processes.
     pub passes: Passes,
     /// Whether the best shots have pictures that can be stored.
     pub pictures: bool,

@@ -77,7 +77,6 @@ impl Analyzer {
         Ok(analysis)
     }
 
-    /// Finds, aligns, assesses and embeds the faces of pixels.
     async fn find_faces_in(
         &self,
         frame: &Arc<Frame>,

@@ -17,7 +17,6 @@ pub struct Pixels<'a> {
 }
 
 impl Analyzer {
-    /// Returns the operations on whole images.
     pub fn pixels(&self) -> Pixels<'_> {
         Pixels { analyzer: self }
     }

@@ -37,7 +37,6 @@ pub(crate) struct ImageJob {
 }
 
 impl PageJob {
-    /// Creates the payload for a row of the page ledger.
     pub(crate) fn new(crawl: Uuid, row: Admitted, home: Option<Url>) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
@@ -59,7 +58,6 @@ impl PageJob {
 }
 
 impl ImageJob {
-    /// Creates the payload for a row of the image ledger that was found at `depth`.
     pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { image_url_id: row.id, crawl_id: crawl, url, depth }
@@ -98,7 +96,6 @@ pub(crate) struct WebhookMessage {
 }
 
 impl WebhookMessage {
-    /// Creates the message for a crawl that has ended.
     pub(crate) fn new(crawl: &Crawl) -> Self {
         Self { crawl_id: crawl.id, event: format!("crawl.{}", crawl.state) }
     }
@@ -108,7 +105,6 @@ impl WebhookMessage {
     }
 }
 
-/// A deleted collection to erase.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectionDeletion {
     pub(crate) collection_id: Uuid,

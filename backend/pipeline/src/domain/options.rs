@@ -149,7 +149,6 @@ impl CrawlOptions {
         }
     }
 
-    /// Returns how many videos the crawl may have.
     pub(crate) fn video_limits(&self) -> VideoLimits {
         let per_host = self.max_videos_per_host.unwrap_or(self.max_videos);
         VideoLimits { total: self.max_videos, per_host }

@@ -7,7 +7,6 @@ use store::pages::{ImageUrlResult, PageResult};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 
-/// The ledger row of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     ledger: Ledger,

@@ -4,7 +4,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use video::Sampling;
 use video::sampling::MAX_GAP_US;
 
-/// The options of the analysis of a stored video.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VideoRequest {

@@ -1,4 +1,3 @@
-//! Counts the outcomes of ledger rows.
 use domain::Reason;
 
 /// Increments `facecrawl_crawl_outcomes_total{ledger,state,reason}`. `state` is a state's code.

@@ -138,7 +138,6 @@ impl Ingest {
     }
 }
 
-/// Stores the parts of one video.
 struct Storing<'a> {
     ingest: &'a Ingest,
     video: StoredVideo,

@@ -29,7 +29,6 @@ pub struct NotReembedded {
     pub reason: &'static str,
 }
 
-/// The result of recomputing the embeddings of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reembedded {
     /// Number of faces whose embedding was replaced with one of the current model.

@@ -190,17 +190,11 @@ impl Scan {
     }
 
     /// Settles a row as `skipped`, for a file that must not be read.
-    ///
-    /// # Errors
-    /// Fails if the store fails.
     pub async fn skip(&self, row: Uuid, reason: Reason, detail: &str) -> Result<(), StoreError> {
         self.settle(row, Unprocessed::Skipped, reason, detail).await
     }
 
     /// Settles a row as `failed`, for a file that cannot be read.
-    ///
-    /// # Errors
-    /// Fails if the store fails.
     pub async fn fail(&self, row: Uuid, reason: Reason, detail: &str) -> Result<(), StoreError> {
         self.settle(row, Unprocessed::Failed, reason, detail).await
     }

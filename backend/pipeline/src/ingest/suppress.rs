@@ -52,9 +52,6 @@ impl SuppressedParts {
 impl Ingest {
     /// Returns `true` if the address of a ledger row is suppressed. The crawl does not fetch such
     /// an address.
-    ///
-    /// # Errors
-    /// Fails if the store fails.
     pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         let store = &self.inner.store;
         store.suppresses_url(store.pool(), collection, image_url, None).await

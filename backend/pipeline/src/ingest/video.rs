@@ -26,7 +26,6 @@ pub enum VideoReader {
 pub struct StoredVideo {
     pub id: Uuid,
     pub collection: Uuid,
-    /// SHA-256 of the file.
     pub sha256: [u8; 32],
     /// Width and height of its frames in pixels, as a player shows them.
     pub size: (u32, u32),

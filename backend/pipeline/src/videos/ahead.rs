@@ -31,7 +31,6 @@ impl<S: Stream<Item = Analyzed> + Unpin> Ahead<S> {
         Self { frames, waiting: VecDeque::new() }
     }
 
-    /// Returns the next frame, or `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Analyzed> {
         match self.waiting.pop_front() {
             Some(next) => Some(next),

@@ -42,9 +42,7 @@ pub(super) struct Boundaries {
 /// What begins with a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Boundary {
-    /// Whether a new shot begins.
     pub(super) shot: bool,
-    /// Whether a new part begins.
     pub(super) part: bool,
 }
 

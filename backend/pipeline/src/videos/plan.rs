@@ -28,7 +28,6 @@ enum Rest {
     Blocks(Blocks, usize),
 }
 
-/// What is read next.
 pub(super) enum Planned<'a> {
     /// The last steps.
     Steps(Vec<Step>),
@@ -93,7 +92,6 @@ impl Plan {
         }
     }
 
-    /// Returns the time after which the analysis continues.
     pub(super) fn after_us(&self) -> Option<i64> {
         self.after_us
     }

@@ -28,7 +28,6 @@ pub struct FrameFace {
 
 #[derive(Clone, Debug)]
 pub struct VideoAnalysis {
-    /// What the file reports about itself.
     pub index: Index,
     /// Number of frames that were analysed.
     pub frames: u64,
@@ -40,7 +39,6 @@ pub struct VideoAnalysis {
     pub damage: Option<Damage>,
     /// Time until the keyframes were known.
     pub indexing: Duration,
-    /// Time of the whole analysis.
     pub total: Duration,
 }
 
@@ -101,7 +99,6 @@ pub struct ShotPictures {
 /// How an analysis in parts ended.
 #[derive(Clone, Debug)]
 pub struct VideoEnd {
-    /// What the file reports about itself.
     pub index: Index,
     /// Number of frames that were analysed, those before a resumption included.
     pub frames: u64,
@@ -109,6 +106,5 @@ pub struct VideoEnd {
     pub damage: Option<Damage>,
     /// Time until the keyframes were known.
     pub indexing: Duration,
-    /// Time of the whole analysis.
     pub total: Duration,
 }

@@ -12,7 +12,6 @@ use futures::StreamExt;
 use inference::Priority;
 use std::sync::Arc;
 
-/// The analysis of the frames of one video.
 pub(super) struct Run<'a> {
     pub(super) analyzer: &'a Analyzer,
     pub(super) options: &'a VideoOptions,

@@ -94,7 +94,6 @@ impl PermitGuard {
         Self { throttle, permit: Mutex::new(None) }
     }
 
-    /// Acquires a permit for the URL's host.
     pub(super) async fn acquire(&self, url: &Url, delay: Delay) -> Result<(), FetchError> {
         let permit = self.throttle.acquire(&urls::host_key(url), delay).await?;
         *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);

@@ -5,7 +5,6 @@ use crawler::{Fetched, Validators};
 use store::http_cache::CachedResponse;
 use url::Url;
 
-/// HTTP status for unchanged content.
 pub(super) const NOT_MODIFIED: u16 = 304;
 
 /// Returns the validators of a visit, or `None` if its URL cannot be parsed.

@@ -36,7 +36,6 @@ impl JobError {
         Self::Final { state: Unprocessed::Skipped, reason, detail: detail.to_string(), status: None }
     }
 
-    /// Creates an error that settles the row as failed.
     pub(crate) fn failed(reason: Reason, detail: impl ToString) -> Self {
         Self::Final { state: Unprocessed::Failed, reason, detail: detail.to_string(), status: None }
     }

@@ -38,7 +38,6 @@ const CLOSE_UP_FACE: f64 = 56.0;
 /// half a search of the whole image.
 const MAX_CLOSE_UPS: usize = 6;
 
-/// The views of a first look.
 pub(super) struct Looks {
     /// The view in which faces that fill the frame are detected.
     frame: View,
@@ -66,7 +65,6 @@ impl Search<'_> {
         self.settings.passes == Passes::Auto && !fixed && small.is_some()
     }
 
-    /// Returns the detector of looks and close-ups.
     fn looks_with(&self) -> Detector<'_> {
         self.analyzer.engine().first_look()
     }
