@@ -59,7 +59,6 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Drops the items for which `keep` returns `false`.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.returned.retain(&keep);
         self.turns.retain_mut(|(_, items)| {

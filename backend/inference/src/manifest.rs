@@ -24,7 +24,6 @@ pub struct Pack {
     pub first_look: Option<String>,
 }
 
-/// All packs.
 #[derive(Clone, Debug, Default)]
 pub struct Manifest {
     /// The packs, in the order of the file.
@@ -128,12 +127,10 @@ impl Pack {
         self.files.iter().find(|f| f.kind == kind && !self.is_first_look(f))
     }
 
-    /// Returns the detector that takes the first look at each image, if the pack names one.
     pub fn first_look(&self) -> Option<&ModelFile> {
         self.files.iter().find(|f| self.is_first_look(f))
     }
 
-    /// Returns the pack without the detector of first looks.
     #[must_use]
     pub fn without_first_look(&self) -> Self {
         let mut pack = self.clone();

@@ -58,7 +58,6 @@ pub struct LoadedModel {
     pub precision: &'static str,
     /// Number of sessions on that device.
     pub sessions: usize,
-    /// Maximum number of items in one run.
     pub max_batch: usize,
     /// Seconds to load and warm up, including every batch size and the comparison with the CPU.
     pub seconds: f64,
@@ -101,7 +100,6 @@ impl ProviderReport {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
-    /// ONNX Runtime's version.
     pub runtime_version: String,
     /// Providers that both this program and the loaded library were built with.
     pub backends: Vec<String>,

@@ -86,9 +86,6 @@ struct ShapeLimits {
 
 impl OnnxModel {
     /// Builds a session of `model` (the file's bytes).
-    ///
-    /// # Errors
-    /// Fails with a message that describes why the session cannot be created.
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
         let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
         let [input] = session.inputs() else {
@@ -121,9 +118,6 @@ impl OnnxModel {
     /// shapes; otherwise the session of the largest shape does. Together they may allocate
     /// `memory_limit` of `placement`. If that is too little for several sessions, one session runs
     /// all shapes.
-    ///
-    /// # Errors
-    /// Fails like [`Self::load`].
     pub fn load_for_shapes(
         runtime: &Runtime,
         model: &[u8],

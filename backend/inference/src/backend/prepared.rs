@@ -98,7 +98,6 @@ impl PreparedModel {
         Self { preparation, model }
     }
 
-    /// Returns the model without its preparation.
     pub fn into_model(self) -> OnnxModel {
         self.model
     }

@@ -46,9 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// A device and its fallback.
 pub struct Device {
-    /// The backend that runs requests.
     pub primary: Box<dyn Backend>,
     /// The backend that runs requests when `primary` fails. If it is `None`, the requests fail.
     pub fallback: Option<Box<dyn Backend>>,
@@ -205,9 +203,6 @@ impl<M: Model> Batcher<M> {
     }
 
     /// Checks that no device was lost and that at least one thread is running.
-    ///
-    /// # Errors
-    /// Returns a message with the reason.
     pub fn ready(&self) -> Result<(), String> {
         if let Some(reason) = &*self.shared.lost.lock() {
             return Err(reason.clone());

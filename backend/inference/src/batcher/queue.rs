@@ -131,7 +131,6 @@ impl<E: QueueItem> Queue<E> {
         }
     }
 
-    /// Reserves room for one entry without waiting.
     pub(super) fn try_reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
         let acquire = || {
             let crawl_room = match priority {

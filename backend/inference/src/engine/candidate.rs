@@ -127,7 +127,6 @@ impl<'a, M: Model> CandidateModel<'a, M> {
         Ok(bytes)
     }
 
-    /// Returns the bytes that devices load.
     pub(super) fn device_bytes(&self) -> &[u8] {
         self.batched.as_ref().unwrap_or(&self.forms.general)
     }

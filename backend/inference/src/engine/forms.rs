@@ -64,9 +64,6 @@ impl ModelForms {
     }
 
     /// Returns [`Self::general`] with a free batch axis.
-    ///
-    /// # Errors
-    /// Fails with a message that describes why the axis cannot be made free.
     pub(super) fn batched(&self) -> Result<Bytes, String> {
         Ok(onnx::write(&onnx::free_batch(onnx::read(self.general.clone())?)?).into())
     }

@@ -11,7 +11,6 @@ pub(super) struct Loading<'a> {
     pub(super) file: &'a str,
     pub(super) bytes: usize,
     pub(super) sessions: usize,
-    /// Maximum number of items in one run.
     pub(super) max_batch: usize,
     pub(super) began: Instant,
     /// The GPU's state before the load.

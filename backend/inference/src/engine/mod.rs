@@ -91,7 +91,6 @@ struct Inner {
     first_look: Option<LoadedDetector>,
     embedding: Batcher<EmbedderModel>,
     embedder: EmbedderInfo,
-    /// The learned quality score, if the pack has one.
     scoring: Option<(Batcher<QualityModel>, ScorerInfo)>,
     report: DeviceReport,
     pixels: pixels::PixelDevices,
@@ -131,7 +130,6 @@ impl Engine {
         Self { requester, ..self.clone() }
     }
 
-    /// Returns the requester of [`Self::on_behalf_of`].
     pub fn requester(&self) -> Requester {
         self.requester
     }
@@ -140,7 +138,6 @@ impl Engine {
         Terms { priority, requester: self.requester, deadline: self.deadline }
     }
 
-    /// Returns the deadline of [`Self::before`].
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -238,9 +235,6 @@ impl Engine {
     }
 
     /// Checks that every operation can still be served.
-    ///
-    /// # Errors
-    /// Returns a message with the reason.
     pub fn ready(&self) -> Result<(), String> {
         self.inner.detector.batcher.ready()?;
         self.inner.first_look.as_ref().map_or(Ok(()), |look| look.batcher.ready())?;

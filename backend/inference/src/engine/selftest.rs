@@ -51,7 +51,6 @@ pub struct DeviceTest {
 /// The results of all tests, and the machine's GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct SelfTest {
-    /// ONNX Runtime's version.
     pub runtime_version: String,
     /// GPUs that the drivers list.
     pub devices: Vec<GpuDevice>,

@@ -71,7 +71,6 @@ fn frame(graph: &mut Graph) -> &'static str {
     "frame"
 }
 
-/// Converts `value` to another element type.
 fn cast(graph: &mut Graph, value: &str, element: Element) -> String {
     graph.add("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
 }

@@ -111,7 +111,6 @@ pub struct ModelFile {
     pub archive_member: Option<String>,
     /// SHA-256 of that archive, hex.
     pub archive_sha256: Option<String>,
-    /// The conversion of pixels to the model's input.
     pub input: PixelInput,
     /// Detectors: the default `min_score`, 0..1.
     pub min_score: Option<f32>,

@@ -1,4 +1,3 @@
-//! A pack whose files are on disk.
 use super::{ModelFile, Pack};
 use sha2::{Digest, Sha256};
 use std::io::Read;

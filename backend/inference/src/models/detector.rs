@@ -1,4 +1,3 @@
-//! Face detectors.
 use super::{Model, PixelWriter, anchors, scrfd, yunet};
 use crate::Operation;
 use crate::backend::{ImageInput, OutputView};

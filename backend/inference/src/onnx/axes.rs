@@ -9,9 +9,6 @@ use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo};
 use bytes::Bytes;
 
 /// Returns `model` with a free first axis of its inputs and outputs.
-///
-/// # Errors
-/// Fails with a message that describes why an axis cannot be made free.
 pub(crate) fn free_batch(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();

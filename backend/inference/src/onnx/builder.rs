@@ -123,7 +123,6 @@ impl Graph {
         self.graph.node.push(node);
     }
 
-    /// Returns the bytes of the `.onnx` file.
     pub fn encode(&self) -> Vec<u8> {
         let opset = OperatorSet { domain: Some(String::new()), version: Some(OPSET) };
         super::write(&Model {

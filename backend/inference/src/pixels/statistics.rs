@@ -7,7 +7,6 @@ use std::sync::Arc;
 use vision::Frame;
 use vision::quality::GreyStatistics;
 
-/// Computes grey-level statistics on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct StatisticsModel;
 

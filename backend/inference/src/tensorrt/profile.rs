@@ -25,7 +25,6 @@ impl Profile {
         Self { input: input.to_owned(), min: shape(1), best: shape(best), max: shape(max_batch) }
     }
 
-    /// Returns whether the engine accepts `shape`.
     pub fn contains(&self, shape: [usize; 4]) -> bool {
         (0..4).all(|axis| (self.min[axis]..=self.max[axis]).contains(&shape[axis]))
     }
