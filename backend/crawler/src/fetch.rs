@@ -69,7 +69,6 @@ pub struct Fetched {
     pub content_type: Option<String>,
     pub etag: Option<String>,
     pub last_modified: Option<String>,
-    /// All `X-Robots-Tag` values.
     pub robots_tags: Vec<String>,
     /// The decoded body.
     pub body: Bytes,

@@ -65,7 +65,6 @@ struct Rules {
 }
 
 impl Guard {
-    /// Builds the rules from a configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             rules: Arc::new(Rules {
@@ -77,9 +76,6 @@ impl Guard {
 
     /// Checks everything that is known without DNS. The `url` crate has already converted every
     /// spelling of an IPv4 literal (decimal, octal, hexadecimal, short, full-width) to the address.
-    ///
-    /// # Errors
-    /// Returns the reason why the URL is forbidden.
     pub fn check_url(&self, url: &Url) -> Result<(), GuardError> {
         let refuse = |why: String| Err(GuardError::Url(why));
         let length = url.as_str().len();
@@ -118,9 +114,6 @@ impl Guard {
     }
 
     /// Checks an address (resolved or literal) together with the port to connect to.
-    ///
-    /// # Errors
-    /// Returns the reason why the address is forbidden.
     pub fn check_address(&self, address: IpAddr, port: u16) -> Result<(), GuardError> {
         self.check_scope(address, self.address_scope(port)).map_err(|error| match error {
             GuardError::Url(_) => self.port_error(port),

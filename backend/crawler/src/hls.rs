@@ -42,9 +42,6 @@ pub fn is_playlist(head: &[u8]) -> bool {
 
 /// Parses a playlist of at most [`MAX_BYTES`]. `base` is its address. Takes milliseconds, so do not
 /// call it on a thread of the async runtime.
-///
-/// # Errors
-/// Fails with [`PlaylistError`].
 pub fn parse(text: &[u8], base: &Url) -> Result<Playlist, PlaylistError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     // Each line can become a value of several hundred bytes.

@@ -42,7 +42,6 @@ pub enum Outcome {
 /// `longest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Minimum delay.
     pub least: Duration,
     /// Maximum delay that a slow host can cause.
     pub longest: Duration,

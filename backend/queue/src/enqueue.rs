@@ -1,4 +1,3 @@
-//! Enqueues jobs.
 use crate::partitions::PLACES_WHEN_CROWDED;
 use crate::queue::{lock_groups_shared, wake};
 use crate::{NewJob, Queue, QueueError};

@@ -1,4 +1,3 @@
-//! Defines the errors of the queue.
 use uuid::Uuid;
 
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +19,6 @@ pub enum QueueError {
 }
 
 impl QueueError {
-    /// Returns the database error, if this is one.
     pub fn database(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Database(error) => Some(error),

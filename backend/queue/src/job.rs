@@ -123,13 +123,10 @@ pub struct Claim {
 pub struct ClaimedJob {
     #[sqlx(flatten)]
     pub claim: Claim,
-    /// Selects the handler.
     pub kind: String,
-    /// The handler's input.
     pub payload: Value,
     /// Number of this attempt, from 1.
     pub attempt: i16,
-    /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
     /// Number of times that the lease of this job expired, including times when another job crashed
     /// the process.
@@ -152,19 +149,14 @@ impl ClaimedJob {
 pub struct JobRow {
     /// The id (UUIDv7).
     pub id: Uuid,
-    /// Selects the handler.
     pub kind: String,
     #[sqlx(try_from = "String")]
     pub state: JobState,
-    /// The handler's input.
     pub payload: Value,
     /// Number of attempts so far.
     pub attempt: i16,
-    /// Number of attempts before the job is discarded.
     pub max_attempts: i16,
-    /// Priority. Lower values run first.
     pub priority: i16,
-    /// Earliest start time.
     pub scheduled_at: OffsetDateTime,
     pub created_at: OffsetDateTime,
     /// Time at which the job reached a terminal state.

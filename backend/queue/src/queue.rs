@@ -69,7 +69,6 @@ pub(crate) struct PartitionCursor {
 pub struct Queue {
     pub(crate) pool: PgPool,
     pub(crate) config: Config,
-    /// The position at which the next call of `unpark` starts.
     pub(crate) partition_cursor: Arc<Mutex<PartitionCursor>>,
 }
 

@@ -19,7 +19,6 @@ use url::Url;
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Number of bytes that are read if the content of a page is a video.
 const VIDEO_HEAD: usize = 1 << 10;
-/// Maximum number of idle connections per host.
 const MAX_IDLE_PER_HOST: usize = 8;
 /// Lifetime of an idle connection. It is short, so that a crawl over many hosts does not keep a
 /// connection open to each.
@@ -72,7 +71,6 @@ impl Fetcher {
         (self.shared.config.video_limit, self.shared.config.video_timeout)
     }
 
-    /// Returns the guard that checks every hop.
     pub fn guard(&self) -> &Guard {
         &self.shared.guard
     }

@@ -79,7 +79,6 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     listed.or_else(|| (bits >> 125 != 0b001).then_some("not global unicast"))
 }
 
-/// An IPv4 address embedded in an IPv6 address.
 pub(super) struct Embedded {
     pub(super) address: Ipv4Addr,
     /// Name of the form.

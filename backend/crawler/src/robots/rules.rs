@@ -132,7 +132,6 @@ impl Rules {
         Verdict { allowed: true, steps }
     }
 
-    /// Returns the memory of the rules in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(Rule::bytes).sum()
     }

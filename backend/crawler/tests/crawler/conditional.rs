@@ -1,4 +1,3 @@
-//! Tests conditional requests.
 use crate::support::{Site, local_config};
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode, header};

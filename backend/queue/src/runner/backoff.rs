@@ -18,7 +18,6 @@ impl Backoff {
         pause.mul_f64(rand::random_range(0.5..1.0))
     }
 
-    /// Resets the pauses after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,4 +1,3 @@
-//! The task that extends the leases of the jobs in this process.
 use super::backoff::{Backoff, with_time_limit};
 use super::maintenance::MIN_INTERVAL;
 use super::{Shared, telemetry};

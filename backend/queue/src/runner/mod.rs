@@ -64,7 +64,6 @@ pub struct RunnerConfig {
     pub worker: String,
 }
 
-/// A running worker.
 pub struct Runner {
     handle: tokio::task::JoinHandle<()>,
     slots: Arc<Slots>,
@@ -117,7 +116,6 @@ impl Runner {
         Self { handle: tokio::spawn(claiming::supervise(shared, shutdown)), slots }
     }
 
-    /// Returns the handle that changes the concurrency limits.
     pub fn concurrency(&self) -> Concurrency {
         Concurrency(Arc::clone(&self.slots))
     }

@@ -1,4 +1,3 @@
-//! Tests that groups are held, released and cancelled.
 use crate::support::{Bench, image, kinds, page, soon, until};
 use queue::{JobState, NewJob, QueueError};
 use std::time::Duration;

@@ -1,4 +1,3 @@
-//! Tests the purge of jobs that have ended.
 use crate::failures::Admin;
 use crate::support::{Bench, page, until};
 use queue::{Config, JobState, NewJob, Queue};

@@ -1,4 +1,3 @@
-//! Helpers shared by the queue's tests.
 use queue::{Claim, ClaimedJob, Config, Enqueued, JobRow, JobState, NewJob, Queue};
 use serde_json::json;
 use std::time::Duration;
