@@ -1,5 +1,3 @@
-//! Selection of the best shots of a track.
-
 use crate::track::Shot;
 
 /// The candidates for the best shots of one open track.

@@ -1,5 +1,3 @@
-//! Settings of the tracker.
-
 use std::time::Duration;
 
 /// Settings of [`crate::Tracker`]. The defaults are for faces in films and camera streams.

@@ -1,5 +1,3 @@
-//! Similarity of embeddings.
-
 use multiversion::multiversion;
 
 /// Number of partial sums. The number is fixed, so that every processor adds in the same order and

@@ -1,5 +1,3 @@
-//! Splitting of a track that contains two people.
-
 use crate::similarity::similarity;
 use crate::track::{Shot, TimedBox, Track};
 

@@ -1,5 +1,3 @@
-//! Thinning out of the boxes of a track.
-
 use crate::track::{TimedBox, interpolate};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -17,7 +17,6 @@ pub struct Observation<P> {
     pub quality: Option<f32>,
     /// The embedding, of length 1.
     pub embedding: Option<Arc<[f32]>>,
-    /// The caller's data.
     pub payload: P,
 }
 
@@ -93,7 +92,6 @@ pub struct Shot<P> {
     pub quality: f32,
     /// The embedding, of length 1. The caller may fill it in before it calls [`crate::split`].
     pub embedding: Option<Arc<[f32]>>,
-    /// The caller's data.
     pub payload: P,
 }
 

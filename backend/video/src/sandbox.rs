@@ -103,9 +103,6 @@ fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
 }
 
 /// Hides this process from children that can open any file of its user.
-///
-/// # Errors
-/// Returns the error of the kernel.
 pub(crate) fn hide_from_user() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     linux::hide_from_user()?;

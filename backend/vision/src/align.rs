@@ -20,9 +20,7 @@ pub struct Similarity {
     pub a: f32,
     /// `scale * sin(angle)`.
     pub b: f32,
-    /// Translation in x.
     pub tx: f32,
-    /// Translation in y.
     pub ty: f32,
 }
 
@@ -47,7 +45,6 @@ impl Similarity {
         (square > 0.0 && back.a.is_finite() && back.b.is_finite()).then_some(back)
     }
 
-    /// Returns the image of a point under the transform.
     pub fn apply(&self, point: Point) -> Point {
         Point {
             x: self.a * point.x - self.b * point.y + self.tx,

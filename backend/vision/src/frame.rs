@@ -65,7 +65,6 @@ impl Frame {
         &self.data
     }
 
-    /// Returns the interleaved RGB bytes for modification.
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }

@@ -1,5 +1,3 @@
-//! Points, rectangles, regions and detections.
-
 use serde::{Deserialize, Serialize};
 
 /// A point in pixels.
@@ -56,14 +54,11 @@ pub struct Region {
     pub x: u32,
     /// Top edge.
     pub y: u32,
-    /// Width in pixels.
     pub width: u32,
-    /// Height in pixels.
     pub height: u32,
 }
 
 impl Region {
-    /// Returns the region that contains the whole image.
     pub(crate) fn whole((width, height): (u32, u32)) -> Self {
         Self { x: 0, y: 0, width, height }
     }
@@ -89,7 +84,6 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Returns whether every coordinate and the score are finite numbers.
     pub fn is_finite(&self) -> bool {
         let landmarks = self.landmarks.iter().all(|point| point.x.is_finite() && point.y.is_finite());
         self.det_score.is_finite() && self.bbox.is_finite() && landmarks

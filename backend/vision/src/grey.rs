@@ -1,5 +1,3 @@
-//! Conversion to grey levels.
-
 use crate::Frame;
 use multiversion::multiversion;
 

@@ -73,7 +73,6 @@ impl View {
         self.region == Region::whole(self.image)
     }
 
-    /// Copies the region's pixels.
     pub fn crop(&self, frame: &Frame) -> Frame {
         crate::crop::crop_region(frame, self.region)
     }

@@ -60,9 +60,6 @@ fn drop_capabilities() -> Result<(), String> {
 
 /// Prevents processes of the same user from opening the environment, the memory and the files of
 /// this process in `/proc`. Debuggers of the same user and core dumps stop working too.
-///
-/// # Errors
-/// Returns the error of the kernel.
 pub(crate) fn hide_from_user() -> std::io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }

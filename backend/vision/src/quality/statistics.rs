@@ -11,9 +11,7 @@ pub struct GreyStatistics {
     pub laplacian_variance: f64,
     /// Mean squared Sobel gradient.
     pub tenengrad: f64,
-    /// Mean grey level.
     pub mean: f64,
-    /// Standard deviation of the grey level.
     pub std: f64,
     /// Share of pixels at most 5 or at least 250.
     pub clipped: f64,
