@@ -1,5 +1,4 @@
-//! Rebuilds this crate when a migration changes, because `sqlx::migrate!` embeds the folder at
-//! build time.
+//! Rebuilds this crate when a migration changes: `sqlx::migrate!` embeds them at build time.
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations");
 }

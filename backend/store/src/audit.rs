@@ -1,7 +1,5 @@
-//! The audit log: searches, deletions, and changes of keys and collections.
-//!
-//! A record states the action, the key, the collection and the time. It contains no embedding, no
-//! image and no address.
+//! The audit log: searches, deletions, and changes of keys and collections. A record states the
+//! action, the key, the collection and the time. It contains no embedding, no image and no address.
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
@@ -81,8 +79,7 @@ pub struct AuditEntry<'a> {
     pub action: Action,
     /// The collection; `None` if the action concerns no single collection.
     pub collection_id: Option<Uuid>,
-    /// The key; `None` for commands, for the service's own actions, and if the service requires no
-    /// keys.
+    /// The key; `None` for commands, the service's own actions, and a service without keys.
     pub key_id: Option<Uuid>,
     pub request_id: Option<&'a str>,
     /// An object with numbers, ids and settings. It contains no personal data.

@@ -54,9 +54,8 @@ impl Store {
             .await?)
     }
 
-    /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted.
-    ///
-    /// Call it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
+    /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted. Call
+    /// it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
     pub async fn drop_blobs(&self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
         for key in keys {

@@ -27,10 +27,9 @@ pub struct ListedBlob {
     pub modified: OffsetDateTime,
 }
 
-/// A blob store: a folder or an S3 bucket.
-///
-/// A blob's key consists of its SHA-256, a kind and an extension. Every key that a caller passes is
-/// checked against this pattern, so no key can refer to a file outside the folder or prefix.
+/// A blob store: a folder or an S3 bucket. A blob's key consists of its SHA-256, a kind and an
+/// extension. Every key that a caller passes is checked against this pattern, so no key can refer
+/// to a file outside the folder or prefix.
 #[derive(Clone)]
 pub struct Blobs {
     objects: Arc<dyn ObjectStore>,
@@ -39,10 +38,9 @@ pub struct Blobs {
 }
 
 impl Blobs {
-    /// Opens a blob store: `file:///path`, a plain path, or `s3://bucket/prefix`.
-    ///
-    /// Credentials, region and endpoint of a bucket come from the usual `AWS_` variables. A missing
-    /// folder is created. Files are written atomically.
+    /// Opens a blob store: `file:///path`, a plain path, or `s3://bucket/prefix`. Credentials,
+    /// region and endpoint of a bucket come from the usual `AWS_` variables. A missing folder is
+    /// created. Files are written atomically.
     ///
     /// # Errors
     /// Fails with `Invalid` if the URL has a different scheme or no bucket. Fails with `Blob` if
@@ -110,8 +108,7 @@ impl Blobs {
     /// alone in a folder. That folder would take more time and space than the blob.
     ///
     /// # Errors
-    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters of `a-z` and
-    /// `0-9`.
+    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`.
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(
@@ -202,8 +199,7 @@ impl Blobs {
     /// Deletes blobs. Missing blobs are ignored.
     ///
     /// # Errors
-    /// Fails with `Invalid`, before anything is deleted, if [`Self::put`] cannot have returned one
-    /// of the keys.
+    /// Fails with `Invalid`, and deletes nothing, if a key cannot come from [`Self::put`].
     pub async fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
         let locations = keys.iter().map(|key| self.location(key)).collect::<Result<Vec<_>, _>>()?;
         stream::iter(locations)

@@ -1,8 +1,6 @@
 //! Reads and writes for face clustering: unclustered faces, their neighbours, and their assignment
-//! to subjects.
-//!
-//! Nothing derived from embeddings is stored. Means are computed when they are needed, so an erased
-//! face leaves no trace in them.
+//! to subjects. Nothing derived from embeddings is stored. Means are computed when they are needed,
+//! so an erased face leaves no trace in them.
 use crate::face_index::Neighbours;
 pub use crate::face_index::Pair;
 use crate::face_scope::{Access, FaceScope};
@@ -130,8 +128,7 @@ impl Store {
         scope: &ClusterScope,
         faces: &[Uuid],
     ) -> Result<Vec<ClusterUnit>, StoreError> {
-        // Acquires the lock before reading, because the previous lock holder may have moved the
-        // faces.
+        // Locks before reading, because the previous lock holder may have moved the faces.
         sqlx::query(
             "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
              order by s.id for update",

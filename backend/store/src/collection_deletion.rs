@@ -1,5 +1,4 @@
-//! Deletion of a collection: it becomes inaccessible immediately, and its content is erased in
-//! steps.
+//! Deletion of a collection: it is inaccessible at once, and its content is erased in steps.
 //!
 //! `mark_collection_deleted` is fast for a collection of any size. Then call `erase_some` until
 //! `done` is set. Each call runs in a small separate transaction, which can be interrupted at any
@@ -133,8 +132,7 @@ impl Store {
                 return Ok(Erased { rows, ..Erased::default() });
             }
         }
-        // A transaction that is about to add rows waits for this lock, and then no longer finds the
-        // collection.
+        // A transaction that will add rows waits for this lock, and then finds no collection.
         sqlx::query("select 1 from collections where id = $1 for update")
             .bind(collection)
             .execute(&mut *conn)

@@ -151,8 +151,7 @@ impl Store {
     }
 
     async fn find_collection(&self, name: &str) -> Result<Option<Collection>, StoreError> {
-        // No collection can have an invalid name, and the name may contain characters that Postgres
-        // rejects.
+        // No collection has an invalid name, and it may contain what Postgres rejects.
         if check_name(name).is_err() {
             return Ok(None);
         }
@@ -166,8 +165,7 @@ impl Store {
     }
 }
 
-/// Settings of a collection. `None` means the service's setting or, for the retention, no time
-/// limit.
+/// Settings of a collection. `None`: the service's setting or, for the retention, no limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CollectionSettings {
     /// `off`, `standard` or `strict`.

@@ -95,8 +95,7 @@ impl Store {
     }
 
     /// Resets a row in the state `failed` or `skipped` to `queued`, so that it can be settled
-    /// again. Returns `false` for any other row and does not change it. The crawl's row must be
-    /// locked.
+    /// again. Leaves any other row unchanged and returns `false`. The crawl's row must be locked.
     pub async fn reopen_row(
         &self,
         conn: &mut PgConnection,

@@ -190,8 +190,7 @@ impl Store {
     }
 }
 
-/// Records the pages of those videos that the crawl has. Videos whose address was erased are
-/// omitted.
+/// Records the pages of those videos that the crawl has, unless their address was erased.
 async fn record_sightings(
     conn: &mut PgConnection,
     crawl: Uuid,

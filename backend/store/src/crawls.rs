@@ -16,8 +16,7 @@ pub struct Crawl {
     pub collection: String,
     pub kind: CrawlKind,
     pub state: CrawlState,
-    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first of
-    /// these.
+    /// Seed URLs or paths. [`Store::crawls`] and [`Store::crawl_in_brief`] return only the first.
     pub seeds: Vec<String>,
     pub seed_count: i32,
     /// The options with which the crawl was created (`pipeline::crawl::CrawlOptions`).
@@ -148,8 +147,7 @@ impl Store {
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
-    /// Returns crawls, newest first. Each has its first 100 seeds, or fewer if these exceed 16 KiB
-    /// together.
+    /// Returns crawls, newest first, with the first 100 seeds each, or fewer above 16 KiB.
     pub async fn crawls(
         &self,
         filter: &CrawlFilter<'_>,
@@ -176,10 +174,8 @@ impl Store {
         Ok(query.build_query_as().fetch_all(&self.pool).await?)
     }
 
-    /// Changes a crawl's state from one of `from` to `to`. Terminal states set `finished_at`.
-    ///
-    /// Locks the crawl's row, so it must come before any change of the ledgers in the same
-    /// transaction.
+    /// Changes a crawl's state from one of `from` to `to`. Terminal states set `finished_at`. Locks
+    /// the crawl's row, so it must come before any change of the ledgers in the same transaction.
     ///
     /// # Errors
     /// Fails with `Conflict` if the crawl is in another state. The error contains that state.
@@ -215,11 +211,9 @@ impl Store {
         Ok(crawl)
     }
 
-    /// Returns the crawl's progress from one snapshot.
-    ///
-    /// Queued rows of a cancelled crawl are counted as skipped with the reason `cancelled`, and its
-    /// live videos as cancelled. Workers no longer process them, and the rows are settled with the
-    /// same state later.
+    /// Returns the crawl's progress from one snapshot. Queued rows of a cancelled crawl are counted
+    /// as skipped with the reason `cancelled`, and its live videos as cancelled. Workers no longer
+    /// process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
             "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count, false as in_videos
@@ -275,8 +269,7 @@ impl Store {
     }
 }
 
-/// A number of pages, image URLs or videos in one state, the state of the crawl, or the number of
-/// faces.
+/// A number of pages, image URLs or videos in a state, the crawl's state, or a number of faces.
 #[derive(sqlx::FromRow)]
 struct ProgressRow {
     crawl: Option<CrawlState>,

@@ -132,8 +132,7 @@ impl Store {
         }
     }
 
-    /// Returns the same store with a different limit for exact search (see
-    /// [`Config::exact_limit`]).
+    /// Returns the same store with another [`Config::exact_limit`].
     pub fn with_exact_limit(mut self, faces: i64) -> Self {
         self.exact_limit = faces;
         self

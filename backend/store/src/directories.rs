@@ -1,5 +1,4 @@
-//! Per-directory page budgets of a crawl, which limit endless parts of a site, and the yield of
-//! directories.
+//! Page budgets of a crawl's directories, which limit endless parts of a site, and their yield.
 use crate::pages::{NewPage, lock_crawl};
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};

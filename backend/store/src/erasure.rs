@@ -47,8 +47,7 @@ impl Store {
     }
 }
 
-/// Deletes images with all dependent rows. Returns their number and all blob keys of the images and
-/// their faces.
+/// Deletes images with all dependent rows. Returns their number and all their blob keys.
 pub(crate) async fn delete_images(
     conn: &mut PgConnection,
     ids: &[Uuid],

@@ -1,5 +1,4 @@
-//! Erasures delete what is stored about a person or from a URL, and keep only what is needed to
-//! suppress it.
+//! Erasures delete what is stored about a person or from a URL, except what suppresses it.
 //!
 //! An erasure is planned and carried out in one transaction, under the collection's suppression
 //! lock, so that no image can be added in between.
@@ -85,9 +84,8 @@ pub struct ErasureRecord {
 }
 
 impl Store {
-    /// Returns the models and embeddings of faces of a plan, in the order of their ids.
-    ///
-    /// An embedding takes about a kilobyte of memory, so pass only a part of a large plan per call.
+    /// Returns the models and embeddings of faces of a plan, in the order of their ids. An
+    /// embedding takes about a kilobyte of memory, so pass only a part of a large plan per call.
     pub async fn planned_embeddings(
         &self,
         conn: &mut PgConnection,
@@ -103,10 +101,8 @@ impl Store {
     }
 
     /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of
-    /// the transaction, which differs from the time in `record`.
-    ///
-    /// Suppressions refer to the record, so insert the record first, then the suppressions, then
-    /// call this again with their number.
+    /// the transaction, which differs from the time in `record`. Suppressions refer to the record,
+    /// so insert the record first, then the suppressions, then call this again with their number.
     pub async fn record_erasure(
         &self,
         conn: &mut PgConnection,
@@ -153,10 +149,8 @@ impl Store {
     }
 
     /// Lifts the suppressions of an erasure and records the time. Returns the record and the number
-    /// of lifted suppressions.
-    ///
-    /// Content that another erasure also suppresses remains suppressed. Erased data is not
-    /// restored.
+    /// of lifted suppressions. Content that another erasure also suppresses remains suppressed.
+    /// Erased data is not restored.
     ///
     /// # Errors
     /// Fails with `NotFound` if the erasure does not exist.

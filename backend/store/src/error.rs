@@ -11,8 +11,7 @@ pub enum StoreError {
     /// A unique name is taken, or the state of the row does not allow the change.
     #[error("{0}")]
     Conflict(String),
-    /// A value is not allowed by the schema. The text contains the value and states what is
-    /// allowed.
+    /// The schema does not allow a value. The text contains it and states what is allowed.
     #[error("{0}")]
     Invalid(String),
     #[error("the cursor is not a cursor of this service")]

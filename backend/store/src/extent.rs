@@ -66,8 +66,7 @@ impl Store {
         Ok(Extent { images, faces, videos, ..Extent::default() })
     }
 
-    /// Counts the images and faces of a collection that a retention of `days` days would delete
-    /// immediately.
+    /// Counts the images and faces that a retention of `days` days would delete immediately.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.

@@ -190,8 +190,7 @@ impl ExternalIndex {
 
     /// Asks the engine for faces of the collection, and keeps those of the crawl and the site. If
     /// they are too few, asks the index of pgvector, which continues until it has enough faces or
-    /// has visited its maximum number of entries. Without that index, compares with all faces in
-    /// scope.
+    /// reaches its limit of entries. Without that index, compares with all faces in scope.
     async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
         if query.limit <= MAX_LIMIT_TO_CHECK {
             match self.nearest_by_engine(query).await {

@@ -1,10 +1,9 @@
 //! The interface of a vector index: it finds the ids of similar faces. Rows are read and written by
 //! other modules.
 //!
-//! Postgres is the source of truth. Every answer contains only faces whose rows are in the scope of
-//! the request, with the similarities of their rows; only [`FaceIndex::all_similar`] may return
-//! others too. [`crate::external_index`] does this for an engine that keeps its own copy of the
-//! embeddings.
+//! Postgres is the source of truth. Answers contain only faces whose rows are in the scope of the
+//! request, with the rows' similarities; only [`FaceIndex::all_similar`] may return others too.
+//! [`crate::external_index`] does this for an engine that keeps its own copy of the embeddings.
 pub(crate) mod comparison;
 pub mod pgvector;
 
@@ -79,10 +78,9 @@ pub struct Found {
     pub exact: bool,
 }
 
-/// A vector index over the embeddings of the stored faces.
-///
-/// Every method that looks faces up fails with [`StoreError::IndexUnavailable`] if the index cannot
-/// answer now. The caller then compares in Postgres, or tries again later.
+/// A vector index over the embeddings of the stored faces. Every method that looks faces up fails
+/// with [`StoreError::IndexUnavailable`] if the index cannot answer now. The caller then compares
+/// in Postgres, or tries again later.
 #[async_trait::async_trait]
 pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Returns the name of the implementation, for logs and metrics.

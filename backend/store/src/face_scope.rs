@@ -119,8 +119,7 @@ impl FaceScope {
 }
 
 impl FaceFilter {
-    /// Adds the conditions, each after `and`. `site_images` are the images of the site, if they are
-    /// known.
+    /// Adds the conditions, each after `and`. `site_images` are the site's images, if known.
     pub(crate) fn push(
         &self,
         sql: &mut QueryBuilder<Postgres>,

@@ -74,8 +74,7 @@ impl Store {
     /// the host waits until that delay is over.
     ///
     /// # Errors
-    /// Fails with the errors of the database. The permit then expires a minute after it was
-    /// granted.
+    /// Fails with the errors of the database. The permit then expires within a minute.
     pub async fn finish_own_request(&self, host_key: &str, own: OwnDelay) -> Result<(), StoreError> {
         self.end_collection_permit(host_key, own, seconds(own.delay_ms)).await
     }

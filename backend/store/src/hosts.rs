@@ -55,8 +55,7 @@ pub struct RobotsRecord {
 pub(crate) const PERMIT_EXPIRES_S: f64 = 60.0;
 /// Seconds over which waiting callers are spread.
 pub(crate) const HORIZON_S: f64 = 60.0;
-/// The token of permits without a delay. They exclude no other permits, so they need not be
-/// released.
+/// The token of permits without a delay, which exclude no others and need no release.
 const FREE_TOKEN: i64 = 0;
 
 /// Requests a permit. $1 host, $2 delay in seconds, $3 expiry in seconds, $4 horizon in seconds. A

@@ -102,8 +102,7 @@ impl Store {
     ///
     /// The candidates are all images whose phash differs in at most [`NEAR_BITS`] bits. They also
     /// include all images whose dhash differs in at most [`MARKED_GRADIENT_BITS`] bits and whose
-    /// phash differs in at most [`MARKED_BITS`]. If there are more than 64, only the 64 nearest are
-    /// returned.
+    /// phash differs in at most [`MARKED_BITS`]. At most the 64 nearest are returned.
     pub async fn near_candidates(
         &self,
         executor: impl PgExecutor<'_>,
@@ -123,9 +122,7 @@ impl Store {
     }
 
     /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
-    /// contains the same bytes.
-    ///
-    /// Waits for other transactions that insert the same bytes.
+    /// contains the same bytes. Waits for other transactions that insert the same bytes.
     pub async fn insert_image(
         &self,
         conn: &mut PgConnection,

@@ -26,9 +26,8 @@ pub struct IndexChange {
 }
 
 impl Store {
-    /// Starts recording the changes of faces. After it returns, a new statement reads every face
-    /// that was stored before, and every later change is recorded. Does nothing if recording is
-    /// already on.
+    /// Starts recording the changes of faces. Afterwards, a new statement reads every face stored
+    /// before, and every later change is recorded. Does nothing if recording is on.
     ///
     /// # Errors
     /// Fails with the database's error, for example if the tables are locked for five seconds. Then

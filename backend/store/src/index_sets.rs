@@ -105,8 +105,7 @@ impl Store {
     }
 
     /// Deletes the records of all sets. The next process that follows the changes builds them
-    /// again. A restored database needs this: its index may lack faces that the backup brought
-    /// back.
+    /// again. A restored database needs this: its index may lack faces of the backup.
     pub async fn forget_index_sets(&self) -> Result<u64, StoreError> {
         Ok(sqlx::query("delete from index_sets").execute(&self.pool).await?.rows_affected())
     }

@@ -74,8 +74,7 @@ scopes! {
 }
 
 impl Scope {
-    /// Returns `true` if the scope concerns the whole service. A key for one collection cannot
-    /// include it.
+    /// Returns whether the scope concerns the whole service. No key for one collection has it.
     pub fn is_service_wide(self) -> bool {
         self == Self::System
     }
@@ -218,8 +217,7 @@ impl FromRow<'_, PgRow> for ApiKey {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Hashes a string that has the form of a key. Returns `None` for any other string, which needs
-    /// no lookup.
+    /// Hashes a string in the form of a key; `None` for any other, which needs no lookup.
     pub fn of(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(KEY_PREFIX)?).ok()?;
         (bits.len() == KEY_BYTES).then(|| Self(Sha256::digest(text).into()))

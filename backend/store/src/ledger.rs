@@ -27,8 +27,7 @@ impl Store {
         crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
     }
 
-    /// Returns the crawl's state as this transaction sees it, or `None` if the crawl does not
-    /// exist.
+    /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
     pub async fn crawl_state(
         &self,
         conn: &mut PgConnection,

@@ -140,10 +140,8 @@ impl Store {
     }
 
     /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
-    /// in input order.
-    ///
-    /// Sightings of known URLs are recorded as sources, with the image if it is known already. URLs
-    /// over the limit are not recorded.
+    /// in input order. Sightings of known URLs are recorded as sources, with the image if it is
+    /// known already. URLs over the limit are not recorded.
     pub async fn admit_images(
         &self,
         conn: &mut PgConnection,
@@ -224,9 +222,8 @@ impl Store {
     }
 
     /// Settles an image URL's row if it is `queued`, and links its sources to `image`, if given. A
-    /// row that is settled, or deleted with its crawl, does not change.
-    ///
-    /// Insert the image before this call, so that all transactions lock in the same order.
+    /// row that is settled, or deleted with its crawl, does not change. Insert the image before
+    /// this call, so that all transactions lock in the same order.
     ///
     /// # Errors
     /// Fails with `Invalid` if the new state is `Queued`.
@@ -356,10 +353,8 @@ impl NewRows {
 }
 
 /// Records one source per image URL in the ledger and page. Records no sources for suppressed or
-/// erased URLs, which must not be stored again.
-///
-/// `for share` waits for a transaction that settles such a row. So either this statement sees the
-/// image, or that transaction sees the source.
+/// erased URLs, which must not be stored again. `for share` waits for a transaction that settles
+/// such a row. So either this statement sees the image, or that transaction sees the source.
 async fn record_sightings(
     conn: &mut PgConnection,
     crawl: Uuid,

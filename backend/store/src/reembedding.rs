@@ -16,8 +16,7 @@ pub struct Outdated {
 }
 
 impl Store {
-    /// Returns faces of the collection with embeddings of a different model, ordered by id, after
-    /// `after`.
+    /// Returns faces of the collection with embeddings of another model, by id, after `after`.
     pub async fn outdated(
         &self,
         collection: Uuid,

@@ -1,7 +1,6 @@
-//! Deletes content whose last sighting is older than its collection's retention period.
-//!
-//! The work is done in small transactions that can be interrupted at any time and repeated. One
-//! process at a time runs the task.
+//! Deletes content whose last sighting is older than its collection's retention period. The work is
+//! done in small transactions that can be interrupted at any time and repeated. One process at a
+//! time runs the task.
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::videos::delete_video_rows;
@@ -38,8 +37,7 @@ impl Expired {
 
 impl Store {
     /// Claims a run of a periodic task for this process. Returns `true` for the first process that
-    /// calls it once the task is due. The task is due again after `every`, even if that process
-    /// dies.
+    /// calls it once the task is due. It is due again after `every`, even if that process dies.
     pub async fn claim_maintenance(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
         let taken = sqlx::query(
             "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
@@ -64,8 +62,7 @@ impl Store {
     ///
     /// First it deletes images that were stored and last seen before the retention period, among
     /// them frames of videos. Then it deletes the records of videos and crawls that ended before
-    /// this period. Images with an enrolled face
-    /// and crawls with a scheduled next run are kept.
+    /// this period. Images with an enrolled face and crawls with a scheduled next run are kept.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,

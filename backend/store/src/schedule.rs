@@ -1,8 +1,6 @@
-//! Recurring crawls: a schedule is a series of runs.
-//!
-//! The column `next_run_at` of the last run contains the time at which the next run is due. The
-//! transaction that starts that run clears the column, and so does a cancellation of the schedule,
-//! so only one of them succeeds.
+//! Recurring crawls: a schedule is a series of runs. The column `next_run_at` of the last run
+//! contains the time at which the next run is due. The transaction that starts that run clears the
+//! column, and so does a cancellation of the schedule, so only one of them succeeds.
 use crate::crawls::{Crawl, crawl_row};
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
@@ -39,8 +37,7 @@ impl Store {
         .ok_or_else(|| StoreError::not_found("crawl of a series", crawl))
     }
 
-    /// Clears the time of the next run. Returns `false` if it was cleared already. Locks the
-    /// crawl's row.
+    /// Clears the time of the next run; `false` if it was cleared. Locks the crawl's row.
     pub async fn claim_next_run(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
         let taken =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")

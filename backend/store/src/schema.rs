@@ -7,8 +7,7 @@
 //! refuse to start.
 //!
 //! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
-//! migration that stops older programs acquires the same lock exclusively, so it waits until they
-//! have ended.
+//! migration that stops older programs takes it exclusively, so it waits for their end.
 use crate::database::REJECT_READ_ONLY;
 use crate::transient::{self, Cause};
 use crate::{Store, StoreError};
@@ -108,21 +107,17 @@ impl SchemaUse {
 }
 
 impl Store {
-    /// Migrates the schema. One process at a time does so.
-    ///
-    /// A migration that stops older programs waits at most ten minutes for them. With
-    /// `OlderPrograms::Keep`, it fails instead.
+    /// Migrates the schema. One process at a time does so. A migration that stops older programs
+    /// waits at most ten minutes for them. With `OlderPrograms::Keep`, it fails instead.
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
-    /// not end or must be kept; with `Migrate` if a migration fails. Migrations that failed leave
-    /// no trace.
+    /// not end or must be kept; with `Migrate` if a migration fails. Failed ones leave no trace.
     pub async fn migrate(&self, older: OlderPrograms) -> Result<Migrated, StoreError> {
         self.migrate_to(&MIGRATIONS, older).await
     }
 
-    /// Works like [`Self::migrate`], with the migrations of another version of this program (for
-    /// tests).
+    /// Works like [`Self::migrate`], with the migrations of another version (for tests).
     pub async fn migrate_to(
         &self,
         migrations: &Migrator,
@@ -150,8 +145,7 @@ impl Store {
             stopped = upgrade(&mut conn, migrations, &applied, older).await?;
             ran = conn.list_applied_migrations(table).await?.len() - applied.len();
         }
-        // No other process can hold this lock exclusively, because this one still holds the other
-        // lock.
+        // No other process holds this lock exclusively, because this one holds the other lock.
         sqlx::query("select pg_advisory_lock_shared($1)").bind(RUNNING).execute(&mut conn).await?;
         if stopped {
             unlock(&mut conn, RUNNING).await?;
@@ -201,8 +195,7 @@ impl Store {
         newest_version(MIGRATIONS.iter())
     }
 
-    /// Returns a short hex digest of all migrations in this build. It changes whenever the schema
-    /// does.
+    /// Returns a short hex digest of this build's migrations. It changes when the schema does.
     pub fn schema_fingerprint() -> String {
         let mut digest = Sha256::new();
         for migration in MIGRATIONS.iter() {
@@ -248,8 +241,7 @@ fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
 }
 
 /// Opens a connection for advisory locks and migrations, to a server that accepts changes. The
-/// server closes it within a minute if it can no longer reach this process, so that its locks do
-/// not stay.
+/// server closes it within a minute if it cannot reach this process, so that no locks stay.
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     let mut conn = PgConnection::connect_with(options).await?;
     sqlx::raw_sql(

@@ -1,7 +1,6 @@
-//! 1:N face search by similarity.
-//!
-//! Similarity is the cosine. Every query is limited to one collection and one embedding model. The
-//! statements that compare embeddings are in the module `face_index`.
+//! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
+//! collection and one embedding model. The statements that compare embeddings are in the module
+//! `face_index`.
 use crate::embeddings::check_embedding;
 use crate::face_index::{Found, Nearest, Similar, comparison};
 use crate::face_scope::{Access, FaceFilter, FaceScope, few_images_of_site};
@@ -117,10 +116,8 @@ impl Store {
     }
 
     /// Returns the best face of each subject, best first, and whether every face in scope was
-    /// compared.
-    ///
-    /// Returns at most `query.limit` subjects. Omits faces without a subject. The score of a
-    /// subject is the similarity of its best face.
+    /// compared. Returns at most `query.limit` subjects. Omits faces without a subject. The score
+    /// of a subject is the similarity of its best face.
     ///
     /// # Errors
     /// Fails with the errors of [`Self::search`].
@@ -159,7 +156,6 @@ impl Store {
     }
 
     /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.
-    ///
     /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
     /// becomes outdated, the index search returns too few faces and the exact search runs.
     async fn scope_exceeds(&self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {

@@ -1,8 +1,6 @@
 //! Reads where images were found: the first sources of many images, or all sources of one image in
-//! pages.
-//!
-//! An image can be on every page of a site, and URLs can be long. So every result is limited in
-//! rows and bytes.
+//! pages. An image can be on every page of a site, and URLs can be long. So every result is limited
+//! in rows and bytes.
 use crate::{Store, StoreError};
 use std::collections::HashMap;
 use time::OffsetDateTime;
@@ -53,9 +51,8 @@ struct Row {
 
 impl Store {
     /// Returns the sources of several images, by image and in the order in which they were found.
-    /// At most [`MAX_SOURCES`] per image and [`MAX_SOURCES_BYTES`] in total.
-    ///
-    /// Does not check the store's scope, because the caller has already read the images.
+    /// At most [`MAX_SOURCES`] per image and [`MAX_SOURCES_BYTES`] in total. Does not check the
+    /// store's scope, because the caller has already read the images.
     pub async fn sources(&self, images: &[Uuid]) -> Result<Vec<(Uuid, Source)>, StoreError> {
         let rows = self.sources_where(images, None).await?;
         Ok(rows.into_iter().map(|row| (row.image_id, row.source)).collect())
@@ -77,9 +74,8 @@ impl Store {
     }
 
     /// Returns the next `limit` sources of an image after the source `after`, in the order in which
-    /// they were found. Each source is returned with its id, for the next call.
-    ///
-    /// Does not check the store's scope, because the caller has already read the image.
+    /// they were found. Each source is returned with its id, for the next call. Does not check the
+    /// store's scope, because the caller has already read the image.
     pub async fn sources_of(
         &self,
         image: Uuid,

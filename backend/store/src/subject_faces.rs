@@ -15,11 +15,9 @@ pub struct FaceSubject {
 }
 
 impl Store {
-    /// Assigns faces to a locked subject of the same collection, on behalf of a user.
-    ///
-    /// Removes earlier refusals of these faces. A cluster becomes `enrolled`. Faces of another
-    /// subject are moved if `moved` is set. Returns the number of faces that now belong to the
-    /// subject.
+    /// Assigns faces to a locked subject of the same collection, on behalf of a user. Removes
+    /// earlier refusals of these faces. A cluster becomes `enrolled`. Faces of another subject are
+    /// moved if `moved` is set. Returns the number of faces that now belong to the subject.
     ///
     /// # Errors
     /// Fails with `NotFound` if a face is not in the collection; the error contains its id. Fails
@@ -87,10 +85,9 @@ impl Store {
         Ok(given.len() as u64)
     }
 
-    /// Removes a face from a locked subject. Clustering does not assign it again.
-    ///
-    /// With `drop_enrolled`, an image that was only sent for enrolment is deleted if none of its
-    /// faces belongs to a subject any more. Returns the blob keys to delete after the commit.
+    /// Removes a face from a locked subject. Clustering does not assign it again. With
+    /// `drop_enrolled`, an image that was only sent for enrolment is deleted if none of its faces
+    /// belongs to a subject any more. Returns the blob keys to delete after the commit.
     ///
     /// # Errors
     /// Fails with `NotFound` if the face does not belong to the subject.
@@ -221,8 +218,7 @@ impl Store {
         Ok(faces)
     }
 
-    /// Returns the id and box (x, y, width, height) of the faces of one image, inside a
-    /// transaction.
+    /// Returns id and box (x, y, width, height) of an image's faces, in a transaction.
     pub async fn boxes_of_image(
         &self,
         conn: &mut PgConnection,
@@ -234,8 +230,7 @@ impl Store {
             .await?)
     }
 
-    /// Returns the subjects to which these faces belong, by face id. Faces without a subject are
-    /// omitted.
+    /// Returns the subjects of these faces, by face id. Faces without a subject are omitted.
     pub async fn face_subjects(&self, faces: &[Uuid]) -> Result<HashMap<Uuid, FaceSubject>, StoreError> {
         let rows: Vec<FaceSubject> = sqlx::query_as(
             "select sf.face_id, sf.subject_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id

@@ -187,10 +187,9 @@ impl Store {
         Ok(())
     }
 
-    /// Merges several locked subjects into one.
-    ///
-    /// The faces and refusals of the others move to `into`. The subject `into` inherits their name,
-    /// external id and metadata entries if it has none of its own. The other subjects are deleted.
+    /// Merges several locked subjects into one. The faces and refusals of the others move to
+    /// `into`. The subject `into` inherits their name, external id and metadata entries if it has
+    /// none of its own. The other subjects are deleted.
     ///
     /// # Errors
     /// Fails with `Conflict` if the subjects have different external ids, and with `Invalid` if the
@@ -252,8 +251,7 @@ impl Store {
     }
 }
 
-/// Moves the faces and refusals of `others` to `into`. Deletes refusals of faces that now belong to
-/// `into`.
+/// Moves the faces and refusals of `others` to `into`. Deletes refusals of faces of `into`.
 pub(crate) async fn move_faces(
     conn: &mut PgConnection,
     into: Uuid,

@@ -45,8 +45,7 @@ pub enum Suppression {
     VideoFile {
         sha256: Vec<u8>,
     },
-    /// Images found at a URL, which may be that of the image or of the page, and the video at a
-    /// URL.
+    /// Images found at a URL, that of the image or of the page, and the video at a URL.
     Url(String),
     /// Works like [`Self::Url`], for a URL of which only the hash is stored.
     UrlHash(Uuid),

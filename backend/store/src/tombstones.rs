@@ -5,8 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Returns collections that exist although they have tombstones: a restored backup brought them
-    /// back.
+    /// Returns collections with tombstones that exist again because of a restored backup.
     pub async fn restored_deleted_collections(&self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select c.id from collections c join tombstones t on t.digest = sha256(uuid_send(c.id))
@@ -18,8 +17,7 @@ impl Store {
 }
 
 /// Sets tombstones for the rows that this transaction deletes, and for replaced smaller versions of
-/// `images`. `images` are the images that lose a face or are deleted. Call it before their
-/// deletion.
+/// `images`. `images` are the images that lose a face or are deleted. Call it before that.
 pub(crate) async fn set(conn: &mut PgConnection, ids: &[Uuid], images: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query(
         "insert into tombstones (digest)

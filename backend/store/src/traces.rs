@@ -1,7 +1,6 @@
 //! Removes traces of erased images and videos outside their own rows: URLs and alternative texts in
-//! ledgers, titles and cached content of pages that contain them, and seeds.
-//!
-//! The queue's records are not handled here; [`Traces::jobs`] lists them.
+//! ledgers, titles and cached content of pages that contain them, and seeds. The queue's records
+//! are not handled here; [`Traces::jobs`] lists them.
 mod statements;
 mod suppressed;
 pub(crate) mod videos;
@@ -56,10 +55,8 @@ impl Traces {
     }
 
     /// Removes the rows that lead to these images. Call it while the images exist, because their
-    /// sources record where they were found.
-    ///
-    /// Rows of jobs that have not run are kept: such a job records its result later, or finds that
-    /// it is suppressed.
+    /// sources record where they were found. Rows of jobs that have not run are kept: such a job
+    /// records its result later, or finds that it is suppressed.
     pub(crate) async fn erase_image_traces(
         &mut self,
         conn: &mut PgConnection,
@@ -185,9 +182,8 @@ impl Traces {
         Ok(())
     }
 
-    /// Removes the remaining traces, after the images' rows. These are seeds of crawls that have
-    /// ended, titles of pages that contain an image, and cached content of pages that mention one
-    /// of the URLs.
+    /// Removes the remaining traces, after the images' rows. These are seeds of ended crawls,
+    /// titles of pages with an image, and cached content of pages that mention a URL.
     pub(crate) async fn finish(&mut self, conn: &mut PgConnection) -> Result<(), StoreError> {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());

@@ -178,8 +178,7 @@ impl Store {
         Ok(id)
     }
 
-    /// Returns the tracks of a video in the order of their start, after the track `after` (start
-    /// and id).
+    /// Returns the tracks of a video by their start, after the track `after` (start and id).
     ///
     /// # Errors
     /// Fails with `NotFound` if the video does not exist or is outside the store's scope.

@@ -66,8 +66,7 @@ impl Cause {
 
 /// An error that may come from the database.
 pub trait Transient {
-    /// Returns why the call may succeed if repeated; `None` if it will not succeed or must not be
-    /// repeated.
+    /// Returns why the call may succeed if repeated; `None` if it cannot, or must not be repeated.
     fn cause(&self) -> Option<Cause>;
 }
 

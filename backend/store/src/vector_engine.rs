@@ -1,8 +1,6 @@
-//! The interface of a vector engine outside the database. The interface does not depend on
-//! Postgres.
-//!
-//! An engine contains sets of faces, each with the embeddings of one model. An engine may be
-//! outdated, and its answers may be wrong: [`crate::external_index`] compares them with the rows.
+//! The interface of a vector engine outside the database. It does not depend on Postgres. An engine
+//! contains sets of faces, each with the embeddings of one model. An engine may be outdated, and
+//! its answers may be wrong: [`crate::external_index`] compares them with the rows.
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
@@ -94,7 +92,6 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct Update {
     /// The number of the transaction that read the rows. A later transaction has a greater number.
-    ///
     /// The engine leaves a face unchanged if an update with the same or a greater number has
     /// already changed it. Otherwise a delayed request could bring a deleted face back.
     pub fence: i64,
@@ -137,8 +134,7 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
 
-    /// Creates a set, or completes one whose creation was interrupted. Does nothing if the set is
-    /// complete.
+    /// Creates a set, or completes an interrupted creation. Does nothing if it is complete.
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError>;
 
     /// Deletes a set. Does nothing if it does not exist.

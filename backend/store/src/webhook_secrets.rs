@@ -34,10 +34,8 @@ struct Row {
 
 impl Store {
     /// Creates a new salt for a collection. The previous secret remains valid for `overlap`; older
-    /// ones become invalid.
-    ///
-    /// A tombstone is set for every replaced salt, so that a restored backup does not bring its
-    /// secret back.
+    /// ones become invalid. A tombstone is set for every replaced salt, so that a restored backup
+    /// does not bring its secret back.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist.

@@ -1,7 +1,6 @@
-//! Computes the region of an image that the aligned chip of a face covers.
-//!
-//! The geometry is that of `vision::norm_crop`: the similarity transform that best fits the five
-//! landmarks to the ArcFace template of 112x112 pixels.
+//! Computes the region of an image that the aligned chip of a face covers. The geometry is that of
+//! `vision::norm_crop`: the similarity transform that best fits the five landmarks to the ArcFace
+//! template of 112x112 pixels.
 
 /// Landmark positions in a chip.
 const TEMPLATE: [[f64; 2]; 5] =
@@ -20,8 +19,7 @@ pub(super) fn chip_shows(landmarks: &[f32], other: [f32; 4]) -> bool {
     x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
 }
 
-/// Returns the axis-aligned bounding box of a chip: left, top, right, bottom in pixels of the
-/// image.
+/// Returns the bounding box of a chip: left, top, right, bottom in pixels of the image.
 fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
     let from: Vec<[f64; 2]> =
         landmarks.as_chunks::<2>().0.iter().map(|[x, y]| [f64::from(*x), f64::from(*y)]).collect();

@@ -10,7 +10,6 @@ use uuid::Uuid;
 const BATCH: usize = 50_000;
 
 /// Returns all faces of the collection and model with at least the given similarity, ordered by id.
-///
 /// The index returns candidates. Each candidate is compared with its row again, so that no other
 /// face is erased.
 pub(super) async fn similar_faces(
@@ -30,8 +29,7 @@ pub(super) async fn similar_faces(
     let probe = halfvec(query.probe);
     let mut found = Vec::new();
     for ids in ids.chunks(BATCH) {
-        // Built at run time, because the type of the probe contains the model's number of
-        // dimensions.
+        // Built at run time, because the probe's type contains the number of dimensions.
         let rows: Vec<FaceRow> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
             .bind(query.collection_id)
             .bind(query.model.id)

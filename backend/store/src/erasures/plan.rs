@@ -41,8 +41,7 @@ pub struct Plan {
     pub not_compared: i64,
     /// Suppressions of whole images and videos, and of single faces of other images.
     pub pictures: Vec<Suppression>,
-    /// People and clusters to be erased: the requested one, and those that would have no faces
-    /// left.
+    /// People and clusters to erase: the requested one, and those that would have no faces.
     pub subjects: Vec<Uuid>,
     /// Videos that are erased completely: the requested one, those whose file is at the requested
     /// URL or that were found on the page with that URL, and other videos of the same files.
@@ -215,8 +214,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Locks the requested images and the images of the faces, and adds everything that is deleted
-    /// with them.
+    /// Locks the requested images and those of the faces, and adds what is deleted with them.
     async fn complete(
         &mut self,
         conn: &mut PgConnection,

@@ -31,9 +31,7 @@ impl ErasedAgain {
 
 impl Store {
     /// Deletes rows of the collection that have tombstones, as an erasure would. Call it until the
-    /// result is empty.
-    ///
-    /// Reads every row of the collection, without a statement timeout.
+    /// result is empty. Reads every row of the collection, without a statement timeout.
     pub async fn erase_again(
         &self,
         conn: &mut PgConnection,

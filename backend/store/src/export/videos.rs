@@ -62,9 +62,7 @@ impl Store {
     }
 
     /// Returns a video with the places where a crawl or a scan found it; `None` if it does not
-    /// exist.
-    ///
-    /// Does not check the store's scope, because [`Self::export_videos`] does.
+    /// exist. Does not check the store's scope, because [`Self::export_videos`] does.
     pub async fn export_video_of_crawl(
         &self,
         crawl: Uuid,
@@ -86,9 +84,8 @@ impl Store {
     }
 
     /// Returns the next tracks of a video after the track `after` (start and id), with their faces.
-    /// A track that is erased meanwhile is omitted.
-    ///
-    /// Does not check the store's scope, because the caller has already read the video.
+    /// A track that is erased meanwhile is omitted. Does not check the store's scope, because the
+    /// caller has already read the video.
     pub async fn export_tracks(
         &self,
         video: Uuid,

@@ -126,8 +126,7 @@ pub(crate) async fn all_similar(
             .bind(BATCH - 1)
             .fetch_optional(&mut *conn)
             .await?;
-        // Built at run time, because the type of the probe contains the model's number of
-        // dimensions.
+        // Built at run time, because the probe's type contains the number of dimensions.
         let similar: Vec<Similar> = sqlx::query_as(AssertSqlSafe(sql.as_str()))
             .bind(query.collection_id)
             .bind(query.model.id)

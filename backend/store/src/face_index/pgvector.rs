@@ -1,9 +1,6 @@
 //! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
-//! model.
-//!
-//! Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the model's
-//! id as a literal, because the planner uses a partial index only if it can see the index's
-//! condition.
+//! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
+//! model's id as a literal, because the planner uses a partial index only if it sees the condition.
 mod maintain;
 
 pub use maintain::HnswIndex;

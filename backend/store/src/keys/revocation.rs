@@ -5,8 +5,7 @@ use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-/// The result of revoking a key. Its descendants are the keys that it created, directly or through
-/// other keys.
+/// The result of revoking a key. Its descendants are keys that it created, also indirectly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revocation {
     /// The key after the revocation.
@@ -25,10 +24,8 @@ impl Revocation {
 
 impl Store {
     /// Revokes a key permanently, and with `with_descendants` its valid descendants too. Revoking a
-    /// revoked key again does not change it.
-    ///
-    /// A service that has cached the key notices the revocation within seconds. From then on, the
-    /// key cannot create other keys.
+    /// revoked key again does not change it. A service that has cached the key notices the
+    /// revocation within seconds. From then on, the key cannot create other keys.
     pub async fn revoke_key(
         &self,
         conn: &mut PgConnection,

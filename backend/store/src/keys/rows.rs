@@ -9,8 +9,7 @@ use sqlx::{FromRow, PgConnection, Row, postgres::PgRow};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Number of characters of a key that are stored and shown: the prefix `fc_` and 36 of the 256
-/// bits.
+/// Number of characters of a key that are stored and shown: `fc_` and 36 of the 256 bits.
 const SHOWN_PREFIX_LENGTH: usize = 9;
 
 macro_rules! select_keys {

@@ -76,8 +76,7 @@ impl Store {
     }
 
     /// Works like [`Self::erase_page_of_suppressed_image`] for a page that turned out to be the
-    /// video at `video`. Does nothing unless its address is suppressed, or was erased in this
-    /// crawl.
+    /// video at `video`. Does nothing unless its address is suppressed or this crawl erased it.
     pub async fn erase_page_of_suppressed_video(
         &self,
         conn: &mut PgConnection,

@@ -23,8 +23,7 @@ pub struct NewVideo {
 
 impl Store {
     /// Adds a video in the state `queued` and returns its id. Returns `Err` with the id of the
-    /// video that the collection already has of this file. Cancelled and failed videos do not
-    /// count.
+    /// collection's video of this file, if any. Cancelled and failed videos do not count.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist.

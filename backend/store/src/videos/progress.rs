@@ -104,8 +104,7 @@ impl Store {
     }
 }
 
-/// Returns another video of the same file and collection as the video `id`, unless it was cancelled
-/// or failed.
+/// Returns another video of the same file and collection that was not cancelled and did not fail.
 async fn other_of_file(
     conn: &mut PgConnection,
     id: Uuid,

@@ -24,8 +24,7 @@ pub struct Video {
     pub scan_id: Option<Uuid>,
     /// The page on which the crawl first found it.
     pub page_url: Option<String>,
-    /// The video of the same file that the collection had before. A live video waits until that one
-    /// has ended.
+    /// The collection's earlier video of the same file. A live video waits for its end.
     pub original_id: Option<Uuid>,
     /// The blob of an uploaded file; `None` after the video has ended.
     pub source_key: Option<String>,

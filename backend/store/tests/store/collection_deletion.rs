@@ -22,8 +22,7 @@ async fn mark_deleted(store: &Store, collection: Uuid) {
     tx.commit().await.unwrap();
 }
 
-/// Creates a collection with images, faces, a person, a suppression, and a running crawl with its
-/// ledgers.
+/// Creates a collection with images, faces, a person, a suppression and a running crawl.
 async fn full(store: &Store, name: &str) -> (Uuid, Uuid) {
     let collection = fixture::collection(store, name).await;
     let model = fixture::model(store, "m", 4).await;

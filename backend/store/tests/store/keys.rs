@@ -59,8 +59,7 @@ async fn a_revoked_key_stays_listed_and_keeps_the_time_of_its_end() {
     assert_eq!(store.keys(None, 10).await.unwrap(), [revoked.key]);
 }
 
-/// A key creates another key while it is being revoked. The new key is then either found or not
-/// created.
+/// A key creates another one while it is being revoked. That one is found or not created.
 #[testing::test]
 async fn no_key_slips_out_while_its_maker_is_revoked() {
     let database = TestDatabase::create().await;

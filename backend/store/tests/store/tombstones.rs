@@ -1,5 +1,4 @@
-//! Tests that, in a database restored from a backup, the deletions that followed the backup are
-//! repeated.
+//! Tests that a restored database repeats the deletions that followed its backup.
 use crate::fixture::{self, admit_images, image_url};
 use store::deletion_log::Entry;
 use store::erasures::{ErasureRecord, Target};

@@ -274,8 +274,7 @@ async fn frames_are_found_by_the_site_of_their_video() {
         expected.sort_unstable();
         listed.sort_unstable();
         assert_eq!(listed, expected, "{site}");
-        // A search with fewer results than faces in scope uses the index, and tests each face on
-        // its own.
+        // A search with fewer results than faces in scope uses the index, and tests each face.
         let probe = vec![1.0, 0.0, 0.0, 0.0];
         let mut search = crate::face_index::gallery::query(collection, model.id, probe);
         (search.filter, search.limit) = (list.filter, (expected.len() as i64 - 1).max(0));

@@ -1,5 +1,4 @@
-//! Tests the salts of webhook secrets: rotation, the deletion of their collection, and a restored
-//! backup.
+//! Tests the salts of webhook secrets: rotation, deleted collections, and restored backups.
 use crate::fixture;
 use std::time::Duration;
 use store::deletion_log::Entry;

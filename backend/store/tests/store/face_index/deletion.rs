@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 super::suite!(deleted_faces_are_not_found, a_deleted_collection_is_not_searched);
 
-/// Asserts that exactly the faces `remaining` are found, before and after the index knows of the
-/// deletion.
+/// Asserts that only the faces `remaining` are found, before and after the index learns of it.
 async fn assert_remaining<I: Implementation>(world: &World<I>, search: &SearchQuery, remaining: &[Uuid]) {
     for caught_up in [false, true] {
         if caught_up {

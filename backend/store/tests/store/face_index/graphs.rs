@@ -23,8 +23,7 @@ const BATCH: usize = 6_250;
 /// Maximum time until the graphs are built. It is only reached if the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns the time at this fraction of the period in which the faces were stored, in microseconds
-/// since 1970.
+/// Returns the time at this fraction of the faces' period, in microseconds since 1970.
 fn time(share: f64) -> i64 {
     1_700_000_000_000_000 + (share * 1e12) as i64
 }

@@ -71,8 +71,7 @@ async fn an_index_search_that_comes_up_short_is_done_again_exactly() {
     let default = fixture::collection(&store, "default").await;
     let model = fixture::model(&store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 60, 5).await;
-    // An index that misses rows of the table simulates a scan that stops before it has found
-    // enough.
+    // An index that misses rows simulates a scan that stops before it has found enough.
     let sql = format!(
         "drop index faces_embedding_hnsw_{0}; create index faces_embedding_hnsw_{0} on faces using hnsw ((embedding::halfvec({DIMENSIONS})) halfvec_cosine_ops) where model_id = {0} and det_score > 2",
         model.id

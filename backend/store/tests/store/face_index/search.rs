@@ -70,8 +70,7 @@ async fn the_index_gives_the_same_top_hits_and_says_so<I: Implementation>() {
         assert!(exact);
         assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
     }
-    // With few faces in scope, the search is exact. With fewer faces than requested, it returns all
-    // of them.
+    // With few faces in scope, the search is exact. With fewer than requested, it returns all.
     let mut narrow = query(default, model.id, gallery[0].1.clone());
     narrow.filter.min_quality = Some(0.9);
     assert!(store.search(&narrow).await.unwrap().1);
@@ -122,8 +121,7 @@ async fn models_collections_and_crawls_are_never_mixed<I: Implementation>() {
         );
         let mut rng = fixture::rng(6);
         let probe = direction(&mut rng, DIMENSIONS);
-        // The exact probe is stored in every collection and model. Only the one in scope may be
-        // returned.
+        // The exact probe is stored in every collection and model. Only that in scope may be found.
         let mut expected = Vec::new();
         for (number, (collection, model)) in
             [(here, &first), (here, &second), (there, &first), (there, &second)].into_iter().enumerate()
