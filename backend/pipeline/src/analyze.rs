@@ -1,5 +1,4 @@
-//! Analyses one image: decodes it, detects and aligns its faces, assesses their quality and embeds
-//! them.
+//! Analyses one image: decodes it, detects and aligns its faces, assesses and embeds them.
 //!
 //! The analysis has two stages, so that a caller can stop after the first. [`Analyzer::decode`]
 //! returns pixels and hashes, which suffice to recognise a duplicate. [`Analyzer::find_faces`]
@@ -109,14 +108,12 @@ impl Analyzer {
         self.engine.faces().adapt_letterbox(Letterbox::fit((frame.width(), frame.height()), canvas))
     }
 
-    /// Returns the size of the canvas for `det_size`: a square, unless the detector accepts only
-    /// one size.
+    /// Returns the canvas for `det_size`: a square, unless the detector accepts only one size.
     fn canvas(&self, det_size: u32) -> (u32, u32) {
         self.engine.detector().fixed_size.unwrap_or((det_size, det_size))
     }
 
-    /// Waits for memory for `bytes` of decoded pixels, until the deadline of [`Self::before`] at
-    /// the latest.
+    /// Waits for memory for `bytes` of decoded pixels, until the deadline of [`Self::before`].
     ///
     /// # Errors
     /// Fails with [`crate::Exhausted`] if the memory does not become free in time.

@@ -112,8 +112,7 @@ impl Budget {
     /// share exists at the same time as such a share. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// Fails with [`Exhausted`] shortly before `deadline`. Without a deadline the wait has no
-    /// limit.
+    /// Fails with [`Exhausted`] shortly before `deadline`. Without one the wait has no limit.
     pub async fn take(
         &self,
         bytes: u64,

@@ -37,10 +37,8 @@ pub(crate) async fn check_live(
 }
 
 /// Ends the crawl if no row is queued. Call it after the commit of a transaction that settled a
-/// row.
-///
-/// The row is settled in any case. A failure is therefore only logged, and `Crawls::reconcile` ends
-/// the crawl later.
+/// row. The row is settled in any case. A failure is therefore only logged, and `Crawls::reconcile`
+/// ends the crawl later.
 pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
     let ended: Result<(), ChangeError> = retried("end_crawl", || async {
         if store.has_queued_rows(store.pool(), crawl).await? {
@@ -62,10 +60,8 @@ pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
 }
 
 /// Ends the crawl if it is live and no row is queued. Returns `true` if it ended the crawl. The
-/// caller must have locked the crawl's row.
-///
-/// The state becomes `completed`, with the reasons in the ledger. It becomes `failed` if neither a
-/// page nor an image could be fetched.
+/// caller must have locked the crawl's row. The state becomes `completed`, with the reasons in the
+/// ledger. It becomes `failed` if neither a page nor an image could be fetched.
 pub(crate) async fn finish_if_done(
     store: &Store,
     queue: &Queue,

@@ -43,8 +43,7 @@ pub struct Config {
     /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without their own secret, and
     /// derives the secrets of collections. Without it, webhooks are disabled.
     pub webhook_secret: Option<Secret>,
-    /// Wait after the first failed delivery to a webhook. It triples with every further failure, up
-    /// to an hour.
+    /// Wait after the first failed delivery to a webhook. It triples with each failure, up to 1 h.
     pub webhook_retry: Duration,
 }
 

@@ -1,7 +1,5 @@
 //! Types that every other module of the pipeline may use: options, jobs and their payloads, ledger
-//! rows and errors.
-//!
-//! This module does not fetch, analyse or store images.
+//! rows and errors. This module does not fetch, analyse or store images.
 
 mod collection;
 mod error;

@@ -160,10 +160,8 @@ impl Ingest {
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
-    /// the transaction also completes the job.
-    ///
-    /// The caller must end the crawl if this was its last row. If the call fails, nothing is stored
-    /// and the row is not settled.
+    /// the transaction also completes the job. The caller must end the crawl if this was its last
+    /// row. If the call fails, nothing is stored and the row is not settled.
     ///
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost in

@@ -33,9 +33,8 @@ pub struct Reapplied {
 }
 
 /// Imports a deletion log ([`Store::import_deletion_log`]) and repeats its deletions in small
-/// transactions. If the process is killed, it can be called again.
-///
-/// `Store::delete_pending_blobs` deletes the blobs whose rows were deleted.
+/// transactions. If the process is killed, it can be called again. `Store::delete_pending_blobs`
+/// deletes the blobs whose rows were deleted.
 ///
 /// # Errors
 /// Fails if the store or the queue fails. Earlier deletions are kept.

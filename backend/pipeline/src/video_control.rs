@@ -192,8 +192,7 @@ impl Videos {
         .await
     }
 
-    /// Cancels a video. What is stored of it remains. The worker that reads it stops within a
-    /// second.
+    /// Cancels a video. What is stored of it remains. Its reader stops within a second.
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.

@@ -1,8 +1,5 @@
 //! Analyses one video: finds the faces of selected frames, joins them into tracks, and numbers the
-//! people.
-//!
-//! Frames come from the crate `video`, tracks from the crate `tracking`. This module stores
-//! nothing.
+//! people. Frames come from the crate `video`, tracks from `tracking`. This module stores nothing.
 
 mod ahead;
 mod error;

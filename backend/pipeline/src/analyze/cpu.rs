@@ -1,6 +1,5 @@
-//! A bounded pool for CPU work on pixels, outside the async threads.
-//!
-//! The bound protects the async runtime and the memory when many images arrive concurrently.
+//! A bounded pool for CPU work on pixels, outside the async threads. The bound protects the async
+//! runtime and the memory when many images arrive concurrently.
 
 use super::AnalyzeError;
 use super::fair_semaphore::FairSemaphore;
@@ -22,10 +21,8 @@ impl Cpu {
     }
 
     /// Runs `work` on a blocking thread as soon as one is free. A panic in `work` becomes
-    /// [`AnalyzeError::Panicked`].
-    ///
-    /// The permit belongs to the work, not to the future: the bound applies even if the caller
-    /// drops the future.
+    /// [`AnalyzeError::Panicked`]. The permit belongs to the work, not to the future: the bound
+    /// applies even if the caller drops the future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,6 +1,5 @@
-//! The first stage of an analysis: from the bytes of a file to pixels and hashes.
-//!
-//! The decoders are in the crate `vision`.
+//! The first stage of an analysis: from the bytes of a file to pixels and hashes. The decoders are
+//! in the crate `vision`.
 
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
 use bytes::Bytes;

@@ -1,6 +1,5 @@
-//! Searches an image of low resolution a second time, in an enhanced copy of it.
-//!
-//! The enhancement itself is in [`vision::enhance`].
+//! Searches an image of low resolution a second time, in an enhanced copy of it. The enhancement
+//! itself is in [`vision::enhance`].
 
 use super::options::Settings;
 use super::search::Found;
@@ -14,8 +13,7 @@ pub(super) struct SearchOutcome {
     /// The faces, in coordinates of the original image.
     pub(super) found: Found,
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
-    /// cut from it, because a face that is only detected on enhanced pixels can only be recognised
-    /// on them.
+    /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
     pub(super) pixels: Arc<Frame>,
     /// Pixels of the enhanced image per pixel of the original; `None` if the faces were found on
     /// the original.

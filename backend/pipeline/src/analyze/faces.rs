@@ -1,6 +1,5 @@
-//! The second stage of an analysis: from pixels to faces with quality and embeddings.
-//!
-//! The search for faces is in [`super::search`].
+//! The second stage of an analysis: from pixels to faces with quality and embeddings. The search
+//! for faces is in [`super::search`].
 
 use super::enhanced::SearchOutcome;
 use super::options::Settings;
@@ -274,8 +273,7 @@ fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duratio
 struct Source {
     /// The original image or the enhanced one.
     pixels: Arc<Frame>,
-    /// Pixels of `pixels` per pixel of the original image. Detections have coordinates of the
-    /// original.
+    /// Pixels of `pixels` per pixel of the original image, whose coordinates detections have.
     scale: f32,
     /// Size (width, height) of the original image.
     size: (u32, u32),
@@ -291,8 +289,7 @@ impl Source {
         vision::norm_crop(&self.pixels, &landmarks, CHIP)
     }
 
-    /// Assesses the face in upright orientation. Otherwise every face of a rotated image would have
-    /// a bad pose.
+    /// Assesses the face upright. Otherwise every face of a rotated image would have a bad pose.
     fn assess(&self, chip: &Frame, detection: &Detection, profile: vision::Profile) -> QualityReport {
         let upright = rotation::rotate(detection, self.size, self.rotation);
         vision::quality::assess(chip, &upright, rotation::rotated_size(self.size, self.rotation), profile)

@@ -1,6 +1,5 @@
-//! Options of the operator and of callers, their defaults and their valid ranges.
-//!
-//! The code that applies them is in the other modules of [`super`].
+//! Options of the operator and of callers, their defaults and their valid ranges. The code that
+//! applies them is in the other modules of [`super`].
 
 use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;

@@ -45,11 +45,9 @@ impl Timings {
 
 #[derive(Clone, Debug)]
 pub struct AnalyzedFace {
-    /// The detection, in pixels of the image as a browser shows it. The box can extend beyond the
-    /// image.
+    /// The detection, in pixels of the image as a browser shows it. The box can extend beyond it.
     pub detection: Detection,
-    /// `None` if not requested. The pose is that of the upright face, for any `rotation` of the
-    /// image.
+    /// `None` if not requested. The pose is that of the upright face, for any `rotation`.
     pub quality: Option<QualityReport>,
     /// `None` if not requested, or if no embedding could be computed, for example for a crop
     /// without content.

@@ -1,7 +1,6 @@
-//! Rotation of coordinates by multiples of 90 degrees.
-//!
-//! [`rotate`] maps coordinates of an image to coordinates of the same image rotated clockwise by
-//! `degrees`. Pixels are rotated elsewhere, by `vision::crop::rotate`.
+//! Rotation of coordinates by multiples of 90 degrees. [`rotate`] maps coordinates of an image to
+//! coordinates of the same image rotated clockwise by `degrees`. Pixels are rotated elsewhere, by
+//! `vision::crop::rotate`.
 
 use vision::{Detection, Point, Rect};
 
@@ -35,8 +34,7 @@ pub(super) fn rotate(detection: &Detection, size: (u32, u32), degrees: u32) -> D
     }
 }
 
-/// Inverts [`rotate`]: maps a detection in the rotated image to the image of `size` before the
-/// rotation.
+/// Inverts [`rotate`]: maps a detection in the rotated image to the original of `size`.
 pub(super) fn unrotate(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
     let turned = rotated_size(size, degrees);
     rotate(detection, turned, (360 - degrees) % 360)

@@ -37,12 +37,10 @@ use vision::{Detection, Frame, View, keep_best, nms};
 /// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
 const UPRIGHT_SCORE: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. No view of the first look is smaller. The
-/// detector's work is 9% of that for 640 pixels, and detectors reliably find a face that fills the
-/// view.
+/// detector's work is 9% of that for 640 pixels, and detectors reliably find faces that fill it.
 const SMALL_VIEW: u32 = 192;
-/// Maximum longer side of a canvas on which the detector finds faces that fill the view. Such a
-/// canvas needs no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that
-/// fill 480.
+/// Maximum longer side of a canvas on which the detector finds faces that fill the view. It needs
+/// no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that fill 480.
 const MAX_SIDE_WITHOUT_SMALL: u32 = 384;
 /// Minimum longer side of a face in the small view, in pixels of that view. Smaller faces are
 /// detected better on the canvas, and other small detections are noise.

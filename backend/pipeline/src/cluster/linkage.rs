@@ -42,8 +42,7 @@ struct Cluster {
     mean: Vec<f32>,
     weight: f32,
     images: HashSet<Uuid>,
-    /// Faces and subjects that the cluster contains. `refused` lists those that it must not
-    /// contain.
+    /// Faces and subjects that the cluster contains; `refused`: those that it must not contain.
     ids: HashSet<Uuid>,
     refused: HashSet<Uuid>,
     neighbours: BTreeSet<usize>,
@@ -70,8 +69,7 @@ impl Cluster {
             && other.refused.is_disjoint(&self.ids)
     }
 
-    /// Returns the mean similarity of all pairs of one face of `self` and one face of `other`, from
-    /// -1 to 1.
+    /// Returns the mean similarity of all pairs of a face of `self` and a face of `other`, -1..1.
     fn linkage(&self, other: &Self) -> f32 {
         self.mean.iter().zip(&other.mean).map(|(a, b)| a * b).sum()
     }
@@ -90,9 +88,8 @@ impl Cluster {
         self.neighbours.extend(other.neighbours);
     }
 
-    /// Returns the merged group. The group keeps the enrolled subject if there is one, or else the
-    /// subject with the lowest id, which is the oldest. A group without a subject becomes a new
-    /// subject.
+    /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
+    /// with the lowest id, the oldest. A group without a subject becomes a new subject.
     fn group(&self, units: &[ClusterUnit]) -> Group {
         let members = || self.members.iter().map(|&index| &units[index]);
         let subject = members()

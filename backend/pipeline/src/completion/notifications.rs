@@ -1,8 +1,6 @@
 //! Enqueues the jobs that follow the end of a crawl: the message to its webhook and its next run.
-//! The module `worker` runs these jobs.
-//!
-//! The jobs are enqueued in the transaction that ends the crawl. They are therefore not lost, and
-//! they do not exist if the transaction is rolled back.
+//! The module `worker` runs these jobs. The jobs are enqueued in the transaction that ends the
+//! crawl. They are therefore not lost, and they do not exist if the transaction is rolled back.
 
 use crate::domain::jobs::{NextRun, WebhookMessage};
 use crate::domain::{ChangeError, CrawlOptions};

@@ -81,14 +81,11 @@ impl Crawls {
     }
 
     /// Cancels a crawl. Queued rows are skipped with the reason `cancelled`, and results of running
-    /// fetches are not stored.
-    ///
-    /// For a recurring crawl, `id` may be the id of any of its runs. The current run ends, and no
-    /// next run starts.
+    /// fetches are not stored. For a recurring crawl, `id` may be the id of any of its runs. The
+    /// current run ends, and no next run starts.
     ///
     /// # Errors
-    /// Fails with `StoreError::Conflict`, which contains the state, if the crawl and its series
-    /// have ended.
+    /// Fails with `StoreError::Conflict`, which contains the state, if crawl and series have ended.
     pub async fn cancel(&self, id: Uuid) -> Result<Crawl, CrawlError> {
         let crawl = self.store().crawl(id).await?;
         let Some(series) = crawl.series_id else { return self.cancel_run(id).await };
@@ -116,7 +113,6 @@ impl Crawls {
     }
 
     /// Cancels one run. After the change of state, no job of the crawl starts or stores anything.
-    ///
     /// The same transaction closes the first piece of its rows and jobs, which is sufficient for
     /// most crawls. A task closes the rest piece by piece.
     async fn cancel_run(&self, id: Uuid) -> Result<Crawl, CrawlError> {
@@ -155,8 +151,7 @@ impl Crawls {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
             let rows = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
-                // The crawl and its rows were deleted in the meantime. Its jobs still have to be
-                // cancelled.
+                // The crawl and its rows were deleted meanwhile. Its jobs must still be cancelled.
                 Err(StoreError::NotFound { .. }) => 0,
                 rows => rows?,
             };
@@ -175,9 +170,8 @@ impl Crawls {
     /// row that its failure settled.
     ///
     /// # Errors
-    /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` as described for
-    /// [`queue::Queue::retry`], and with `StoreError::Conflict` if the job's crawl has ended or was
-    /// deleted.
+    /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` like [`queue::Queue::retry`],
+    /// and with `StoreError::Conflict` if the job's crawl has ended or was deleted.
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
         let mut tx = self.store().begin().await?;
         let row = self.queue().retry(tx.conn(), job).await?;

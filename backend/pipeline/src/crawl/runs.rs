@@ -57,10 +57,8 @@ impl Crawls {
     }
 
     /// Starts the run that was scheduled after `previous`, and completes the job of the schedule.
-    /// Returns `None` if the schedule was cancelled or the crawl was deleted.
-    ///
-    /// Two processes with the same job start only one run, because the claim of one of them is
-    /// stale.
+    /// Returns `None` if the schedule was cancelled or the crawl was deleted. Two processes with
+    /// the same job start only one run, because the claim of one of them is stale.
     pub(crate) async fn start_next(&self, previous: Uuid, claim: Claim) -> Result<Option<Crawl>, CrawlError> {
         let mut tx = self.store().begin().await?;
         self.queue().complete(tx.conn(), claim).await?;

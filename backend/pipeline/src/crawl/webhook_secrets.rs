@@ -1,7 +1,6 @@
-//! Derives the secrets of collections' webhooks. Messages are signed in `worker::webhook`.
-//!
-//! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
-//! Neither value suffices on its own to sign a message.
+//! Derives the secrets of collections' webhooks. Messages are signed in `worker::webhook`. Each
+//! secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database. Neither
+//! value suffices on its own to sign a message.
 
 use super::{CrawlError, Crawls, Secret};
 use hmac::{Hmac, KeyInit, Mac};

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Time from the start of one run to the start of the next, in whole minutes: 5 minutes to 366
-/// days.
+/// Time from the start of one run to that of the next, in whole minutes: 5 minutes to 366 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Interval {

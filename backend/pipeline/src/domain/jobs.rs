@@ -165,11 +165,9 @@ fn new_job(kind: JobKind, payload: &impl Serialize) -> NewJob {
     NewJob { max_attempts, priority, ..NewJob::new(kind, payload) }
 }
 
-/// Creates the job of a ledger row.
-///
-/// The id of the row is the unique key, so a row has at most one live job. `Crawls::reconcile`
-/// finds queued rows without a job. The host is the partition key, so that the many pages of a slow
-/// host do not block other hosts.
+/// Creates the job of a ledger row. The id of the row is the unique key, so a row has at most one
+/// live job. `Crawls::reconcile` finds queued rows without a job. The host is the partition key, so
+/// that the many pages of a slow host do not block other hosts.
 fn job(kind: JobKind, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
     NewJob {
         priority,

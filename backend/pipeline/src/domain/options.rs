@@ -154,8 +154,7 @@ impl CrawlOptions {
         VideoLimits { total: self.max_videos, per_host }
     }
 
-    /// Checks that the limits allow at least all seeds. Otherwise some seeds would have no ledger
-    /// row.
+    /// Checks that the limits allow all seeds. Otherwise some seeds would have no ledger row.
     pub(crate) fn check_room(&self, seeds: SeedCounts) -> Result<(), CrawlError> {
         let SeedCounts { pages, images, videos, videos_of_host } = seeds;
         for (field, limit, seeds) in [

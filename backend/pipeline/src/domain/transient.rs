@@ -1,8 +1,6 @@
 //! Defines, for [`store::retried`], which errors of the pipeline are transient errors of the
-//! database.
-//!
-//! A transaction that calls the queue for a claim can safely be repeated. If the first attempt was
-//! committed, the claim is stale in the second attempt.
+//! database. A transaction that calls the queue for a claim can safely be repeated. If the first
+//! attempt was committed, the claim is stale in the second attempt.
 
 macro_rules! transient {
     ($($error:ident),*) => {

@@ -5,8 +5,7 @@ use store::images::Image;
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
 
-/// Minimum ratio of the pixel counts at which a version counts as clearly larger, as numerator and
-/// denominator.
+/// Minimum ratio of pixel counts (numerator, denominator) at which a version is clearly larger.
 const CLEARLY_LARGER: (u64, u64) = (3, 2);
 
 /// How an image relates to the stored ones.

@@ -81,9 +81,8 @@ pub fn unmet_requirements(quality: Option<&QualityReport>, required: Profile, al
 
 impl Ingest {
     /// Analyses the image, stores it with all its faces if the collection does not contain the
-    /// file, and assigns the face to the subject. Everything is one transaction.
-    ///
-    /// `analyzer` has the deadline of this caller.
+    /// file, and assigns the face to the subject. Everything is one transaction. `analyzer` has the
+    /// deadline of this caller.
     ///
     /// # Errors
     /// Fails with [`EnrolError`]. The store fails with `NotFound` if the subject does not exist,

@@ -29,9 +29,8 @@ impl Ingest {
     }
 
     /// Settles the row of an unchanged file, which becomes an additional source of its stored
-    /// image. The file is neither downloaded nor analysed. `incoming` needs no bytes.
-    ///
-    /// Returns `None` if the stored image was deleted.
+    /// image. The file is neither downloaded nor analysed. `incoming` needs no bytes. Returns
+    /// `None` if the stored image was deleted.
     pub(crate) async fn settle_unchanged(
         &self,
         incoming: &Incoming,
@@ -143,10 +142,8 @@ fn ids(images: &[&Image]) -> Vec<Uuid> {
 }
 
 /// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,
-/// each with its position.
-///
-/// Hashes that differ in fewer than eight bits have an equal byte. Unrelated images sometimes share
-/// a lock, which causes only a short wait.
+/// each with its position. Hashes that differ in fewer than eight bits have an equal byte.
+/// Unrelated images sometimes share a lock, which causes only a short wait.
 fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;

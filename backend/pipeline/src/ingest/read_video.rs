@@ -16,8 +16,7 @@ use store::{StoreError, retried};
 use uuid::Uuid;
 use video::{Decoder, Index, VideoError};
 
-/// Time between two reads of the state. A pause or a cancellation reaches the reader at most this
-/// much later.
+/// Time between two reads of the state. A pause or cancellation arrives at most this much later.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]

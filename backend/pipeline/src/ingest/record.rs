@@ -67,10 +67,8 @@ impl Ingest {
     }
 
     /// Stores the image, or settles it as a duplicate if another transaction stored it first.
-    /// `partly` means that some of its faces are omitted.
-    ///
-    /// Returns `None` and changes nothing if the image, its address or a person in it was erased in
-    /// the meantime.
+    /// `partly` means that some of its faces are omitted. Returns `None` and changes nothing if the
+    /// image, its address or a person in it was erased in the meantime.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,

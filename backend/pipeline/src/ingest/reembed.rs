@@ -1,5 +1,4 @@
-//! Recomputes embeddings from the stored chips for the current model. This module does not detect
-//! faces again.
+//! Recomputes embeddings from the stored chips for the current model, without another detection.
 
 use super::{Ingest, IngestError, Inner};
 use crate::AnalyzeError;
@@ -38,9 +37,8 @@ pub struct Reembedded {
 }
 
 impl Ingest {
-    /// Recomputes those embeddings of the collection's faces that a different model computed.
-    ///
-    /// Each batch is one transaction, and finished faces are not processed again. The call can be
+    /// Recomputes those embeddings of the collection's faces that a different model computed. Each
+    /// batch is one transaction, and finished faces are not processed again. The call can be
     /// stopped or killed at any time and started again. `progress` is called after every batch.
     ///
     /// # Errors
@@ -85,8 +83,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Returns an inner error that concerns only this face, or an outer error that ends the whole
-    /// call.
+    /// Returns an inner error that concerns only this face, or an outer one that ends the call.
     async fn embed_chip(&self, face: &Outdated) -> Result<Result<Embedding, &'static str>, IngestError> {
         let Inner { analyzer, blobs, .. } = &*self.inner;
         let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };

@@ -161,8 +161,7 @@ impl Scan {
     }
 
     /// Analyses and stores one file, and settles its row as `processed`, `duplicate` or
-    /// `suppressed`. If the analysis fails, the row becomes `skipped` or `failed` with the error's
-    /// code.
+    /// `suppressed`. If the analysis fails, it is `skipped` or `failed` with the error's code.
     ///
     /// # Errors
     /// Fails with the reason why the file was not stored, and with `StoreError::Conflict` if

@@ -1,6 +1,5 @@
-//! Suppresses erased images, addresses, faces and people. This module does not erase them.
-//!
-//! Images are checked before they are decoded, before their faces are detected, and again in the
+//! Suppresses erased images, addresses, faces and people. This module does not erase them. Images
+//! are checked before they are decoded, before their faces are detected, and again in the
 //! transaction that stores them. That transaction holds a lock that excludes erasures.
 
 use super::{Incoming, Ingest, IngestError, Ingested};

@@ -1,8 +1,6 @@
 //! Decides whether a larger version of stored images contains all their faces and therefore
-//! replaces them.
-//!
-//! A version without some of the faces, because a face was painted over or replaced, replaces no
-//! image. A published file must not cause the deletion of stored faces.
+//! replaces them. A version without some of the faces, because a face was painted over or replaced,
+//! replaces no image. A published file must not cause the deletion of stored faces.
 
 use super::{Ingest, Inner};
 use crate::{Analysis, AnalyzedFace};
@@ -50,8 +48,7 @@ impl Ingest {
         for image in smaller {
             let mut free: Vec<&VersionFace<'_>> = new_faces.iter().collect();
             for face in older.iter().filter(|face| face.image_id == *image) {
-                // A face with an embedding of a different model cannot be compared, so its image is
-                // kept.
+                // A face with another model's embedding cannot be compared, so its image is kept.
                 let same = free.iter().position(|candidate| {
                     face.model_id == *model_id && candidate.is_same_face(face, threshold)
                 });

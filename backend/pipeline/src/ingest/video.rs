@@ -41,9 +41,8 @@ impl Ingest {
     ///
     /// # Errors
     /// Fails with [`ReadVideoError`]: with `Duplicate` if the collection has another video of the
-    /// same file, with `Suppressed` if the file was erased, and for example with
-    /// `QueueError::Stale` if the claim was lost, or with `StoreError::Conflict` if the scan was
-    /// ended.
+    /// same file, with `Suppressed` if the file was erased, with `QueueError::Stale` if the claim
+    /// was lost, or with `StoreError::Conflict` if the scan was ended.
     pub async fn describe_video(
         &self,
         video: &StoredVideo,

@@ -1,5 +1,4 @@
-//! Plans which frames of a video are analysed: all steps at once, or block by block after a first
-//! look.
+//! Plans which frames of a video are analysed: all steps at once, or by block after a first look.
 
 use super::frames::{Content, ReadFrame, ReadState, Reader, Source};
 use super::steps::{KnownFrame, Step, remaining};

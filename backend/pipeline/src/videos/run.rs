@@ -89,8 +89,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends all tracks. Returns what was found since the last part, or `None` before the first
-    /// frame.
+    /// Ends all tracks. Returns what was found since the last part; `None` before any frame.
     async fn take_part(&mut self) -> Result<Option<VideoPart>, VideoAnalyzeError> {
         let Some(until_us) = self.last_us else { return Ok(None) };
         let tracks = self.tracks.end_part().await?;

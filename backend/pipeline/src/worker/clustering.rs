@@ -1,5 +1,4 @@
-//! Handles `cluster_collection`: runs a clustering step by step. A single step is in the module
-//! `cluster`.
+//! Handles `cluster_collection`: runs a clustering in steps, which are in the module `cluster`.
 
 use crate::cluster::{ClusterError, Step, scope_of, step};
 use crate::domain::jobs::{self, ClusterJob};
@@ -57,8 +56,7 @@ impl ClusterCollection {
         let mut after = Uuid::nil();
         loop {
             if cancel.is_cancelled() {
-                // Every finished step is stored, so the next claim continues with the remaining
-                // faces.
+                // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(Outcome::Snooze(Duration::ZERO));
             }
             match step(&self.store, &run, after).await? {

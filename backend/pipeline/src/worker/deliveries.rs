@@ -14,8 +14,7 @@ pub const DELIVERY_PLACES: usize = 32;
 const OF_A_RECEIVER: usize = 1;
 const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
 const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
-/// Interval between the retry times of messages without a place, and maximum time from now until a
-/// retry.
+/// Interval between the retry times of messages without a place, and maximum time to a retry.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
 

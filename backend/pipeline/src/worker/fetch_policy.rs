@@ -109,8 +109,7 @@ impl PermitGuard {
         }
     }
 
-    /// Releases the permit without waiting. The fetch was dropped, so the host's response is
-    /// unknown.
+    /// Releases the permit without waiting, for a dropped fetch, whose response is unknown.
     pub(super) fn abandon(&self) {
         drop(self.spawn_release(None));
     }
@@ -124,8 +123,7 @@ impl PermitGuard {
     }
 }
 
-/// Returns `true` if a page belongs to the crawl. `home` is the URL to which its seed was
-/// redirected.
+/// Returns whether a page belongs to the crawl. `home` is the URL to which its seed redirected.
 pub(super) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);
     scope.contains(&view.seeds, allow, url)

@@ -32,8 +32,7 @@ struct HostState {
 }
 
 impl HostConcurrency {
-    /// Admits a request until the result is dropped, or returns how long to wait before the next
-    /// attempt.
+    /// Admits a request until the result is dropped, or returns the wait before the next attempt.
     pub(super) fn acquire(self: &Arc<Self>, host: &str) -> Result<ConcurrencyPermit, Duration> {
         self.with(host, |state| {
             if state.in_flight < state.allowed {

@@ -58,8 +58,7 @@ pub(super) struct Delay {
     shared: Duration,
     /// The crawl's own delay, if it is longer than `shared`.
     own: Option<OwnDelay>,
-    /// Whether the host's response time also affects the delay. `true` only if the crawl sets no
-    /// delay.
+    /// Whether the host's response time also affects the delay: only if the crawl sets none.
     adaptive: bool,
 }
 
@@ -77,10 +76,9 @@ impl HostThrottle {
         Self { store, config, refusing: Mutex::default(), concurrency: Arc::default() }
     }
 
-    /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt.
-    ///
-    /// A crawl's own delay applies to its own collection only, because one tenant must not slow
-    /// down the crawls of others.
+    /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt. A
+    /// crawl's own delay applies to its own collection only, because one tenant must not slow down
+    /// the crawls of others.
     pub(super) fn delay(&self, own: Option<RequestedDelay>, robots: Option<Duration>) -> Delay {
         let robots = robots.unwrap_or_default();
         let default = self.config.default_delay;
@@ -186,15 +184,13 @@ impl HostThrottle {
             }
         }
         let pause = pause.map(|wait| wait.min(self.config.longest_delay));
-        // Repeating the call only moves the time of the host's next permit by the time between the
-        // two calls.
+        // Repeating the call only delays the host's next permit by the time between the calls.
         let ended = retried("finish_request", || {
             self.store.finish_request(&permit.host, permit.token, millis(delay), pause, pace)
         })
         .await;
         if let Err(error) = ended {
-            // The permit expires automatically. Until then the host receives no requests, which is
-            // harmless.
+            // The permit expires by itself. Until then the host gets no requests: harmless.
             tracing::warn!(host = permit.host, %error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
@@ -204,8 +200,7 @@ impl HostThrottle {
         }
     }
 
-    /// Returns `true` if a host without a delay refuses requests, or refused them until this
-    /// response.
+    /// Returns `true` if a host without a delay refuses requests, or did until this response.
     fn refuses(&self, host: &str, outcome: Outcome) -> bool {
         let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {

@@ -1,5 +1,4 @@
-//! Handles `scan_image`: fetches an image and ingests it. Analysis and storage are in the module
-//! `ingest`.
+//! Handles `scan_image`: fetches an image. The module `ingest` analyses and stores it.
 
 use super::context::Context;
 use super::fetch_policy::{Area, FetchPolicy};

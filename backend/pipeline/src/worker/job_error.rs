@@ -18,8 +18,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 pub(crate) enum JobError {
     /// A permanent error. The row is settled with this state and reason.
     Final { state: Unprocessed, reason: Reason, detail: String, status: Option<u16> },
-    /// A transient error. Another attempt may succeed. After the last attempt the row is settled as
-    /// failed.
+    /// A transient error: another attempt may succeed. After the last one the row is failed.
     Retry { reason: Reason, detail: String, wait: Option<Duration> },
     /// The job cannot run now. It runs after this wait, and this run is not counted as an attempt.
     Later(Duration),

@@ -29,15 +29,13 @@ pub(super) struct LiveJob<'a> {
 }
 
 impl LiveJobs {
-    /// Counts a job of the crawl as running, until [`LiveJob::end`] is called or the job is
-    /// dropped.
+    /// Counts a job of the crawl as running, until [`LiveJob::end`] is called or it is dropped.
     pub(super) fn begin(&self, crawl: Uuid) -> LiveJob<'_> {
         self.lock().entry(crawl).or_default().running += 1;
         LiveJob { jobs: self, crawl, has_ended: false }
     }
 
-    /// Removes a job. Returns whether it was the last one and a row was settled since the last
-    /// check.
+    /// Removes a job. Returns whether it was the last and a row was settled since the last check.
     fn leave(&self, crawl: Uuid, settled: bool) -> bool {
         let mut crawls = self.lock();
         let Some(jobs) = crawls.get_mut(&crawl) else { return settled };

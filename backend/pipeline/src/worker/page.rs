@@ -144,11 +144,9 @@ enum Content {
     Other,
 }
 
-/// Returns the kind of the fetched content.
-///
-/// The `Content-Type` header determines the kind. The first bytes determine it if the header is
-/// missing or specifies only XML, or if they are the signature of an image or a video. A text can
-/// begin like a video, so HTML is not a video.
+/// Returns the kind of the fetched content. The `Content-Type` header determines the kind. The
+/// first bytes determine it if the header is missing or specifies only XML, or if they are the
+/// signature of an image or a video. A text can begin like a video, so HTML is not a video.
 fn content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();

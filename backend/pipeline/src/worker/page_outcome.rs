@@ -21,8 +21,7 @@ const MAX_NESTED: u8 = 3;
 /// The pages, sitemaps, images and videos that a page yielded, and the result for its own row.
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
-    /// Further sitemaps. Their rows have depth 0, so that their entries are treated like the links
-    /// of a seed.
+    /// Further sitemaps. Their rows have depth 0, so that their entries are like links of a seed.
     pub(super) sitemaps: Vec<NewPage>,
     /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,
@@ -90,9 +89,7 @@ impl Rules {
 }
 
 /// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
-/// seed.
-///
-/// Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
+/// seed. Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
 /// [`of_sitemap`] on a thread of the async runtime.
 pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;

@@ -201,14 +201,12 @@ impl RobotsCache {
             0 => (Answer::Unreachable, 0),
             429 | 500.. => (Answer::Unavailable, 0),
             status => {
-                // Other statuses, for example redirects without a target, mean that there is no
-                // robots.txt.
+                // Other statuses, such as redirects without a target, mean no robots.txt.
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
                 let agent = self.fetcher.agent().to_owned();
                 let body = record.body.unwrap_or_default();
                 let read = move || Robots::from_response(status, &body, &agent);
-                // Parsing and sorting 500 KiB of rules takes too long for a thread of the async
-                // runtime.
+                // Parsing and sorting 500 KiB of rules takes too long for an async thread.
                 match tokio::task::spawn_blocking(read).await {
                     Ok(robots) => {
                         let bytes = robots.bytes();
@@ -237,8 +235,7 @@ impl RobotsCache {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = hosts.len() >= MAX_HOSTS || self.bytes.load(Ordering::Relaxed) >= MAX_BYTES;
         if is_full && !hosts.contains_key(host) {
-            // Entries in use are kept, so that two concurrent requests for one robots.txt are
-            // impossible.
+            // Entries in use are kept, so that no robots.txt is requested twice at once.
             hosts.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
         hosts.entry(host.to_owned()).or_default().clone()

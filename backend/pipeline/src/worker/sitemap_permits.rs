@@ -1,5 +1,4 @@
-//! Limits the number of sitemaps and feeds in the memory of this process. The module `page` reads
-//! them.
+//! Limits the number of sitemaps and feeds in memory. The module `page` reads them.
 
 use super::job_error::JobError;
 use domain::Reason;
@@ -33,10 +32,7 @@ impl Default for SitemapPermits {
 }
 
 impl SitemapPermits {
-    /// Waits for the permit to read a sitemap that has been fetched.
-    ///
-    /// # Errors
-    /// Fails if the semaphore is closed. No code closes it.
+    /// Waits for the permit to read a fetched sitemap. Does not fail: no code closes the semaphore.
     pub(super) async fn read(&self) -> Result<SemaphorePermit<'_>, JobError> {
         self.reading.acquire().await.map_err(|error| JobError::failed(Reason::NoPlace, error))
     }
@@ -58,8 +54,7 @@ impl SitemapPermits {
     pub(super) fn remember_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         if large.len() >= MAX_LARGE {
-            // Jobs first fetch the removed sitemaps as small ones, and then detect their size
-            // again.
+            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
             large.clear();
         }
         large.insert(page);

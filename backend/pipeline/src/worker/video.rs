@@ -1,7 +1,6 @@
 //! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
-//! part. If the worker ends, the next one continues after the last part.
-//!
-//! A crawl that found videos ends after the last of them.
+//! part. If the worker ends, the next one continues after the last part. A crawl that found videos
+//! ends after the last of them.
 
 use super::context::Context;
 use super::video_error::ScanError;
@@ -35,8 +34,7 @@ pub(super) struct ScanVideo {
     tools: VideoTools,
 }
 
-/// Time until a video is tried again whose crawl is paused, or that waits for a video of the same
-/// file.
+/// Time until a video is tried again whose crawl is paused, or that waits for its original.
 pub(super) const LATER: Duration = Duration::from_secs(30);
 
 #[async_trait::async_trait]

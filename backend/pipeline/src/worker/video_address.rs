@@ -1,8 +1,6 @@
-//! Fetches the file of a video from its address: one file, or the files of a playlist.
-//!
-//! If a crawl found the video, the crawl's rules apply to each request, as they do to images. To an
-//! address that a caller named, and to the files of its playlist, the guard and the delay of the
-//! host apply.
+//! Fetches the file of a video from its address: one file, or the files of a playlist. If a crawl
+//! found the video, the crawl's rules apply to each request, as they do to images. For an address
+//! that a caller named, and the files of its playlist, the guard and the host's delay apply.
 
 use super::context::{Context, CrawlView};
 use super::fetch_policy::{Area, FetchPolicy, Paced};
@@ -202,7 +200,6 @@ impl Source<'_> {
         }
     }
 
-    /// # Errors
     /// Fails if a page that contains the video is suppressed.
     async fn check_pages(&self) -> Result<(), CopyError> {
         let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
@@ -212,7 +209,6 @@ impl Source<'_> {
         if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
-    /// # Errors
     /// Fails if the address is suppressed in the collection of the video.
     async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
         let store = &self.context.store;

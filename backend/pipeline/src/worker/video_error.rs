@@ -15,8 +15,7 @@ use store::{StoreError, retried};
 use uuid::Uuid;
 use video::VideoError;
 
-/// Maximum number of attempts if a response takes too long. Each occupies the worker for up to an
-/// hour.
+/// Maximum number of attempts if a response takes too long. Each occupies a worker for up to 1 h.
 const SLOW_ATTEMPTS: i16 = 2;
 
 #[derive(Debug, thiserror::Error)]

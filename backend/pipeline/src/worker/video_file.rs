@@ -110,7 +110,6 @@ impl Spool {
         Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit })
     }
 
-    /// # Errors
     /// Fails if the copy would be longer than the limit.
     pub(super) async fn write(&mut self, piece: &[u8]) -> Result<(), CopyError> {
         self.bytes += piece.len() as u64;

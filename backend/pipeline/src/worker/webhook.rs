@@ -1,8 +1,6 @@
 //! Handles `deliver_webhook`: sends one signed message to a crawl's webhook URL, and retries until
-//! the receiver accepts it. The limits on concurrent messages are in `deliveries`.
-//!
-//! Neither the URL nor the secret is written to a log or to a job's record, because both may grant
-//! access.
+//! the receiver accepts it. The limits on concurrent messages are in `deliveries`. Neither the URL
+//! nor the secret is written to a log or to a job's record, because both may grant access.
 
 use super::deliveries::Deliveries;
 use crate::completion::notifications;
@@ -116,8 +114,7 @@ impl Handler for DeliverWebhook {
     }
 }
 
-/// Returns a signature for each secret, newest first, separated by commas. During a rotation there
-/// are two.
+/// Returns a signature for each secret, newest first, comma-separated; two during a rotation.
 fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
     let all: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
     all.join(",")

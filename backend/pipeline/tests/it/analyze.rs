@@ -204,8 +204,7 @@ async fn many_pictures_at_once_get_the_answers_they_get_alone() {
     }
 }
 
-/// The image is uniformly grey. Without a threshold, the detector finds thousands of faces in each
-/// view of it.
+/// Without a threshold, the detector finds thousands of faces in each view of a grey image.
 #[testing::test]
 async fn a_grey_wall_at_the_lowest_score_is_answered_with_a_bounded_number_of_faces() {
     let analyzer = analyzer().await;

@@ -82,8 +82,7 @@ fn version(name: &str, side: u32) -> Answer {
     Answer::jpeg(encode::jpeg(&crop::thumbnail(&decode(name), side), 90))
 }
 
-/// Asserts that only one image is stored, that it has all sources, and that a search finds its face
-/// once.
+/// Asserts that only one image is stored, with all sources, and that a search finds its face once.
 async fn assert_alone(world: &World, side: i32, sources: usize) {
     let images = world.images().await;
     let sizes: Vec<i32> = images.iter().map(|image| image.width.max(image.height)).collect();
@@ -129,8 +128,7 @@ async fn a_clearly_larger_version_takes_the_place_of_a_smaller_one() {
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get(&Reason::Superseded), Some(&1));
 
-    // The smaller version is crawled again. It is not stored again, and its URL remains a source of
-    // the image.
+    // The smaller version is crawled but not stored again. Its URL remains a source of the image.
     let everything = CrawlOptions { revalidate: false, ..fast() };
     let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));

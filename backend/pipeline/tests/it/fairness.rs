@@ -74,8 +74,7 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
 
 #[testing::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
-    // The site received the requests for robots.txt and for the page, and on a busy machine some
-    // retries.
+    // The site got requests for robots.txt and the page, and on a busy machine some retries.
     let asked = the_small_one_ends(100_000, fast()).await;
     assert!(asked < 100, "{asked}");
 }

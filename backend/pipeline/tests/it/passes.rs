@@ -30,8 +30,7 @@ fn boxes(analysis: &Analysis) -> Vec<Rect> {
     analysis.faces.iter().map(|face| face.detection.bbox).collect()
 }
 
-/// Returns the number of pairs of boxes of the same face, in which one box covers most of the
-/// other.
+/// Returns the number of pairs of boxes of one face, in which one covers most of the other.
 fn twice(boxes: &[Rect]) -> usize {
     let mostly = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| mostly(a, b)).count()).sum()
@@ -100,8 +99,7 @@ async fn a_face_that_fills_the_frame_is_found() {
 async fn fills(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, blind: bool) {
     let (picture, face) = filling(analyzer, portrait, 0.9).await;
     let single = look(analyzer, picture.clone(), Passes::Single).await;
-    // This is the reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a
-    // face.
+    // The reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a face.
     assert!(!blind || single.faces.is_empty(), "{name}");
     for passes in [Passes::Auto, Passes::Thorough] {
         let found = boxes(&look(analyzer, picture.clone(), passes).await);
@@ -118,8 +116,7 @@ fn drawn(heads: &[Head]) -> Vec<Rect> {
     heads.iter().map(place).collect()
 }
 
-/// Returns the clear faces that the reference implementation found at the full resolution of the
-/// photograph.
+/// Returns the clear faces that the reference implementation found at full resolution.
 fn photographed(name: &str) -> Vec<Rect> {
     let faces = testing::oracle()[name]["yunet_native"].as_array().unwrap().clone();
     faces
@@ -185,8 +182,7 @@ async fn auto_does_not_search_a_picture_in_which_nothing_looks_like_a_face() {
     }
 }
 
-/// Draws a portrait into a picture without faces, which is scaled to `width`. The face is `height`
-/// pixels high.
+/// Draws a portrait, with a face of `height` pixels, into a picture that is scaled to `width`.
 async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: u32, height: f32) -> Vec<u8> {
     let face = boxes(&look(analyzer, portrait.clone(), Passes::Single).await)[0];
     let portrait = pixels(&portrait);
@@ -254,8 +250,7 @@ async fn one_view_more(analyzer: &Analyzer, name: &str, picture: Vec<u8>) {
     assert_eq!(single.faces.len(), auto.faces.len(), "{name}");
 }
 
-/// Returns an image of 24 megapixels that contains a group scaled by `scale`, and the boxes of its
-/// faces.
+/// Returns an image of 24 megapixels with a group scaled by `scale`, and the boxes of its faces.
 fn lost_group(view: &[u8], group: &[u8], faces: &[Rect], scale: f64) -> (Vec<u8>, Vec<Rect>) {
     let scene = testing::scene::scene(&pixels(view), &pixels(group), scale, (6000, 4000));
     let [left, top, scale] = [scene.left as f32, scene.top as f32, scene.scale];

@@ -10,8 +10,7 @@ use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Images with one face each, and the person in each image. No two of them are versions of one
-/// image.
+/// Images with one face each, and the person in it. No two are versions of one image.
 const DRAWN: &[(&str, &str)] = &[
     ("dan_2.jpg", "dan"),
     ("dan.jpg", "dan"),

@@ -69,8 +69,7 @@ async fn every_face_has_the_score_of_its_own_chip_and_the_rest_stays() {
     assert!(analyze(&with, false).await.faces.iter().all(|face| face.quality.is_none()));
 }
 
-/// The models process a crowd in groups. Each face keeps its own results, and its chip if
-/// requested.
+/// The models process a crowd in groups. Each face keeps its results, and a requested chip.
 #[testing::test]
 async fn each_face_of_a_crowd_has_its_own_answers() {
     let analyzer = tokio::task::spawn_blocking(|| start(true)).await.unwrap();

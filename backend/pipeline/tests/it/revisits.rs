@@ -1,5 +1,4 @@
-//! Tests the second crawl of a site: unchanged pages and images are revalidated and not transferred
-//! again.
+//! Tests the second crawl of a site: unchanged pages and images are revalidated, not transferred.
 
 use crate::support::{Answer, Site, World, counts, fast};
 use domain::{CrawlState, ImageState, JobKind, Reason};

@@ -69,9 +69,8 @@ impl Search<'_> {
         self.analyzer.engine().first_look()
     }
 
-    /// Returns the views of the first look, or `None` if the image is searched without one. On a
-    /// device, where each new canvas size may have to be compiled, it has one size and decides
-    /// nothing.
+    /// Returns the views of the first look, or `None` for a search without one. On a device, where
+    /// each new canvas size may have to be compiled, it has one size and decides nothing.
     pub(super) fn looks(&self) -> Option<Looks> {
         if !self.can_look() {
             return None;
@@ -127,8 +126,7 @@ impl Search<'_> {
         }))
     }
 
-    /// Returns whether a view shows a face: a clear box, or a faint one that becomes clear when it
-    /// is enlarged.
+    /// Returns whether a view shows a face: a clear box, or a faint one that enlarging makes clear.
     async fn shows_face(
         &self,
         found: &ViewDetections,

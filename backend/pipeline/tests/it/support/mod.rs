@@ -65,8 +65,7 @@ pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     Analyzer::new(engine.await, pipeline::Config::default())
 }
 
-/// Everything that a crawl requires. The temporary folder and the database are deleted when it is
-/// dropped.
+/// Everything that a crawl requires. Dropping it deletes the temporary folder and the database.
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
