@@ -121,8 +121,7 @@ impl Precision {
 #[serde(rename_all = "lowercase")]
 pub enum DetectionCanvas {
     /// On the CPU, the canvas omits the black border next to the image, which costs time and
-    /// contains no face. On devices it is square, because only canvases of equal size share a
-    /// batch.
+    /// contains no face. On devices it is square: only equal sizes share a batch.
     #[default]
     Auto,
     /// Always square, so that CPUs and devices receive the same input.

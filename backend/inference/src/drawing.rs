@@ -8,8 +8,7 @@ pub fn portrait(width: u32, height: u32) -> Frame {
 }
 
 /// Draws four people side by side, their heads about a third of the image's height. `number` shifts
-/// them a little. Detectors find all four if a head is at least about 40 pixels high on their
-/// canvas.
+/// them a little. Detectors find all four if a head has at least about 40 pixels on their canvas.
 pub fn group(width: u32, height: u32, number: u32) -> Frame {
     let (cell, tall) = (width as f32 / 4.0, height as f32);
     let shift = (number % 7) as f32 / 7.0;

@@ -43,8 +43,7 @@ pub enum RunError {
     Stopped,
 }
 
-/// The reason of `RunError::Failed` when the model ran but its output for this input is zero or not
-/// finite.
+/// The reason of `RunError::Failed` when the model ran but its output is zero or not finite.
 pub(crate) const EMPTY_OUTPUT: &str = "the model's output is zero or not finite";
 
 impl RunError {

@@ -8,9 +8,7 @@ use std::collections::VecDeque;
 pub struct Requester(pub u128);
 
 /// A queue with one list of items per requester, in the order of turns. The oldest item of a
-/// requester is the first of its list.
-///
-/// Each operation takes time linear in the number of items.
+/// requester is the first of its list. Each operation takes time linear in the number of items.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     /// Items that were put back; they are served before all others.

@@ -14,8 +14,7 @@ pub struct Pack {
     pub name: String,
     /// A description of one line.
     pub description: String,
-    /// The licence text that the operator must accept with `--accept-license`; `None` if none is
-    /// required.
+    /// The licence text that the operator must accept with `--accept-license`, if there is one.
     pub restricted: Option<String>,
     pub files: Vec<ModelFile>,
     /// Name of a second, cheaper detector among `files`, for packs whose detector is slow. It takes

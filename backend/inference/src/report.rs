@@ -61,8 +61,7 @@ pub struct LoadedModel {
     pub max_batch: usize,
     /// Seconds to load and warm up, including every batch size and the comparison with the CPU.
     pub seconds: f64,
-    /// Bytes of GPU memory in use before the load; `None` on the CPU and if the driver does not
-    /// report it.
+    /// Bytes of GPU memory in use before the load; `None` on the CPU or if not reported.
     pub memory_before: Option<u64>,
     /// Bytes of GPU memory in use after the load.
     pub memory_after: Option<u64>,

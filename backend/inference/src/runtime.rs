@@ -53,8 +53,7 @@ impl Runtime {
             }
             LibraryState::Empty => {}
         }
-        // `ort` panics on null pointers from a library; a foreign library must not crash the
-        // process.
+        // `ort` panics on null pointers; a foreign library must not crash the process.
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&library))) {
             Ok(Ok(builder)) => builder,
             Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
@@ -140,8 +139,7 @@ fn version(path: &Path) -> String {
     if numbers.len() >= 2 { numbers.join(".") } else { ort::info().to_owned() }
 }
 
-/// Replaces `ort`'s message about an outdated library with a clearer one; returns other messages
-/// unchanged.
+/// Replaces `ort`'s message about an outdated library with a clearer one; keeps other messages.
 fn out_of_date(text: &str) -> String {
     let quoted =
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));

@@ -36,8 +36,7 @@ impl Program {
         Ok(Self { session, inputs })
     }
 
-    /// Returns the inputs with their names, in the graph's order. With `owned`, their data is
-    /// copied.
+    /// Returns the inputs with their names, in the graph's order. `owned` copies their data.
     pub(super) fn inputs<'a>(
         &self,
         image: &'a ImageInput<'_>,

@@ -116,8 +116,7 @@ impl OnnxModel {
 
     /// Builds a session for each of `shapes`. With `other_shapes`, one more session runs all other
     /// shapes; otherwise the session of the largest shape does. Together they may allocate
-    /// `memory_limit` of `placement`. If that is too little for several sessions, one session runs
-    /// all shapes.
+    /// `memory_limit` of `placement`. If that is too little, one session runs all shapes.
     pub fn load_for_shapes(
         runtime: &Runtime,
         model: &[u8],
@@ -249,8 +248,7 @@ pub(super) fn pass_outputs<'a>(
     Ok(())
 }
 
-/// Maps the error text of a failed run to a [`BackendError`]. The phrases are those of CUDA and
-/// HIP.
+/// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
 pub(super) fn classify(message: &str) -> BackendError {
     const LOST: [&str; 9] = [
         "illegal memory access",

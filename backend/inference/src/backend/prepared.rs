@@ -45,8 +45,7 @@ impl Preparation {
 
     /// Creates the tensor of one image in device memory.
     fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
-        // A binding copies inputs to a device immediately, but it only references inputs in host
-        // memory.
+        // A binding copies inputs to a device at once, but only references inputs in host memory.
         let owned = self.device.allocation_device() == AllocationDevice::CPU;
         let inputs = self.tensor.inputs(image, owned)?;
         run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)

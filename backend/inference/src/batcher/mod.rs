@@ -146,8 +146,7 @@ impl<M: Model> Batcher<M> {
     /// removes the request from the queue.
     ///
     /// # Errors
-    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or immediately if it
-    /// has passed.
+    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once after it.
     pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
         let terms = terms.into();
         let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
@@ -169,8 +168,7 @@ impl<M: Model> Batcher<M> {
         let queue = &self.shared.queue;
         let (reply, answer) = oneshot::channel();
         let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, terms, reply };
-        // A closed queue and a worker that ends without a reply both mean that the engine is
-        // stopping.
+        // A closed queue and a worker that ends without a reply mean that the engine stops.
         let Ok(permit) = queue.reserve(terms.priority).await else { return Err(RunError::Stopped) };
         let Ok(waiting) = queue.push(entry, terms.priority, permit) else { return Err(RunError::Stopped) };
         self.shared.record_queue_depth(waiting);

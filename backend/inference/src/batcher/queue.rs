@@ -149,8 +149,7 @@ impl<E: QueueItem> Queue<E> {
         })
     }
 
-    /// Reserves room for one entry and waits until there is room. Waiters are served in the order
-    /// of arrival.
+    /// Reserves room for one entry when there is some. Waiters are served in the order of arrival.
     pub(super) async fn reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
         if let Ok(permit) = self.try_reserve(priority) {
             return Ok(permit);
@@ -281,8 +280,7 @@ impl<E: QueueItem> Queue<E> {
         }
     }
 
-    /// Puts back entries that were taken and could not run; they are served first. A closed queue
-    /// drops them.
+    /// Puts back entries that could not run; they are served first. A closed queue drops them.
     pub(super) fn put_back(&self, entries: Vec<E>) {
         let mut state = self.state.lock();
         if state.closed {

@@ -14,11 +14,9 @@ pub enum Priority {
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub priority: Priority,
-    /// The caller for whom the request runs. Requesters of the same priority class are served in
-    /// turn.
+    /// The caller for whom the request runs. Requesters of one priority are served in turn.
     pub requester: Requester,
-    /// Time after which the result is no longer needed. A request that is still queued at that time
-    /// is not run.
+    /// Time after which the result is not needed. A request that is still queued then is not run.
     pub deadline: Option<Instant>,
 }
 

@@ -50,8 +50,7 @@ impl Tensor {
         catch_unwind(AssertUnwindSafe(|| model.write(&entry.input, slot))).map_err(|panic| panicked(&*panic))
     }
 
-    /// Returns the values `from..to`. Only new memory is filled with zeros; the caller overwrites
-    /// the rest.
+    /// Returns the values `from..to`. Only new memory is zeroed; the caller overwrites the rest.
     fn range(&mut self, from: usize, to: usize) -> &mut [f32] {
         self.values.resize(self.values.len().max(to), 0.0);
         &mut self.values[from..to]

@@ -19,8 +19,7 @@ use std::time::Instant;
 /// Number of runs of a batch size after the first one. Their median is the steady time.
 const STEADY_RUNS: usize = 5;
 
-/// A candidate model with its first result on the CPU, which is compared with the results of every
-/// device.
+/// A candidate model with its first result on the CPU, which is compared with that of each device.
 pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
@@ -52,8 +51,7 @@ pub(super) struct Trial {
 
 impl<'a, M: Model> CandidateModel<'a, M> {
     /// Reads a file of the pack and runs it once on the CPU. Also returns the CPU session.
-    /// `samples` returns the request of the most frequent shape, and those of the other frequent
-    /// shapes.
+    /// `samples` returns the request of the most frequent shape, and those of other frequent ones.
     pub(super) fn load(
         config: &'a Config,
         runtime: &'a Runtime,
@@ -183,8 +181,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
                     reason,
                     "too little memory for a session for each shape; every change of shape takes seconds"
                 );
-                // A single session needs one copy of the weights, and may use the whole memory
-                // limit.
+                // A single session needs one copy of the weights, and may use the whole limit.
                 self.load_and_run(placement, &[], measure)
             }
             result => result,
@@ -239,8 +236,7 @@ impl<'a, M: Model> CandidateModel<'a, M> {
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
-        // The library is loaded first, so that a missing TensorRT is reported immediately and
-        // clearly.
+        // The library is loaded first, so that a missing TensorRT is reported clearly.
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
         let mode = self.config.performance_mode;

@@ -65,8 +65,7 @@ fn multiplies_bytes() -> bool {
     }
 }
 
-/// Returns whether the processor has instructions for BF16. Without them OpenVINO silently computes
-/// in FP32.
+/// Returns whether the processor has instructions for BF16. Else OpenVINO silently uses FP32.
 fn multiplies_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,5 +1,4 @@
-//! What happens to operations that get no GPU at start: an error, or the CPU with one warning for
-//! each reason.
+//! Operations that get no GPU at start: an error, or the CPU with one warning for each reason.
 use crate::unavailable::Refusal;
 use crate::{Operation, StartError};
 use std::cell::RefCell;
@@ -44,8 +43,7 @@ impl Fallbacks {
         Ok(())
     }
 
-    /// Counts a fallback immediately; [`Self::log`] logs it later. Every fallback is
-    /// reported.
+    /// Counts a fallback immediately; [`Self::log`] logs it later. Every fallback is reported.
     pub(super) fn record(
         &self,
         operation: &'static str,

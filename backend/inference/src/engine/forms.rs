@@ -29,8 +29,7 @@ impl ModelForms {
     /// its original bytes.
     ///
     /// # Errors
-    /// Fails with a message that describes how the file differs from its description in the
-    /// manifest.
+    /// Fails with a message about how the file differs from its description in the manifest.
     pub(super) fn from_file(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = onnx::read(original.clone())?;

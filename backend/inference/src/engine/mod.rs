@@ -1,5 +1,4 @@
-//! The engine: loads the models once and serves all callers. The module `batcher` forms the
-//! batches.
+//! The engine: loads the models once and serves all callers. The module `batcher` forms batches.
 mod attempts;
 mod build;
 mod candidate;
@@ -76,8 +75,7 @@ pub struct ScorerInfo {
     pub sha256: String,
 }
 
-/// Loaded models behind queues. Cloning is cheap; the sessions are released when the last clone is
-/// dropped.
+/// Loaded models behind queues. Cloning is cheap; the last clone releases the sessions.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -204,8 +202,7 @@ impl Engine {
         batcher.run(chip, self.terms(priority)).await
     }
 
-    /// Returns whether the detector's own device draws the canvases. If so, callers need not draw
-    /// them.
+    /// Returns whether the detector's own device draws the canvases, so that callers need not.
     pub fn detects_frames(&self) -> bool {
         self.inner.detects_frames
     }

@@ -154,8 +154,7 @@ fn test_image_operation<M: Model>(
     complete(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 
-/// Completes `test` with the session's creation time in seconds, the load and the runs, or with the
-/// failure.
+/// Completes `test` with the seconds to create the session, the load and the runs, or the failure.
 fn complete(
     test: DeviceTest,
     measurements: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>,

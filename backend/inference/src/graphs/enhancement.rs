@@ -19,8 +19,7 @@ pub fn contrast() -> Vec<u8> {
 ///
 /// The result differs by at most four grey levels from the CPU's image, and far less on average.
 /// The fixed-point weights of the CPU's Lanczos filter can change one rounding between columns and
-/// rows and one afterwards. The unsharp mask amplifies these two differences to at most four
-/// levels.
+/// rows and one afterwards. The unsharp mask amplifies these two to at most four levels.
 pub fn enlargement() -> Vec<u8> {
     const LANCZOS: usize = 6;
     let mut graph = Graph::new();

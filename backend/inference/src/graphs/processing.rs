@@ -6,10 +6,8 @@ use crate::onnx::builder::{Attribute, Axis, Element, Graph};
 use vision::{AxisTaps, Frame, Letterbox};
 
 /// Builds the graph of the canvas. Inputs: image, rows' filter, columns' filter
-/// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`.
-///
-/// The result differs by at most one grey level from the CPU's canvas, which rounds exact halves in
-/// integers.
+/// ([`vision::Letterbox::taps`]). Output: `canvas`, bytes `[1, height, width, 3]`. The result
+/// differs by at most one grey level from the CPU's canvas, which rounds exact halves in integers.
 pub fn canvas() -> Vec<u8> {
     let mut graph = Graph::new();
     let drawn = draw(&mut graph);

@@ -82,11 +82,9 @@ pub struct Wheel {
 pub struct Accuracy {
     /// Share of faces whose most similar other face is of the same person, 0..1.
     pub rank_1: f64,
-    /// Share of same-person pairs above the threshold that 1 % of different-person pairs reach,
-    /// 0..1.
+    /// Share (0..1) of same-person pairs above the threshold that 1 % of other pairs reach.
     pub tar_at_fmr_1_percent: f64,
-    /// Share of same-person pairs above the threshold that 0.1 % of different-person pairs reach,
-    /// 0..1.
+    /// Share (0..1) of same-person pairs above the threshold that 0.1 % of other pairs reach.
     pub tar_at_fmr_0_1_percent: f64,
 }
 

@@ -146,8 +146,7 @@ impl Model for DetectorModel {
     }
 }
 
-/// Drops faces with infinite values; an overflowing exponential or a faulty device can produce
-/// them.
+/// Drops faces with infinite values, which overflowing exponentials or faulty devices produce.
 fn is_finite(face: &Detection) -> bool {
     let b = face.bbox;
     [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite())

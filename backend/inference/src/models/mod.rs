@@ -1,5 +1,4 @@
-//! Defines the inputs of models and the meaning of their outputs. This module does not depend on
-//! the runtime.
+//! Defines the inputs of models and the meaning of their outputs, independent of the runtime.
 pub mod anchors;
 mod chip;
 mod detector;
@@ -37,8 +36,7 @@ pub trait Model: Send + Sync + 'static {
         unreachable!("{} requires a backend that accepts images", self.operation().name());
     }
 
-    /// Returns the request as an image, for backends that take images; `None` if that is not
-    /// possible.
+    /// Returns the request as an image, for backends that take images; `None` if impossible.
     fn image_input<'a>(&self, _input: &'a Self::Input) -> Option<ImageInput<'a>> {
         None
     }

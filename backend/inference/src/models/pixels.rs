@@ -3,8 +3,7 @@ use crate::manifest::{Channels, PixelInput};
 use multiversion::multiversion;
 use vision::Frame;
 
-/// Writes frames as the planes that a model takes: `(pixel - mean) / std` in the model's channel
-/// order.
+/// Writes frames as planes for a model: `(pixel - mean) / std` in the model's channel order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PixelWriter {
     /// Index of the plane for red, green and blue.

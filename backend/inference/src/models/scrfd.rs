@@ -129,8 +129,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Returns the outputs of an export with one face at stride 16, row `1`, column `2`, last
-    /// anchor.
+    /// Returns the outputs of an export with a face at stride 16, row 1, column 2, last anchor.
     fn export(
         levels: usize,
         anchors: usize,

@@ -10,8 +10,7 @@ pub(super) const STRIDES: [usize; 3] = [8, 16, 32];
 pub(super) const OUTPUTS: usize = 12;
 
 /// The four outputs of one level. The score is the square root of the product of class and
-/// objectness. Both have one column and may be exchanged, so outputs need not be identified by
-/// name.
+/// objectness. Both have one column and may be exchanged, so names are not needed.
 struct Level<'a> {
     scores: [&'a [f32]; 2],
     boxes: &'a [f32],
@@ -50,8 +49,7 @@ fn level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Le
 }
 
 fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, faces: &mut Vec<Detection>) {
-    // Nearly every cell is below the threshold. Comparing squares avoids roots and exponentials for
-    // these cells.
+    // Nearly every cell is below the threshold. Comparing squares avoids roots and exponentials.
     let threshold = min_score.max(0.0) * min_score.max(0.0);
     for (cell, (first, second)) in level.scores[0].iter().zip(level.scores[1]).enumerate() {
         let squared = first.clamp(0.0, 1.0) * second.clamp(0.0, 1.0);

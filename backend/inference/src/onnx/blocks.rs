@@ -70,8 +70,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns `None` if tensor, attributes and number of scales are inconsistent, or if the tensor
-    /// is empty.
+    /// Returns `None` if tensor, attributes and scales are inconsistent, or the tensor is empty.
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
         let dims = tensor.shape();
         let values = tensor.count();

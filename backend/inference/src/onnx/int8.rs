@@ -174,8 +174,7 @@ mod tests {
         graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(side), Axis::Fixed(side)]);
         // Neighbouring values have different signs. Processors without instructions for 8-bit
         // products add two neighbouring products in 16 bits, and the sum of two large products of
-        // one sign would saturate. The negative values are smaller, so that the whole sums do not
-        // cancel out.
+        // one sign would saturate. The negative values are smaller, so that sums do not cancel out.
         let wave = |count: usize, speed: f32| {
             let mean = |i| if i % 2 == 0 { 1.0 } else { -0.4 };
             (0..count).map(|i| mean(i) + 0.3 * (i as f32 * speed).sin()).collect::<Vec<f32>>()

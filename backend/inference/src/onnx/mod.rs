@@ -1,7 +1,5 @@
-//! Reads, edits and writes ONNX files without a runtime.
-//!
-//! Each edit converts a [`proto::Model`] to an equivalent one. This module does not decide how
-//! sessions use the result.
+//! Reads, edits and writes ONNX files without a runtime. Each edit converts a [`proto::Model`] to
+//! an equivalent one. This module does not decide how sessions use the result.
 mod axes;
 mod blocks;
 pub mod builder;

@@ -12,8 +12,7 @@ use super::proto::{Graph, Model, Node, Tensor};
 /// The first opset in which the operators used here broadcast shapes without attributes.
 const OLDEST_OPSET: i64 = 7;
 
-/// Returns `model` without the `PRelu`s that have one slope for each channel; `None` if it has
-/// none.
+/// Returns `model` without the `PRelu`s with one slope for each channel; `None` if it has none.
 pub(crate) fn expand_prelu(mut model: Model) -> Option<Model> {
     let opset = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
     if opset.version() < OLDEST_OPSET {
@@ -34,8 +33,7 @@ pub(crate) fn expand_prelu(mut model: Model) -> Option<Model> {
     changed.then_some(model)
 }
 
-/// Returns the slopes of a `PRelu` on images, one for each channel: a constant of `[channels, 1,
-/// 1]`.
+/// Returns the slopes of a `PRelu` on images, one per channel: a constant of `[channels, 1, 1]`.
 fn slopes(graph: &Graph, node: &Node) -> Option<Vec<f32>> {
     let [_, slope] = node.input.as_slice() else { return None };
     let tensor = graph.constant(slope).filter(|_| node.is("PRelu"))?;

@@ -45,8 +45,7 @@ impl Model for StatisticsModel {
         let sum = |kind: Row| row(kind).sum::<f64>();
         let (length, count) = (width as f64, (width * height) as f64);
         let mean = sum(Row::Grey) / count;
-        // The total sum of squares is the sum within the rows plus the sum between the row means
-        // (Chan 1979).
+        // The sum of squares is the sum within rows plus the sum between row means (Chan 1979).
         let between: f64 = row(Row::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
         let laplacian = sum(Row::Laplacian) / count;
         Ok(GreyStatistics {

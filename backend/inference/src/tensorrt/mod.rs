@@ -68,8 +68,7 @@ impl EngineOptions {
         precision(self.int8.is_some(), self.fp16)
     }
 
-    /// Prepares the folder for `source`: writes the key as text and, for 8 bits, the calibration
-    /// table.
+    /// Prepares the folder for `source`: writes the key and, for 8 bits, the calibration table.
     pub(crate) fn prepare(config: &Config, source: EngineSource<'_>) -> Result<Self, String> {
         let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;
         let table = calibration.as_deref().map(|path| read_table(path, source.file)).transpose()?;
@@ -91,8 +90,7 @@ impl EngineOptions {
         let folder = cache_dir.join(key.folder(source.file.stem()));
         let failed = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
         std::fs::create_dir_all(&folder).map_err(failed)?;
-        // ONNX Runtime resolves relative names against the working directory at the time of the
-        // run.
+        // ONNX Runtime resolves relative names against the working directory of the run.
         let folder = folder.canonicalize().map_err(failed)?;
         let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content);
         write("key.txt", key.to_string().as_bytes()).map_err(failed)?;
@@ -146,8 +144,7 @@ impl EngineOptions {
     }
 }
 
-/// Reads the calibration table for `file`: `path` itself, or the model's table if `path` is a
-/// folder.
+/// Reads the calibration table for `file`: `path`, or the model's table in the folder `path`.
 fn read_table(path: &Path, file: &ModelFile) -> Result<Vec<u8>, String> {
     let path = if path.is_dir() { path.join(format!("{}.table", file.stem())) } else { path.to_owned() };
     std::fs::read(&path).map_err(|e| format!("TENSORRT_CALIBRATION_TABLE: {}: {e}", path.display()))

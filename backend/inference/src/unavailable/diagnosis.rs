@@ -1,8 +1,6 @@
-//! Maps the text of a failed attempt to its kind.
-//!
-//! ONNX Runtime reports errors of the loader, of CUDA and of HIP only as text. This module
-//! therefore searches for known phrases: those of glibc's loader, of `cudaGetErrorString` and
-//! `hipGetErrorString`, and of ONNX Runtime's own checks.
+//! Maps the text of a failed attempt to its kind. ONNX Runtime reports errors of the loader, of
+//! CUDA and of HIP only as text. This module therefore searches for known phrases: those of glibc's
+//! loader, of `cudaGetErrorString` and `hipGetErrorString`, and of ONNX Runtime's own checks.
 use super::{Unavailable, UnavailableKind};
 use crate::devices::{self, Drivers};
 use crate::ep::Provider;
@@ -91,8 +89,7 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
 }
 
 /// Returns whether the device or the host ran out of memory. The runtime reports device errors only
-/// as text. The phrases are those of CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime's own
-/// arena.
+/// as text. The phrases are from CUDA (`cudaGetErrorString`), HIP, cuDNN and the runtime.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
     const MEMORY: [&str; 8] = [
         "out of memory",

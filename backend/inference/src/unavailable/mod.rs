@@ -104,8 +104,7 @@ impl UnavailableKind {
     }
 }
 
-/// Why one provider cannot be used. Its `Display` is one plain line: the provider, the problem, and
-/// what to do.
+/// Why one provider cannot be used. `Display` is one line: the provider, the problem, what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The provider; `None` if no provider was allowed.
@@ -257,8 +256,7 @@ impl Unavailable {
         }
     }
 
-    /// Returns how close the provider came to running. The reason of the closest provider is
-    /// reported.
+    /// Returns how close the provider came to running. The closest one's reason is reported.
     fn nearness(&self) -> u8 {
         let elsewhere = match self.provider {
             Some(Provider::CoreMl) => !cfg!(target_os = "macos"),

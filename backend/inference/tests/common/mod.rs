@@ -53,8 +53,7 @@ pub fn drawing(name: &str) -> Frame {
     vision::decode(&testing::picture(name), &vision::Limits::default()).unwrap().frame
 }
 
-/// Returns the image at its own size, padded with black to the right and below to the next multiple
-/// of 32.
+/// Returns the image, padded with black to the right and below to the next multiple of 32.
 pub fn padded(frame: &Frame) -> Frame {
     let (width, height) = (frame.width().next_multiple_of(32), frame.height().next_multiple_of(32));
     let mut canvas = Frame::filled(width, height, [0, 0, 0]);

@@ -1,5 +1,4 @@
-//! Tests models on all devices: batches, shapes, the self-test, and the reports about missing
-//! devices.
+//! Tests models on all devices: batches, shapes, the self-test, reports of missing devices.
 use crate::common::*;
 use inference::backend::{Backend, BackendError, BatchView, OnnxModel, Placement};
 use inference::batcher::{Batcher, Device, Limits};
@@ -145,8 +144,7 @@ fn shapes_with_a_session_of_their_own_give_the_same_results() {
     }
 }
 
-/// A batch of several canvases returns the same faces as single runs, through the threads that
-/// devices use.
+/// A batch of canvases returns the faces of single runs, through the threads of devices.
 #[testing::needs(shared)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_batch_of_canvases_equals_single_runs() {

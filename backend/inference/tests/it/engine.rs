@@ -203,8 +203,7 @@ async fn input_that_does_not_fit_is_an_error_that_says_what_fits() {
     let chip = Arc::new(Frame::filled(111, 112, [9, 9, 9]));
     assert!(reason(engine.embed(chip, Priority::Interactive).await.unwrap_err()).contains("112x112"));
     assert!(detect(32, 32, 0.5).await.unwrap().output.is_empty());
-    // With a threshold of 0 every score is accepted. Non-maximum suppression limits the number of
-    // faces.
+    // A threshold of 0 accepts every score. Non-maximum suppression limits the faces.
     assert!(detect(640, 640, 0.0).await.unwrap().output.len() <= 5000);
 }
 

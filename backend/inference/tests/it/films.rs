@@ -1,5 +1,4 @@
-//! Tests that the default pack finds and distinguishes the people of the standard film where its
-//! truth says.
+//! Tests that the default pack finds and distinguishes the people of the standard film.
 use crate::common::*;
 use inference::{Embedding, Engine, Priority};
 use std::collections::BTreeMap;

@@ -153,8 +153,7 @@ async fn mobilefacenet_agrees_with_the_reference() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chips.len(), wrong.join("\n"));
 }
 
-/// A batch of several items returns the same results as single runs, on a model with a free batch
-/// axis.
+/// A batch returns the same results as single runs, on a model with a free batch axis.
 #[testing::needs(shared)]
 #[testing::test]
 async fn a_batch_equals_single_runs() {

@@ -1,5 +1,4 @@
-//! Tests that the default pack finds and distinguishes the synthetic people that other tests rely
-//! on.
+//! Tests that the default pack finds and distinguishes the synthetic people of other tests.
 use crate::common::*;
 use inference::{Embedding, Engine, Priority};
 use std::sync::Arc;

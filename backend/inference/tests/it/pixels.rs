@@ -1,5 +1,4 @@
-//! Tests the image operations on a device against the CPU's code. The CPU provider replaces the
-//! device.
+//! Tests image operations on a device (here the CPU provider) against the CPU's code.
 use crate::common::*;
 use futures::future::join_all;
 use inference::{Config, Engine, Operation, Priority, RunError, StandIn};

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use testing::{fixture_pack, fixture_quality, fixture_score};
 use vision::Frame;
 
-/// Writes the fixture pack to `folder`. `change` may add a quality model built from the fixture's
-/// model.
+/// Writes the fixture pack to `folder`. `change` may add a quality model from the fixture's.
 fn pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<ModelFile>) -> ResolvedPack {
     let fixture = fixture_pack(folder);
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A device that adds the cost of each run to a counter: a fixed cost and a cost per item, padding
-/// included.
+/// A device that counts the cost of runs: a fixed cost and a cost per item, padding included.
 struct Billed {
     inner: Doubler,
     clock: Arc<AtomicU64>,
@@ -58,8 +57,7 @@ async fn a_loaded_device_is_as_fast_as_its_cost_model_says() {
                 let ask = Ask { number: i as f32, width: 2 };
                 tokio::spawn(async move { own.run(ask, Priority::Background).await.unwrap().output })
             };
-            // The first run waits until all others are queued, because the cost model assumes full
-            // batches.
+            // The first run waits until all others are queued: the cost model assumes full batches.
             let first = send(0);
             begun.recv_timeout(Duration::from_secs(20)).unwrap();
             let tasks: Vec<_> = (1..=REQUESTS).map(send).collect();

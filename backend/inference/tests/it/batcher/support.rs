@@ -42,8 +42,7 @@ impl Model for Numbers {
     }
 }
 
-/// The device's side of a gate: before each run it reports the numbers and waits until the test
-/// releases it.
+/// The device's side of a gate: before each run it reports the numbers and waits for the test.
 pub(crate) struct Gate {
     pub(crate) entered: mpsc::Sender<Vec<f32>>,
     pub(crate) leave: mpsc::Receiver<()>,
