@@ -16,8 +16,7 @@ pub struct Directives {
     pub noimageai: bool,
 }
 
-/// Directives with a value after a colon. The text before such a colon is not the name of a user
-/// agent.
+/// Directives with a value after a colon. The text before that colon is no user agent.
 const WITH_VALUE: &[&str] = &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 impl Directives {

@@ -4,8 +4,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Looks up the addresses of a host name. Production uses the system's resolver; tests use scripted
-/// answers.
+/// Looks up the addresses of a host name: the system's resolver, or scripted answers in tests.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
     /// Returns all addresses of `name`. The caller treats an empty result as an error.

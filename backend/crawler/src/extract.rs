@@ -1,7 +1,6 @@
-//! Extracts links and image candidates from a page.
-//!
-//! The page is decoded to UTF-8 (`charset`). A streaming parser reads it once and never builds a
-//! tree (`reader`). URLs are resolved at the end, when `<base href>` is known (`resolve`).
+//! Extracts links and image candidates from a page. The page is decoded to UTF-8 (`charset`). A
+//! streaming parser reads it once and never builds a tree (`reader`). URLs are resolved at the end,
+//! when `<base href>` is known (`resolve`).
 pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
@@ -87,9 +86,8 @@ pub struct Page {
 }
 
 /// Extracts the content of a page. `content_type` is the value of the header, `agent` our product
-/// token, and `recipe` describes the site's markup.
-///
-/// Any bytes are accepted. Invalid markup is parsed as in a browser; unreadable parts are omitted.
+/// token, and `recipe` describes the site's markup. Any bytes are accepted. Invalid markup is
+/// parsed as in a browser; unreadable parts are omitted.
 pub fn extract_page(
     html: &[u8],
     url: &Url,

@@ -161,8 +161,7 @@ pub trait HopPolicy: Send + Sync {
     /// Allows or rejects this hop. Waits if the host will be available soon.
     ///
     /// # Errors
-    /// Returns [`FetchError::Refused`] or [`FetchError::Postponed`] if the hop must not be sent
-    /// now.
+    /// Returns [`FetchError::Refused`] or [`FetchError::Postponed`] if it must not be sent now.
     async fn admit(&self, url: &Url) -> Result<(), FetchError>;
     /// Reports that the head of the response arrived (`status`), or that the hop failed (`None`).
     /// Each admitted hop ends with exactly one call of this method or of [`Self::abandoned`].

@@ -19,10 +19,9 @@ pub enum GuardError {
     /// The scheme, user name, password, port or host is not allowed.
     #[error("the URL is not allowed: {0}")]
     Url(String),
-    /// The host is, or resolves to, a forbidden address.
-    ///
-    /// The message omits the address and its range, so that callers receive no information about
-    /// the operator's network. [`Self::secret`] returns both.
+    /// The host is, or resolves to, a forbidden address. The message omits the address and its
+    /// range, so that callers receive no information about the operator's network. [`Self::secret`]
+    /// returns both.
     #[error("the host of the URL has an IP address that is not allowed")]
     Address {
         address: IpAddr,

@@ -1,5 +1,4 @@
-//! Computes the delay between two requests to a host: a pure function from one response to the next
-//! delay.
+//! Computes the delay between requests to a host: a pure function from response to next delay.
 //!
 //! The delay follows the host's response time. Our requests then occupy at most about half of the
 //! host's time, as with Scrapy's AutoThrottle for one request at a time. The delay shrinks step by
@@ -7,8 +6,7 @@
 //! not receive requests faster because of them.
 use std::time::Duration;
 
-/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive 429 or
-/// 503.
+/// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum pause that the crawler chooses itself.
 pub const MAX_PAUSE: Duration = Duration::from_secs(300);
@@ -38,8 +36,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// Limits of the delay. `least` is set by the operator or robots.txt and takes precedence over
-/// `longest`.
+/// Limits of the delay. `least`, of the operator or robots.txt, takes precedence over `longest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub least: Duration,
@@ -49,8 +46,7 @@ pub struct Bounds {
 
 impl Pace {
     /// Returns the state after a request. If the host requested a pause, also returns the duration
-    /// during which no request is sent to it. `Retry-After` is returned unchanged; the caller
-    /// limits it.
+    /// during which no request is sent to it. `Retry-After` is unchanged; the caller limits it.
     #[must_use]
     pub fn after(self, outcome: Outcome, bounds: Bounds) -> (Self, Option<Duration>) {
         let within = |delay: Duration| delay.min(bounds.longest).max(bounds.least);

@@ -61,9 +61,8 @@ impl Robots {
         }
     }
 
-    /// Parses the file. All groups that name `agent` are combined. If there are none, the groups
-    /// for `*` are combined (RFC 9309 2.2.1). Rules before the first `User-agent` line apply to no
-    /// agent.
+    /// Parses the file. All groups that name `agent` are combined. If there are none, those for `*`
+    /// are combined (RFC 9309 2.2.1). Rules before the first `User-agent` line apply to no agent.
     ///
     /// If a group has more than [`MAX_RULES`] rules and one beyond the limit is a `Disallow`, the
     /// whole host is disallowed. The paths that the omitted rules disallow are not known.
@@ -109,8 +108,7 @@ impl Robots {
                         }
                     }
                 }
-                // A `Sitemap` line is not part of a group and does not end a group (RFC 9309
-                // 2.2.4).
+                // A `Sitemap` line neither is in a group nor ends one (RFC 9309 2.2.4).
                 Line::Sitemap(text) => {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
                     if let Some(url) = url
@@ -127,8 +125,7 @@ impl Robots {
     }
 
     /// Returns whether the URL may be fetched. The longest matching pattern applies. Among patterns
-    /// of equal length, `Allow` applies. `/robots.txt` itself is always allowed on a host that
-    /// responded.
+    /// of equal length, `Allow` applies. `/robots.txt` is always allowed if the host responded.
     pub fn allows(&self, url: &Url) -> bool {
         self.verdict(url).allowed
     }
@@ -153,8 +150,7 @@ impl Robots {
         size_of::<Self>() + self.rules.bytes() + sitemaps
     }
 
-    /// Returns the `Crawl-delay`, at most `MAX_CRAWL_DELAY`. If a group has several, returns the
-    /// longest.
+    /// Returns the `Crawl-delay`, the longest if a group has several, at most `MAX_CRAWL_DELAY`.
     pub fn crawl_delay(&self) -> Option<Duration> {
         self.crawl_delay
     }

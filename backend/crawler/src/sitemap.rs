@@ -14,8 +14,7 @@ use std::io::Read;
 use url::Url;
 
 /// Maximum number of pages that are read from one file, and likewise of images, of videos and of
-/// sitemaps. The
-/// value is the protocol's limit for pages.
+/// sitemaps. The value is the protocol's limit for pages.
 pub const MAX_URLS: usize = 50_000;
 /// Maximum total length in bytes of the absolute URLs in one file. Later URLs are ignored. For each
 /// image, its page's URL is also counted, because the service stores both. 50,000 pages (the
@@ -33,8 +32,7 @@ const PACKED_HEAD: usize = 64 << 10;
 /// full one.
 const MAX_MEMBERS: usize = 1_000;
 
-/// The content of a sitemap or a feed. All URLs are absolute, normalised, unique and in document
-/// order.
+/// The content of a sitemap or a feed. URLs are absolute, normalised, unique and in document order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sitemap {
     pub pages: Vec<PageEntry>,

@@ -4,9 +4,8 @@ use domain::Reason;
 use url::Url;
 
 /// Maximum length in bytes of a URL that is read, fetched or stored, both before and after it is
-/// normalised.
-/// The limit applies to links and images of pages, entries of sitemaps, targets of redirects,
-/// seeds, and URLs in API requests.
+/// normalised. The limit applies to links and images of pages, entries of sitemaps, targets of
+/// redirects, seeds, and URLs in API requests.
 pub const MAX_PARSED_LENGTH: usize = 8192;
 /// Maximum length in bytes of a page's URL that is followed. Longer URLs get the reason
 /// `url_too_long`.
@@ -125,8 +124,7 @@ pub fn host_error(url: &Url) -> Option<&'static str> {
 }
 
 /// Parses and normalises an address that is to be stored, looked up, erased or suppressed. HTTP and
-/// HTTPS URLs are parsed by [`parse`]. A file URL is converted to the spelling that a scan of the
-/// file uses.
+/// HTTPS URLs are parsed by [`parse`]. A file URL gets the spelling of a scan of the file.
 ///
 /// # Errors
 /// Returns a sentence for the API caller that describes the error.

@@ -1,7 +1,6 @@
-//! Claims jobs and extends their leases.
-//!
-//! No statement here waits for a row lock while it holds another one. Rows that another transaction
-//! has locked are skipped, so these statements can never be part of a deadlock.
+//! Claims jobs and extends their leases. No statement here waits for a row lock while it holds
+//! another one. Rows that another transaction has locked are skipped, so these statements can never
+//! be part of a deadlock.
 use crate::{Claim, ClaimedJob, Queue, QueueError};
 use sqlx::postgres::types::PgInterval;
 use std::time::Duration;
@@ -23,8 +22,7 @@ impl Queue {
         self.claim_slots(&slots, limit, worker).await
     }
 
-    /// Works like [`claim`](Self::claim), with a limit per kind (`slots`) in addition to the total
-    /// limit.
+    /// Works like [`claim`](Self::claim), with limits per kind (`slots`) besides the total one.
     pub async fn claim_slots(
         &self,
         slots: &[(&str, i64)],
@@ -77,10 +75,8 @@ impl Queue {
             .await?)
     }
 
-    /// Records that a job is the only one in its process. If its lease expires, this job is
-    /// regarded as the cause of the crash.
-    ///
-    /// Call it before the job starts, when no other job runs in the process.
+    /// Records that a job is the only one in its process. If its lease expires, it counts as the
+    /// cause of the crash. Call it before the job starts, when no other job runs in the process.
     ///
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held.
@@ -90,10 +86,9 @@ impl Queue {
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Extends the leases. Returns the lost claims.
-    ///
-    /// A claim is neither extended nor lost while another transaction has locked its row, for
-    /// example to complete or hold the job. A locked row cannot be rescued.
+    /// Extends the leases. Returns the lost claims. A claim is neither extended nor lost while
+    /// another transaction has locked its row, for example to complete or hold the job. A locked
+    /// row cannot be rescued.
     pub async fn heartbeat(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         if claims.is_empty() {
             return Ok(Vec::new());
@@ -107,8 +102,7 @@ impl Queue {
             .await?)
     }
 
-    /// Returns the time until a job of `kinds` is due: zero if one is due now, `None` if none is
-    /// scheduled.
+    /// Returns the time until a job of `kinds` is due: zero for now, `None` if none is scheduled.
     pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
         let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
             .bind(kinds)
@@ -133,8 +127,7 @@ pub(crate) fn interval(duration: Duration) -> PgInterval {
     PgInterval { months: 0, days: 0, microseconds }
 }
 
-/// Finds the distinct (kind, priority) pairs ("bands") with at least one job, each with its first
-/// job.
+/// Finds the (kind, priority) pairs ("bands") with at least one job, each with its first job.
 ///
 /// This is a skip scan of the index `jobs_ready`, so the cost depends on the number of bands, not
 /// of jobs. The due jobs of a band are a contiguous range of the index. A scan that starts at the
@@ -191,8 +184,7 @@ from claimed order by priority, scheduled_at, id"
 ///
 /// This statement uses `id = any(array(...))`, and the other batches use `cross join lateral (...
 /// limit 1)`, instead of plain joins. The planner cannot know how few rows a batch has, and might
-/// scan the whole table or compare every pair. It always runs these two forms through the primary
-/// key.
+/// scan the whole table or compare every pair. These two forms always use the primary key.
 const CLAIM: &str = concat!(
     "with recursive wanted as (
     select kind, slots from unnest($1::text[], $2::bigint[]) as w(kind, slots)

@@ -19,9 +19,8 @@ pub enum Enqueued {
 }
 
 impl Queue {
-    /// Adds jobs inside the caller's transaction. Returns one result per job, in input order.
-    ///
-    /// Jobs of a held group are held. Waiting workers wake up when the transaction commits.
+    /// Adds jobs inside the caller's transaction. Returns one result per job, in input order. Jobs
+    /// of a held group are held. Waiting workers wake up when the transaction commits.
     ///
     /// # Errors
     /// Fails with `Invalid` if a job cannot be stored. The text identifies the first such job, and

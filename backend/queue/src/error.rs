@@ -2,8 +2,7 @@ use uuid::Uuid;
 
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The claim is no longer held: the job was rescued after its lease expired, or it was
-    /// cancelled.
+    /// The claim is lost: the job was rescued after its lease expired, or was cancelled.
     #[error("the claim on job {0} is no longer held")]
     Stale(Uuid),
     /// The job does not exist, or its state does not allow the operation.

@@ -17,8 +17,7 @@ use uuid::Uuid;
 
 impl Queue {
     /// Holds a group: none of its jobs is claimed until [`Self::release_group`] is called. This
-    /// includes jobs added in the meantime. Running jobs continue. Holding a held group has no
-    /// effect.
+    /// includes jobs added meanwhile. Running jobs continue. Holding a held group has no effect.
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
@@ -101,8 +100,7 @@ impl Queue {
             .await?)
     }
 
-    /// Returns `true` if the group has a live job. The cost does not depend on the size of the
-    /// group.
+    /// Returns `true` if the group has a live job, at a cost independent of the group's size.
     pub async fn group_is_live(&self, conn: &mut PgConnection, group: Uuid) -> Result<bool, QueueError> {
         Ok(sqlx::query_scalar("select exists(select from jobs where group_id = $1)")
             .bind(group)
@@ -124,8 +122,7 @@ impl Queue {
         .await?)
     }
 
-    /// Returns the held groups after the group `after` that have a job of `kind`, in the order of
-    /// their ids.
+    /// Returns the held groups with a job of `kind`, in the order of their ids, after `after`.
     pub async fn held_groups(
         &self,
         conn: &mut PgConnection,

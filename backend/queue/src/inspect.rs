@@ -18,9 +18,8 @@ pub struct QueueStats {
 }
 
 impl Queue {
-    /// Lists jobs by state, newest first. Returns at most 1,000 rows.
-    ///
-    /// `before` is the cursor: the id of the last row of the previous page.
+    /// Lists jobs by state, newest first. Returns at most 1,000 rows. `before` is the cursor: the
+    /// id of the last row of the previous page.
     pub async fn list(
         &self,
         state: Option<JobState>,
@@ -30,8 +29,7 @@ impl Queue {
         limit: i64,
     ) -> Result<Vec<JobRow>, QueueError> {
         let limit = limit.clamp(0, MAX_LIST_ROWS);
-        // The statement contains only the requested conditions, so that each condition can use its
-        // index.
+        // The statement contains only the requested conditions, so that each can use its index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
         // Jobs that have ended are read per state: each state has its own indexes, and there can be
         // very many completed jobs.

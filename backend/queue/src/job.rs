@@ -128,8 +128,7 @@ pub struct ClaimedJob {
     /// Number of this attempt, from 1.
     pub attempt: i16,
     pub max_attempts: i16,
-    /// Number of times that the lease of this job expired, including times when another job crashed
-    /// the process.
+    /// Number of times that this job's lease expired, also because of another job's crash.
     pub crashes: i16,
     pub group_id: Option<Uuid>,
     /// The tenant for which the job runs; nil if the job belongs to no tenant.
@@ -137,8 +136,7 @@ pub struct ClaimedJob {
 }
 
 impl ClaimedJob {
-    /// Returns `true` if no other job may run in the same process. This applies after two lease
-    /// expiries.
+    /// Returns `true` if no other job may run in the process: after two lease expiries.
     pub fn runs_alone(&self) -> bool {
         self.crashes > 1
     }

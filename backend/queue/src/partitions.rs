@@ -33,8 +33,7 @@ struct PartitionRoom {
     most: i64,
 }
 
-/// Number of groups per pass, number of keys per pass over all groups, and minimum number of keys
-/// per group.
+/// Numbers of groups per pass and of keys per pass over all groups, and minimum of keys per group.
 const GROUPS: i64 = 16;
 const PARTITIONS: i64 = 500;
 const MIN_PARTITIONS: i64 = 20;
@@ -90,8 +89,7 @@ impl Queue {
         Ok(held.len() as u64)
     }
 
-    /// Returns the next groups with parked jobs: their kinds, ids, and the keys after which the
-    /// pass starts.
+    /// Returns the next groups with parked jobs: kinds, ids, and keys after which the pass starts.
     async fn next_groups(
         &self,
         conn: &mut PgConnection,

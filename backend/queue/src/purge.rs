@@ -1,8 +1,6 @@
-//! Deletes the records of jobs that have ended.
-//!
-//! Completed and cancelled jobs are deleted once they are older than the retention time. One
-//! process at a time does this, in small statements with pauses in between. Discarded jobs are kept
-//! until they are retried or explicitly deleted.
+//! Deletes the records of jobs that have ended. Completed and cancelled jobs are deleted once they
+//! are older than the retention time. One process at a time does this, in small statements with
+//! pauses in between. Discarded jobs are kept until they are retried or explicitly deleted.
 use crate::claim::interval;
 use crate::runner::backoff::with_time_limit;
 use crate::{Queue, QueueError};

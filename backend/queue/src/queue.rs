@@ -28,8 +28,7 @@ pub struct Config {
     pub retry_max: Duration,
     /// How long completed and cancelled jobs are kept.
     pub keep_finished: Duration,
-    /// Maximum number of unparked jobs with the same kind, group and partition key. Further jobs
-    /// are parked.
+    /// Maximum number of unparked jobs of one kind, group and partition key. Others are parked.
     pub partition_window: i64,
     /// Maximum number of unparked jobs with the same kind and group, over all partition keys. Once
     /// half of this number is reached, each partition key gets only a few places. So in a group
@@ -124,9 +123,7 @@ impl Queue {
 }
 
 /// Waits until no transaction holds, releases or cancels one of the groups, and blocks such changes
-/// until the transaction ends.
-///
-/// Sorting the groups prevents deadlocks between two transactions.
+/// until the transaction ends. Sorting the groups prevents deadlocks between two transactions.
 pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid]) -> Result<(), QueueError> {
     sqlx::query("select pg_advisory_xact_lock_shared(job_group_lock(g)) from unnest($1::uuid[]) as g")
         .bind(groups)

@@ -109,9 +109,8 @@ impl Queue {
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
-    /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts.
-    ///
-    /// Returns the number of released jobs. The other claims were no longer held.
+    /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts. Returns the
+    /// number of released jobs. The other claims were no longer held.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
         let mut left = claims.to_vec();
         let mut released = 0;
@@ -143,11 +142,10 @@ impl Queue {
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
     ///
-    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. The
-    /// jobs are rescheduled at random times within the backoff for their number of crashes, so that
-    /// they do not run together again. From the second crash on, each job runs alone. A rescue
-    /// discards a job only if it ran alone and has no attempts left. Other jobs keep at least one
-    /// attempt.
+    /// When a process crashes, all its jobs are lost, and at most one of them is the cause. They
+    /// are rescheduled at random times within the backoff for their crashes, so that they do not
+    /// run together again. From the second crash on, each job runs alone. A rescue discards a job
+    /// only if it ran alone and has no attempts left. Other jobs keep at least one attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {
@@ -169,8 +167,7 @@ impl Queue {
         }
     }
 
-    /// Divides the claims that a batch did not settle into stale claims and claims with a locked
-    /// row.
+    /// Divides the claims that a batch did not settle into stale ones and ones with a locked row.
     async fn divide_unsettled(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
         if done.len() == claims.len() {
             return Ok(Batch::default());
@@ -275,8 +272,7 @@ const FAIL: &str = concat!(
 select state::text from filed union all select state::text from back"
 );
 
-/// A job in its first attempt returns to `available`, a later one to `retryable`, as before the
-/// claim.
+/// A job in its first attempt returns to `available`, a later one to `retryable`, as before.
 const SNOOZE: &str = "
 update jobs
 set state = case when attempt > 1 then 'retryable' else 'available' end::job_state, lease_until = null,

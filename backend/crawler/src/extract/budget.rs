@@ -1,9 +1,8 @@
 //! Limits the bytes of absolute URLs that one document yields.
 
-/// Counts bytes up to a limit.
-///
-/// A short relative link becomes at least as long as its base. Limits on the number of links and on
-/// the length of the document do not limit the total length of the resolved URLs.
+/// Counts bytes up to a limit. A short relative link becomes at least as long as its base. Limits
+/// on the number of links and on the length of the document do not limit the total length of the
+/// resolved URLs.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     left: usize,

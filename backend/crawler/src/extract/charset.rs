@@ -43,8 +43,7 @@ fn prescan(mut head: &[u8]) -> Option<&'static Encoding> {
             None
         };
         if let Some(encoding) = named {
-            // The label was readable as ASCII, so the page cannot be UTF-16, even if the label
-            // claims so.
+            // The label was readable as ASCII, so the page cannot be UTF-16 as it claims.
             return Some(if encoding == UTF_16LE || encoding == UTF_16BE { UTF_8 } else { encoding });
         }
         head = &head[1..];

@@ -132,8 +132,7 @@ fn is_decodable_type(mime: &str) -> bool {
     !["avif", "jxl", "heic", "heif", "svg", "jp2", "tiff"].iter().any(|t| mime.contains(t))
 }
 
-/// Returns `min-width` in pixels, 0 for an empty query or `all`, and -1 for any other query without
-/// `min-width`.
+/// Returns `min-width` in pixels, 0 for an empty query or `all`, and -1 for any other query.
 fn media_rank(query: &str) -> i64 {
     let query = query.to_ascii_lowercase();
     let Some((_, after)) = query.split_once("min-width") else {

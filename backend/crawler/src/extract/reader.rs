@@ -225,8 +225,7 @@ impl State {
         self.any_element(&attributes, &tag);
     }
 
-    /// Reads attributes that any element may have: a background image, or an image for a lazy
-    /// loader.
+    /// Reads attributes of any element: a background image, or an image for a lazy loader.
     fn any_element(&mut self, attributes: &Attributes, tag: &str) {
         for (name, value) in &attributes.0 {
             if name == "style" {

@@ -2,8 +2,7 @@
 //! links are followed.
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
-//! for their descendants. The parser knows where an element ends even if the page omits the end
-//! tag.
+//! for their descendants. The parser knows where an element ends even without an end tag.
 use crate::recipes::SiteRecipe;
 use lol_html::html_content::Element;
 use lol_html::{ElementContentHandlers, Selector};

@@ -10,8 +10,7 @@ pub(super) struct Entry<'a> {
     pub(super) density: f64,
 }
 
-/// Splits a `srcset`. Commas inside a URL are part of it. Entries with invalid descriptors are
-/// omitted.
+/// Splits a `srcset`. Commas inside a URL are part of it. Omits entries with invalid descriptors.
 pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
     let mut entries = Vec::new();
     let mut rest = text;
@@ -37,8 +36,7 @@ pub(super) fn parse(text: &str) -> Vec<Entry<'_>> {
     }
 }
 
-/// Returns the offset of the first comma outside parentheses, which are reserved for future
-/// descriptors.
+/// Returns the offset of the first comma outside parentheses (reserved for future descriptors).
 fn end_of_descriptors(text: &str) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in text.bytes().enumerate() {

@@ -1,8 +1,6 @@
 //! Serializes a page's content for storage. The stored content is reused when the server responds
-//! that the page has not changed.
-//!
-//! The content is stored before the scope, depth and politeness rules of a crawl apply, because the
-//! next crawl may have other rules.
+//! that the page has not changed. The content is stored before the scope, depth and politeness
+//! rules of a crawl apply, because the next crawl may have other rules.
 use super::{ImageCandidate, Link, Page, VideoCandidate};
 use crate::Directives;
 use crate::recipes::SiteRecipe;

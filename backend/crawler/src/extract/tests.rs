@@ -262,8 +262,7 @@ fn a_huge_page_is_bounded() {
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
 }
 
-/// Returns the total bytes of the links' URLs, and of the images' URLs plus the page's URL for each
-/// image.
+/// Returns the total bytes of the links' URLs, and of the images' URLs plus the page's for each.
 fn url_bytes(found: &Page) -> (usize, usize) {
     let links = found.links.iter().map(|link| link.url.as_str().len()).sum();
     let images = found.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();

@@ -32,7 +32,6 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// # Errors
     /// Fails if the announced length is above the limit.
     pub(super) fn new(response: reqwest::Response, limits: Limits) -> Result<Self, FetchError> {
         let body = Self {
@@ -93,7 +92,6 @@ impl Body {
         Ok(None)
     }
 
-    /// # Errors
     /// Fails after the deadline, and at the end of a window that was too slow.
     fn check_time(&mut self, needed: usize) -> Result<(), FetchError> {
         let now = Instant::now();

@@ -1,5 +1,4 @@
-//! Posts messages to a URL of a third party (webhooks). The guard checks the URL as for every
-//! fetch.
+//! Posts messages to a URL of a third party (webhooks), which the guard checks as for a fetch.
 use super::FetchError;
 use super::client::Fetcher;
 use super::convert::explain;

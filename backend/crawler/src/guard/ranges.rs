@@ -1,10 +1,9 @@
 //! Lists the special-purpose address ranges.
 //!
 //! Source: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890 and its updates) and
-//! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added, because it is in
-//! public space but reachable only inside that cloud. Each range is listed as a whole, even if the
-//! registry marks parts of it as globally reachable (protocol anycast). Web sites do not use those
-//! parts.
+//! multicast (RFC 5771, RFC 4291). One address of a cloud platform is added: it is in public space
+//! but reachable only inside that cloud. Each range is listed as a whole, even if the registry
+//! marks parts of it as globally reachable (protocol anycast). Web sites do not use those parts.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// (first address, prefix length, name)
@@ -36,8 +35,7 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
 const V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::UNSPECIFIED, 128, "unspecified"),
     (Ipv6Addr::LOCALHOST, 128, "loopback"),
-    // NAT64 inside one network (RFC 8215). It is forbidden regardless of the IPv4 address that it
-    // contains.
+    // NAT64 inside one network (RFC 8215). It is forbidden whatever IPv4 address it contains.
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local-use translation"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard only"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "Teredo"),

@@ -8,10 +8,9 @@ use memchr::memmem;
 pub const MAX_RULE_BYTES: usize = 2 << 10;
 /// Maximum number of rules that are kept per group.
 pub const MAX_RULES: usize = 10_000;
-/// Maximum number of bytes of rules and path that are compared to judge one URL.
-///
-/// Rules without `*` cannot reach this limit. The pattern of each is compared once, and the
-/// patterns of a file have a length of at most three times 500 KiB in total.
+/// Maximum number of bytes of rules and path that are compared to judge one URL. Rules without `*`
+/// cannot reach this limit. The pattern of each is compared once, and the patterns of a file have a
+/// length of at most three times 500 KiB in total.
 pub const MAX_STEPS: usize = 2 << 20;
 
 /// One rule. Its pattern is in canonical form (see `canonical`); `*` is the only special byte.
@@ -58,8 +57,7 @@ impl Rule {
         size_of::<Self>() + self.pattern.len()
     }
 
-    /// Returns whether the canonical path matches, and adds the number of bytes compared to
-    /// `steps`.
+    /// Returns whether the canonical path matches. Adds the number of compared bytes to `steps`.
     ///
     /// The cost is linear in the lengths of pattern and path. Each piece between two stars is
     /// searched for after the end of the previous one, with a linear search (`memmem`). The first
@@ -92,8 +90,7 @@ fn after<'a>(text: &'a [u8], piece: &[u8], steps: &mut usize) -> Option<&'a [u8]
 }
 
 /// Returns the first [`MAX_RULE_BYTES`] bytes of a longer value, without a truncated escape at the
-/// end.
-/// Returns `None` for a value that fits.
+/// end. Returns `None` for a value that fits.
 fn shortened(value: &[u8]) -> Option<&[u8]> {
     let cut = value.get(..MAX_RULE_BYTES).filter(|_| value.len() > MAX_RULE_BYTES)?;
     let torn = cut.iter().rev().take(2).position(|byte| *byte == b'%').map_or(0, |at| at + 1);

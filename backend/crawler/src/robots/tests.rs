@@ -124,8 +124,7 @@ fn rfc_9309_special_characters() {
 
 #[test]
 fn groups() {
-    // Several groups for our agent are combined. Names are case-insensitive and may include a
-    // version.
+    // Groups for our agent are combined. Names ignore case and may include a version.
     check(
         "user-agent: FaceCrawl/1.0\ndisallow: /a\n\nUSER-AGENT: *\nDISALLOW: /\n\nUser-agent: x\nUser-agent: facecrawl\nDisallow: /b",
         &["/", "/c"],
@@ -186,8 +185,7 @@ fn crawl_delay_is_bounded() {
     for none in ["-1", "NaN", "soon", ""] {
         assert_eq!(delay(&format!("Crawl-delay: {none}")), None, "{none}");
     }
-    // Delays for other agents do not apply. The delay for our agent replaces the one for all
-    // agents.
+    // Delays for other agents do not apply. Ours replaces the one for all agents.
     let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
     assert_eq!(robots(text).crawl_delay(), None);
 }
@@ -271,8 +269,7 @@ fn no_robots_txt_makes_a_question_long() {
     assert!(hostile.len() < MAX_BYTES);
     let asked = question(&hostile, &path(8000));
     assert!(!asked.allowed && asked.steps <= MAX_STEPS, "{asked:?}");
-    // An ordinary path stays within the limit. Without stars in the rules, every path stays within
-    // the limit.
+    // An ordinary path stays within the limit. Without stars in the rules, every path does.
     assert!(question(&hostile, "/albums/2024/summer/portrait.html").allowed);
     let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
     let asked = question(&format!("User-agent: *\n{lines}"), &path(8000));

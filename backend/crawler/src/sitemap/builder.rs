@@ -22,8 +22,7 @@ pub(super) struct SitemapBuilder {
     seen_images: HashSet<Url>,
     seen_videos: HashSet<Url>,
     seen_sitemaps: HashSet<Url>,
-    /// Local names of the open elements. Namespace prefixes are omitted because they differ between
-    /// files.
+    /// Local names of the open elements, because namespace prefixes differ between files.
     open: Vec<String>,
     text: String,
     entry: Entry,
@@ -116,8 +115,7 @@ impl SitemapBuilder {
         }
     }
 
-    /// Adds a video. The members of a `<media:group>` are versions of one video; the first is
-    /// taken.
+    /// Adds a video. Of a `<media:group>` (versions of one video), only the first is taken.
     fn version(&mut self, url: String) {
         let in_group = self.open.iter().any(|name| name == "group");
         if !in_group || !std::mem::replace(&mut self.entry.group_has_video, true) {

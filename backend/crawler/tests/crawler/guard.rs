@@ -1,5 +1,4 @@
-//! Tests that no connection reaches a forbidden address. A listener on the address counts
-//! connections.
+//! Tests that no connection reaches a forbidden address, where a listener counts connections.
 
 use crate::support::{Forbidden, Names, Site, local_config};
 use axum::Router;

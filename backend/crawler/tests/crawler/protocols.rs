@@ -1,5 +1,4 @@
-//! Tests the connection itself: HTTP versions, certificates, and fetches that are dropped before
-//! they end.
+//! Tests the connection itself: HTTP versions, certificates, and fetches that are dropped.
 
 use crate::secure::{NAME, SecureSite};
 use crate::support::{Forbidden, Names, Recorder, Site, local_config};

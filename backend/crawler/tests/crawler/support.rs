@@ -1,5 +1,4 @@
-//! Provides a test server on 127.0.0.1, listeners that must not receive connections, and scripted
-//! DNS answers.
+//! Provides a server on 127.0.0.1, listeners that must get no connection, and scripted DNS answers.
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};

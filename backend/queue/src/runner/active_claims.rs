@@ -36,8 +36,7 @@ impl ActiveClaims {
         self.0.lock().iter().filter(|(_, active)| !active.lost).map(|(claim, _)| *claim).collect()
     }
 
-    /// Returns `true` if the claim may still be held, so that another attempt to settle it is
-    /// useful.
+    /// Returns `true` if the claim may still be held, so that settling it again is useful.
     pub(super) fn may_hold(&self, claim: Claim) -> bool {
         self.0.lock().get(&claim).is_some_and(|active| !active.lost && Instant::now() < active.expires)
     }

@@ -63,8 +63,7 @@ pub(super) async fn purges(shared: Arc<Shared>) {
     }
 }
 
-/// Creates an interval that skips missed ticks: after a minute without a database, one rescue is
-/// sufficient.
+/// Creates an interval that skips missed ticks: after an outage of a minute, one rescue is enough.
 fn ticks(every: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

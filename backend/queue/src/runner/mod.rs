@@ -22,8 +22,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Number of the runner's own connections. One listens for notifications; the tasks share the
-/// others.
+/// Number of the runner's own connections. One listens for notifications; tasks share the others.
 const OWN_CONNECTIONS: u32 = 5;
 
 /// How a run ended.
@@ -88,10 +87,8 @@ impl Concurrency {
 
 impl Runner {
     /// Starts to claim jobs. When `shutdown` fires, claiming stops, and running jobs finish or are
-    /// released within `drain`.
-    ///
-    /// Must be called within a Tokio runtime. If the database is unavailable, now or later, the
-    /// runner waits for it.
+    /// released within `drain`. Must be called within a Tokio runtime. If the database is
+    /// unavailable, now or later, the runner waits for it.
     pub fn start(
         queue: Queue,
         handlers: HashMap<String, Arc<dyn Handler>>,

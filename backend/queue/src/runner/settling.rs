@@ -55,8 +55,7 @@ async fn run_and_settle(
     }
     let start = Instant::now();
     let outcome = match shared.handlers.get(&kind).cloned() {
-        // The handler is called inside the block, so that a panic before its first await is caught
-        // too.
+        // The handler is called inside, so that a panic before its first await is caught.
         Some(handler) => AssertUnwindSafe(async move { handler.run(job, cancel).await })
             .catch_unwind()
             .await
@@ -88,11 +87,9 @@ impl Drop for ExclusiveRun<'_> {
     }
 }
 
-/// Waits until no other job runs in the process, then marks the job as alone.
-///
-/// If other jobs still run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs
-/// concurrently with them and without the mark. If the process then crashes, this job is not
-/// regarded as the cause.
+/// Waits until no other job runs in the process, then marks the job as alone. If other jobs still
+/// run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs concurrently with them and
+/// without the mark. If the process then crashes, this job is not regarded as the cause.
 async fn wait_until_alone(
     shared: &Shared,
     job: &ClaimedJob,

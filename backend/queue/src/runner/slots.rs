@@ -150,16 +150,14 @@ impl Slots {
     }
 
     /// Returns whether more slots will probably become free soon, so that one claim can fill
-    /// several: some kind may have jobs, and each such kind has less than a quarter of its slots
-    /// free.
+    /// several: some kind may have jobs, and each such kind has under a quarter of its slots free.
     pub(super) fn are_nearly_full(&self) -> bool {
         let kinds = self.kinds.lock();
         let mut claimable = kinds.values().filter(|slot| slot.is_claimable()).peekable();
         claimable.peek().is_some() && claimable.all(|slot| slot.used > slot.share())
     }
 
-    /// Returns the kinds with free slots for jobs of any tenant. The next due time matters only for
-    /// these kinds.
+    /// Returns the kinds with free slots for jobs of any tenant. Only their next due time matters.
     pub(super) fn kinds_with_free_slots(&self) -> Vec<String> {
         let kinds = self.kinds.lock();
         let room = kinds.iter().filter(|(_, slot)| slot.used < slot.limit && !slot.skips_busiest_tenant);

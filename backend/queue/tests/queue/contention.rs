@@ -15,8 +15,7 @@ async fn two_workers_never_hold_the_same_job() {
         let queue = bench.queue.clone();
         tokio::spawn(async move {
             let mut mine = Vec::new();
-            // Repeats until no job remains, because a short result may only mean that other workers
-            // were faster.
+            // Repeats until no job remains: a short result may only mean that others were faster.
             loop {
                 let jobs = queue.claim(&kinds(), 7, &format!("worker {worker}")).await.unwrap();
                 if jobs.is_empty() && queue.next_due(&kinds()).await.unwrap().is_none() {

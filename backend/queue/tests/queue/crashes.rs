@@ -1,5 +1,4 @@
-//! Tests jobs that crash their process: the crashing job is identified, and concurrent jobs are not
-//! discarded.
+//! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, page, soon, until};
 use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};

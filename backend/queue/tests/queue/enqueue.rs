@@ -150,8 +150,7 @@ async fn a_scheduled_job_waits_for_its_time() {
     let due = bench.queue.next_due(&kinds).await.unwrap().unwrap();
     assert!(due > Duration::from_secs(3000) && due <= Duration::from_secs(3600), "{due:?}");
 
-    // A job that is not yet due has a better priority, and does not block a due job with a worse
-    // one.
+    // A job that is not yet due and has a better priority does not block a due job.
     let worse = bench.add_one(NewJob { priority: 7, ..page() }).await;
     assert_eq!(bench.queue.next_due(&kinds).await.unwrap(), Some(Duration::ZERO));
     assert_eq!(bench.claim_one().await.claim.id, worse);

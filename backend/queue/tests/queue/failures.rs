@@ -39,8 +39,7 @@ impl Admin {
     }
 }
 
-/// Handlers write data and complete their job in one transaction, while all connections are killed
-/// repeatedly.
+/// Handlers write data and complete their job in one transaction, while connections are killed.
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_lose_nothing_and_do_nothing_twice() {
     const JOBS: i64 = 300;

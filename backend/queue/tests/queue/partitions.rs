@@ -114,8 +114,7 @@ async fn a_group_with_very_many_partitions_keeps_a_bounded_line_and_ends_all_the
     let bench = Bench::with(Config { group_window: 40, ..narrow() }).await;
     let group = Uuid::now_v7();
     let in_line = async || bench.count("select count(*) from jobs where not parked").await;
-    // One key occupies at most its own window of 4. The others share the rest of the group's
-    // window.
+    // One key occupies at most its own window of 4. The others share the rest of the group's.
     bench.add(&jobs(group, "first", 0..10)).await;
     assert_eq!(in_line().await, 4);
     let all: Vec<NewJob> =
@@ -183,8 +182,7 @@ async fn many_processes_take_in_each_job_once_and_miss_none() {
             bench.queue.unpark().await.unwrap();
             let claimed = bench.claim(3).await;
             if claimed.is_empty() && bench.queue.next_due(&crate::support::kinds()).await.unwrap().is_none() {
-                // No job is ready: either another worker holds the remaining jobs, or all jobs are
-                // completed.
+                // No job is ready: another worker holds the remaining jobs, or all are completed.
                 let live: i64 =
                     sqlx::query_scalar("select count(*) from jobs").fetch_one(bench.db.pool()).await.unwrap();
                 if live == 0 {

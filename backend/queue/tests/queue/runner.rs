@@ -318,8 +318,7 @@ async fn leases_are_kept_although_handlers_take_every_connection() {
             async move {
                 let mut conn = small.acquire().await.unwrap();
                 let mut leases = std::collections::HashSet::new();
-                // Waits until the lease was extended three times, which takes at least as long as
-                // the lease.
+                // Waits for three extensions of the lease, which take at least as long as it.
                 while leases.len() < 4 {
                     let lease: OffsetDateTime =
                         sqlx::query_scalar("select lease_until from jobs where id = $1")
