@@ -1,6 +1,5 @@
-//! Which observation may continue which track, and how well it fits.
-//!
-//! Each rule returns a gain: positive if the link is possible, and higher for better links.
+//! Which observation may continue which track, and how well it fits. Each rule returns a gain:
+//! positive if the link is possible, and higher for better links.
 
 use crate::config::{Config, micros};
 use crate::motion::{centre, seconds, size};

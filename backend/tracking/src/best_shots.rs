@@ -1,10 +1,8 @@
 use crate::track::Shot;
 
-/// The candidates for the best shots of one open track.
-///
-/// Holds at most twice as many candidates as are wanted, because each holds pixels. The first
-/// result is always the best observation of the track. The others are the best of the candidates
-/// that were still held.
+/// The candidates for the best shots of one open track. Holds at most twice as many candidates as
+/// are wanted, because each holds pixels. The first result is always the best observation of the
+/// track. The others are the best of the candidates that were still held.
 #[derive(Clone, Debug)]
 pub(crate) struct BestShots<P> {
     candidates: Vec<Shot<P>>,

@@ -48,7 +48,6 @@ pub fn encode(boxes: &[TimedBox]) -> Vec<u8> {
 /// Returns the boxes of a binary form.
 ///
 /// # Errors
-///
 /// Fails if [`encode`] cannot have written the bytes. The length is checked before any work.
 pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
     if bytes.len() > MAX_BYTES {

@@ -5,8 +5,7 @@ use std::time::Duration;
 pub struct Config {
     /// Minimum score of a face that may start a track, 0..1.
     pub high_score: f32,
-    /// Minimum score of a face that may continue a track, 0..1. Faces with a lower score are
-    /// dropped.
+    /// Minimum score of a face that may continue a track, 0..1. Other faces are dropped.
     pub low_score: f32,
     /// Maximum time for which a track may be lost. The time starts at the first frame without the
     /// face. Two frames without the face never end a track, however sparse the frames are.
@@ -29,8 +28,7 @@ pub struct Config {
     pub max_boxes: usize,
     /// Maximum number of faces of one frame. The best scores are used.
     pub max_observations: usize,
-    /// Maximum number of open tracks. If there are more, those that have been lost for the longest
-    /// time end.
+    /// Maximum number of open tracks. If there are more, those that were lost first end.
     pub max_open: usize,
     /// Maximum number of faces, and of tracks, in a group of rival links that is solved exactly.
     /// Larger groups are solved greedily. 0: always greedily. In the scenes of
@@ -40,8 +38,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default settings for a model with this `match_threshold`. The veto is at half of
-    /// it.
+    /// Returns the defaults for a model with this `match_threshold`. The veto is at half of it.
     pub fn for_threshold(match_threshold: f32) -> Self {
         Self { match_threshold, veto_threshold: match_threshold / 2.0, ..Self::default() }
     }

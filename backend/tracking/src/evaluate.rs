@@ -17,10 +17,8 @@ pub struct Sample {
 }
 
 /// The counts of Ristani et al., "Performance Measures and a Data Set for Multi-Target,
-/// Multi-Camera Tracking", ECCV Workshops 2016, section 3.1.
-///
-/// Each true identity is assigned to at most one found identity, so that as many boxes as possible
-/// agree in the whole film.
+/// Multi-Camera Tracking", ECCV Workshops 2016, section 3.1. Each true identity is assigned to at
+/// most one found identity, so that as many boxes as possible agree in the whole film.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityCounts {
     /// IDTP: found boxes that agree with the assigned identity.
@@ -76,10 +74,8 @@ pub fn identity_counts(truth: &[Sample], found: &[Sample], min_iou: f32) -> Iden
 }
 
 /// Returns the share of true identities of which one single found identity covers at least
-/// `min_share` (0..1) of the boxes; 1 if there is no true identity.
-///
-/// It is stricter than the "mostly tracked" of Li, Huang and Nevatia (CVPR 2009), which lets
-/// several tracks cover a person.
+/// `min_share` (0..1) of the boxes; 1 if there is no true identity. It is stricter than the "mostly
+/// tracked" of Li, Huang and Nevatia (CVPR 2009), which lets several tracks cover a person.
 pub fn track_recall(truth: &[Sample], found: &[Sample], min_iou: f32, min_share: f64) -> f64 {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for sample in truth {

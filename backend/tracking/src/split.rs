@@ -10,8 +10,7 @@ use crate::track::{Shot, TimedBox, Track};
 ///
 /// The first part keeps the number of the track, and `new_id` returns those of the others. Each
 /// part keeps its boxes and its best shots. If boxes of the track were left out, those of its best
-/// shots are added again, and the samples of a part are an estimate; their sum is that of the
-/// track.
+/// shots are added again, and the samples of the parts are estimates that add up to the track's.
 pub fn split<P>(mut track: Track<P>, threshold: f32, mut new_id: impl FnMut() -> u64) -> Vec<Track<P>> {
     let switches = switches(&track.best, threshold);
     if switches.is_empty() {

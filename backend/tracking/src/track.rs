@@ -95,8 +95,7 @@ pub struct Shot<P> {
     pub payload: P,
 }
 
-/// Returns the box at `at_us` on the straight line from `before` to `after`. Requires different
-/// times.
+/// Returns the box at `at_us` on the line from `before` to `after`. Requires different times.
 pub(crate) fn interpolate(before: &TimedBox, after: &TimedBox, at_us: i64) -> Rect {
     let share =
         (at_us.saturating_sub(before.at_us)) as f64 / (after.at_us.saturating_sub(before.at_us)) as f64;

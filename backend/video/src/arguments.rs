@@ -35,10 +35,9 @@ pub(crate) fn version() -> Vec<String> {
     strings(["-version"])
 }
 
-/// Prints a line for each packet, without decoding; see [`crate::listing`].
-///
-/// With `-discard nokey`, ffmpeg would read only keyframes. But its reader of MP4 then applies the
-/// time offsets of other frames, so the times of keyframes are wrong in files with B-frames.
+/// Prints a line for each packet, without decoding; see [`crate::listing`]. With `-discard nokey`,
+/// ffmpeg would read only keyframes. But its reader of MP4 then applies the time offsets of other
+/// frames, so the times of keyframes are wrong in files with B-frames.
 pub(crate) fn index(threads: u32, timeline: Timeline) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), timeline);
     arguments.extend(video());
@@ -46,9 +45,8 @@ pub(crate) fn index(threads: u32, timeline: Timeline) -> Vec<String> {
     arguments
 }
 
-/// Writes the frames of a segment as PPM to stdout, and their timestamps to file descriptor 4.
-///
-/// The first frame at or after the end of the segment is written too. It tells the reader that the
+/// Writes the frames of a segment as PPM to stdout, and their timestamps to file descriptor 4. The
+/// first frame at or after the end of the segment is written too. It tells the reader that the
 /// segment is complete. With `gpu`, the GPU decodes, and only selected frames are copied from it.
 pub(crate) fn frames(
     threads: u32,

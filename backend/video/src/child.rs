@@ -35,8 +35,7 @@ const ENDING_STEPS: u32 = 1_000;
 /// How the service starts ffmpeg.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Through a program that calls [`run_child`](crate::sandbox::run_child), with these first
-    /// arguments.
+    /// Through a program that calls [`run_child`](crate::sandbox::run_child).
     Sandbox {
         /// The program, usually that of the service itself.
         program: PathBuf,
@@ -80,10 +79,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process.
-    ///
-    /// The calling thread must live as long as the process: the kernel kills the process when that
-    /// thread ends.
+    /// Starts a process. The calling thread must live as long as the process: the kernel kills the
+    /// process when that thread ends.
     pub(crate) fn start(start: Start<'_>, bounds: Bounds) -> Result<Self, VideoError> {
         let Start { launcher, program, arguments, video, gpu } = start;
         let cpu_seconds = bounds.budget.seconds_left()?;
@@ -150,8 +147,7 @@ impl Process {
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
-    /// Waits for the end of the process, and counts its processor time, which nothing can measure
-    /// afterwards.
+    /// Waits for the process, and counts its processor time, which nothing can measure afterwards.
     fn reap(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
         let clock = self.clock.take();
         if let (Some(_), Some(pid)) = (clock, self.pid()) {

@@ -42,9 +42,8 @@ struct OnGpu {
 }
 
 impl Decoder {
-    /// Starts to decode the frames of a segment of [`plan`](crate::sampling::plan).
-    ///
-    /// The calling thread must live as long as the reader.
+    /// Starts to decode the frames of a segment of [`plan`](crate::sampling::plan). The calling
+    /// thread must live as long as the reader.
     ///
     /// # Errors
     /// Fails with [`VideoError::Io`] if the process cannot be started, with
@@ -176,8 +175,7 @@ impl FrameReader {
         self.damage.as_ref()
     }
 
-    /// Ends the process before the end of the segment. Returns what the decoder said about damage
-    /// so far.
+    /// Ends the process before the end of the segment. Returns the damage that it reported so far.
     pub fn stop(mut self) -> Option<Damage> {
         let stopped = self.process.take().map(Process::stop);
         stopped.and_then(|messages| messages.damage).or(self.damage)

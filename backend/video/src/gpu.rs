@@ -20,8 +20,7 @@ const LAYOUTS: [(&str, &str); 4] =
 
 /// The GPUs that a decoder uses, and what happens when they do not decode a video.
 pub struct Gpus {
-    /// CUDA's numbers of the GPUs, at least one. Each new process uses the GPU with the fewest
-    /// processes.
+    /// CUDA's numbers of the GPUs, at least one. A new process uses the GPU with the fewest.
     pub ids: Vec<u32>,
     /// The variables of [`GPU_VARIABLES`](crate::sandbox::GPU_VARIABLES) that are set.
     pub variables: Vec<(&'static str, OsString)>,

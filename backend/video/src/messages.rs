@@ -1,8 +1,6 @@
-//! The messages of ffmpeg on stderr.
-//!
-//! They can contain text from the file, so a file can forge them. Their length is limited. They
-//! decide only the container's name, the duration, whether colours are mapped, and how a failure is
-//! described.
+//! The messages of ffmpeg on stderr. They can contain text from the file, so a file can forge them.
+//! Their length is limited. They decide only the container's name, the duration, whether colours
+//! are mapped, and how a failure is described.
 
 use crate::error::{Damage, VideoError};
 use crate::index::Hdr;

@@ -29,10 +29,8 @@ impl Watch {
 }
 
 /// A pipe whose reads fail with `TimedOut` when the child neither writes nor works, and with
-/// [`CANCELLED`] when the caller cancels.
-///
-/// A child can work for minutes without output: all frames between two that are selected are
-/// decoded. Its processor time has a limit of its own.
+/// [`CANCELLED`] when the caller cancels. A child can work for minutes without output: all frames
+/// between two that are selected are decoded. Its processor time has a limit of its own.
 pub(crate) struct WatchedPipe<P> {
     pub(crate) pipe: P,
     pub(crate) watch: Watch,

@@ -1,7 +1,6 @@
-//! Reads the headers of images in the PPM format ("P6"), as ffmpeg writes them.
-//!
-//! Format: <https://netpbm.sourceforge.net/doc/ppm.html>. ffmpeg writes no comments, and 255 as the
-//! maximum value of a sample.
+//! Reads the headers of images in the PPM format ("P6"), as ffmpeg writes them. Format:
+//! <https://netpbm.sourceforge.net/doc/ppm.html>. ffmpeg writes no comments, and 255 as the maximum
+//! value of a sample.
 
 use std::io::{self, BufRead, Read};
 

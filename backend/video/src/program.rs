@@ -63,10 +63,8 @@ pub struct Sandboxed {
     pub files: FileAccess,
 }
 
-/// Decodes videos with ffmpeg. Cloning it is cheap.
-///
-/// Each process gets the file opened again, only for reading. It shares no read position with other
-/// processes or with the caller.
+/// Decodes videos with ffmpeg. Cloning it is cheap. Each process gets the file opened again, only
+/// for reading. It shares no read position with other processes or with the caller.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: Config,
@@ -77,10 +75,9 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Starts ffmpeg in its sandbox once, to check that both work here.
-    ///
-    /// If the kernel has no Landlock, this process can no longer be debugged by its user and writes
-    /// no core dumps: only so can its environment not be read by its children.
+    /// Starts ffmpeg in its sandbox once, to check that both work here. If the kernel has no
+    /// Landlock, this process can no longer be debugged by its user and writes no core dumps: only
+    /// so can its environment not be read by its children.
     ///
     /// # Errors
     /// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
@@ -230,10 +227,9 @@ pub fn is_video(head: &[u8]) -> bool {
     is_container && Format::sniff(head).is_none()
 }
 
-/// Returns whether `head` begins with a box of a movie: its size, then its type.
-///
-/// A size is 0 (up to the end of the file), 1 (a number of 64 bits follows) or at least 8. Only
-/// `mdat` can be long. The other boxes are shorter than [`TEXT`].
+/// Returns whether `head` begins with a box of a movie: its size, then its type. A size is 0 (up to
+/// the end of the file), 1 (a number of 64 bits follows) or at least 8. Only `mdat` can be long.
+/// The other boxes are shorter than [`TEXT`].
 fn begins_like_movie(head: &[u8]) -> bool {
     let Some((size, rest)) = head.split_first_chunk() else { return false };
     let size = u32::from_be_bytes(*size);

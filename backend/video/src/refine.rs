@@ -1,6 +1,5 @@
 //! Closer looks where faces are: a first look at few frames decides which stretches of a video are
-//! decoded for looks at a higher rate. Pure functions of the index and of what the first look
-//! found.
+//! looked at more often. Pure functions of the index and of what the first look found.
 //!
 //! The video is divided into blocks, and each block is planned by itself. An interrupted analysis
 //! therefore needs a first look at only one block to compute the same plan again.
@@ -16,8 +15,7 @@ pub const CLOSER_US: i64 = 250_000;
 const BLOCK_US: i64 = 60_000_000;
 /// Maximum number of blocks, apart from the last one. The blocks of long videos are longer.
 pub const MAX_BLOCKS: usize = 1_000;
-/// Maximum number of frames in the first look at a block. It bounds the memory for what is kept of
-/// them.
+/// Maximum number of frames in the first look at a block. It bounds the memory for their data.
 pub const MAX_FIRST_LOOKS: i64 = 1_000;
 /// Maximum number of segments with closer looks in one block. Each one needs a process.
 pub const MAX_RUNS: usize = 8;
@@ -123,8 +121,7 @@ impl Blocks {
     /// neighbours, the steps contain a frame for each [`CLOSER_US`], if the video has one. The
     /// frames of all looks are among the steps.
     ///
-    /// `looks` contains the looks of the block and, if there is one, the first look of the next
-    /// block.
+    /// `looks` contains the looks of the block and, if any, the first look of the next block.
     pub fn steps(&self, index: &Index, block: &Block, looks: &[FirstLook]) -> Vec<Step> {
         let mut runs = self.join(index, runs(block, looks)).into_iter().peekable();
         let (mut steps, mut covered_us) = (Vec::new(), i64::MIN);

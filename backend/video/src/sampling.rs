@@ -1,7 +1,6 @@
-//! Which frames of a video are decoded: a pure function of its keyframes.
-//!
-//! A keyframe costs about three times as much to decode as another frame, but it needs no other
-//! frame. Between two keyframes, all frames must be decoded to reach the last one.
+//! Which frames of a video are decoded: a pure function of its keyframes. A keyframe costs about
+//! three times as much to decode as another frame, but it needs no other frame. Between two
+//! keyframes, all frames must be decoded to reach the last one.
 
 use crate::index::{Index, Timeline};
 
@@ -25,8 +24,7 @@ pub const MAX_FPS: f64 = 30.0;
 /// Default of the longest time without a look, in microseconds.
 pub const MAX_GAP_US: i64 = 2_000_000;
 
-/// Maximum number of segments of one video. Each one needs a process, which finds its start in the
-/// file again.
+/// Maximum number of segments of one video. Each needs a process that finds its start again.
 const MAX_SEGMENTS: usize = 100;
 /// Time for starting a process and finding its place in a file of 1920x1080, in microseconds.
 pub(crate) const START_US: i64 = 120_000;
@@ -116,10 +114,9 @@ struct Run {
     keyframes: i64,
 }
 
-/// Decodes keyframes where they are close enough, and otherwise all frames.
-///
-/// With all frames, the first one of each cell is looked at, and cells are `max_gap_us` long. So
-/// whatever shows for this time is in the first frame of a cell.
+/// Decodes keyframes where they are close enough, and otherwise all frames. With all frames, the
+/// first one of each cell is looked at, and cells are `max_gap_us` long. So whatever shows for this
+/// time is in the first frame of a cell.
 fn automatic(index: &Index, max_gap_us: i64) -> Vec<Segment> {
     let mut runs: Vec<Run> = Vec::new();
     let starts = &index.keyframes_us;

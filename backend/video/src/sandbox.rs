@@ -71,8 +71,7 @@ pub enum FileAccess {
 /// [`Launcher`](crate::Launcher) passes: `gpu` for a child that decodes on a GPU, process id of the
 /// parent, limit of processor time in seconds, program, arguments of the program.
 ///
-/// It must run before the process has other threads. It returns only on failure, after a message on
-/// stderr.
+/// It must run before other threads exist. It returns only on failure, after a message on stderr.
 pub fn run_child(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     eprintln!("{REPORT} error: {}", become_program(arguments));
     ExitCode::from(FAILED)

@@ -47,8 +47,7 @@ pub struct CutDetector {
 }
 
 impl CutDetector {
-    /// Returns whether the frame at `at_us` (microseconds) begins a new shot. The first frame does
-    /// not.
+    /// Returns whether the frame at `at_us` (microseconds) begins a new shot. The first does not.
     pub fn is_cut(&mut self, at_us: i64, frame: ReducedFrame) -> bool {
         let near = self.last.as_ref().filter(|(time, _)| at_us.saturating_sub(*time) <= MAX_GAP_US);
         let change = near.map(|(_, last)| difference(&last.0, &frame.0));

@@ -1,7 +1,5 @@
 //! Damaged files: each one ends as frames or a reason. It is the only test of its process, so that
-//! nothing else has children or open files.
-//!
-//! `MUTATED_FILES=1000` sets the number of files.
+//! nothing else has children or open files. `MUTATED_FILES=1000` sets the number of files.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

@@ -186,8 +186,7 @@ mod tests {
     fn a_mirrored_face_is_turned_but_never_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
         let fitted = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
-        // For such a symmetric face, the best proper similarity only scales the face down and keeps
-        // it upright.
+        // For such a symmetric face, the best similarity only scales it down and keeps it upright.
         assert!(fitted.a.abs() < 0.6 && fitted.b.abs() < 0.1, "{fitted:?}");
         assert!(norm_crop(&picture(112, 112), &mirrored, 112).is_some());
         // Points in a symmetric cross and their mirror image determine no rotation.

@@ -5,8 +5,7 @@ use crate::resize::lanczos;
 use crate::{Frame, Rect};
 
 /// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
-/// image. A crop has at least one pixel: for a box outside the image it contains the nearest edge
-/// pixels.
+/// image. A crop has at least one pixel: for a box outside the image, the nearest edge pixels.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     crop_region(frame, expanded_region(frame, bbox, margin))
 }
@@ -131,8 +130,7 @@ pub fn mirror(frame: &Frame) -> Frame {
 /// Rotates by a quarter turn. `place` returns the target column and row of a source pixel from `(x,
 /// y, source height)`.
 fn rotate_quarter_turn(frame: &Frame, place: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
-    /// Side of the blocks that are copied one after another, so that source and target stay in the
-    /// L1 cache.
+    /// Side of the blocks that are copied in turn, so that source and target stay in the L1 cache.
     const BLOCK: usize = 32;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let mut turned = Frame::filled(frame.height(), frame.width(), [0; 3]);

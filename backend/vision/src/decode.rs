@@ -134,10 +134,9 @@ impl DecodeError {
     }
 }
 
-/// Decodes `bytes` into an upright RGB frame.
-///
-/// A truncated JPEG is accepted if at least a tenth of its rows can be decoded. The missing rows of
-/// a baseline file are mid grey; a progressive file has less detail in all rows.
+/// Decodes `bytes` into an upright RGB frame. A truncated JPEG is accepted if at least a tenth of
+/// its rows can be decoded. The missing rows of a baseline file are mid grey; a progressive file
+/// has less detail in all rows.
 ///
 /// # Errors
 /// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
@@ -222,8 +221,7 @@ fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
     DecodeError::Corrupt { format: format.name(), reason: reason.to_string().trim_end().to_owned() }
 }
 
-/// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at the
-/// same time.
+/// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at once.
 fn upright(mut frame: Frame, orientation: Orientation) -> Frame {
     use crate::crop::{mirror, rotate};
     let (degrees, mirrored) = match orientation {

@@ -115,8 +115,7 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
 }
 
 /// Returns the maximum number of bytes that [`enhance`] allocates besides an `image` (width,
-/// height). These are its stretched copy and, if it is enlarged, the result and the copy that is
-/// sharpened.
+/// height). These are its stretched copy and, if enlarged, the result and the sharpened copy.
 pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
     let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
     let (size, scale) = enlarged_size(image, limits);

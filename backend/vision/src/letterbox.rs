@@ -57,8 +57,7 @@ impl Letterbox {
     }
 
     /// Draws the scaled image onto a new canvas. The interpolation is bilinear without smoothing,
-    /// within one grey level of OpenCV's `INTER_LINEAR`, with which the detectors were trained and
-    /// measured.
+    /// within one grey level of OpenCV's `INTER_LINEAR`, with which detectors were trained.
     pub fn draw(&self, frame: &Frame) -> Frame {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
         linear_into_top_left(frame, &mut canvas, self.content);

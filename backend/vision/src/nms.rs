@@ -28,8 +28,7 @@ pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
 /// [`MAX_CANDIDATES`] detections are considered, which bounds the time.
 pub fn nms(mut detections: Vec<Detection>, iou: f32) -> Vec<Detection> {
     keep_best(&mut detections, MAX_CANDIDATES);
-    // A stable sort keeps the model's order for equal scores, so the result does not depend on the
-    // sort.
+    // A stable sort keeps the model's order for equal scores, so results do not depend on it.
     detections.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
     let mut kept: Vec<Detection> = Vec::with_capacity(detections.len().min(64));
     for candidate in detections {

@@ -2,8 +2,7 @@
 //! lightly edited.
 //!
 //! All three hashes are computed from one grey reduction of the whole image, stretched to a square,
-//! so they do not depend on the image's size. Bits are in reading order; the first one is the
-//! highest.
+//! so they do not depend on the image's size. Bits are in reading order, the highest first.
 //!
 //! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
 //! distances between different images. The thresholds keep a margin to both, and a larger margin to

@@ -22,8 +22,7 @@
 //! cannot hide a bad one. [`profile`] defines the weights and the limits.
 //!
 //! `learned` estimates how reliably such faces are recognised. It is not part of `overall`, and no
-//! profile has a limit for it. A report therefore passes or fails equally with and without the
-//! model.
+//! profile has a limit for it. So a report passes or fails equally with and without it.
 
 pub mod pose;
 pub mod profile;
@@ -99,8 +98,7 @@ pub struct QualityReport {
 }
 
 impl Measure {
-    /// Converts a model's score. Its scale is 0..1, but the model's last layer may slightly exceed
-    /// it.
+    /// Converts a model's score. Its scale is 0..1, but the last layer may slightly exceed it.
     pub fn learned(raw: f32) -> Self {
         Self { value: unit(f64::from(raw)), raw: if raw.is_finite() { raw } else { 0.0 } }
     }

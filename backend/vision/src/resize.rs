@@ -1,8 +1,6 @@
-//! Scales images.
-//!
-//! Images for viewing are scaled by `fast_image_resize`. The detector's canvas is drawn here,
-//! within one grey level of OpenCV's `INTER_LINEAR`. This code scales one megapixel to 640x640 in
-//! 0.7 ms on one core with AVX2; the crate's interpolation takes 2.2 ms.
+//! Scales images. Images for viewing are scaled by `fast_image_resize`. The detector's canvas is
+//! drawn here, within one grey level of OpenCV's `INTER_LINEAR`. This code scales one megapixel to
+//! 640x640 in 0.7 ms on one core with AVX2; the crate's interpolation takes 2.2 ms.
 
 mod cells;
 mod lanczos;

@@ -1,5 +1,4 @@
-//! Filters along one axis as tables, so that a device can compute the same results as the code in
-//! this crate.
+//! Filters along one axis as tables, so that a device can compute the same as this crate.
 
 /// A linear filter along one axis. Output `i` is the sum over `k < count` of `weights[k * length +
 /// i]` times the input at `indices[k * length + i]`. Indices are always inside the input; positions

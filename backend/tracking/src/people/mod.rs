@@ -3,8 +3,7 @@
 //! Repeatedly merges the two groups of tracks whose best shots have the highest mean similarity,
 //! until no two groups reach the threshold. This is average linkage (UPGMA, Sokal and Michener
 //! 1958). The criterion is the mean over all pairs of shots, not the best pair, so that one
-//! misleading shot does not connect two people. The crate `pipeline` clusters subjects by the same
-//! rule.
+//! misleading shot does not connect two people. The crate `pipeline` clusters subjects likewise.
 
 mod nearest;
 
@@ -56,7 +55,6 @@ impl<P> From<&Track<P>> for Appearance {
 /// groups, until nothing merges. Memory: O(n d).
 ///
 /// # Errors
-///
 /// Fails for more than [`MAX_TRACKS`] tracks.
 pub fn number_people(appearances: &[Appearance], threshold: f32) -> Result<Vec<Option<u32>>, TooManyTracks> {
     if appearances.len() > MAX_TRACKS {

@@ -3,8 +3,7 @@
 use crate::similarity::products;
 use std::cmp::Ordering;
 
-/// Number of neighbours of each row. This bounds the memory; further rounds find what it leaves
-/// out.
+/// Number of neighbours of each row. It bounds the memory; further rounds find the rest.
 const NEIGHBOURS: usize = 16;
 /// Number of rows that are compared at a time, so that they stay in the cache of the processor.
 const TILE: usize = 64;

@@ -1,5 +1,4 @@
 //! Scenes at 5, 10 and 25 frames per second, without embeddings unless a test says so.
-//!
 //! `cargo test -p facecrawl-tracking --test it dense -- --nocapture` prints the figures.
 
 use crate::scene::{Faults, Figures, NO_FAULTS, Person, draw, measure, person, track};
@@ -167,8 +166,7 @@ fn exact_assignment_is_not_worse_than_greedy() {
     assert!(total[0] >= total[1] - 0.001 * count);
 }
 
-/// Two people meet, stop in front of each other, and go back: positions alone suggest that they
-/// passed.
+/// Two people meet, stop and go back: positions alone suggest that they passed each other.
 #[test]
 fn similarity_forbids_a_link_that_position_suggests() {
     let people = || {

@@ -54,8 +54,7 @@ fn read(index: &Index, segment: &Segment) -> Vec<i64> {
     found
 }
 
-/// Returns the first looks at a block, and the one that follows. `faces` are the frames with a
-/// face.
+/// Returns the first looks at a block, and the next one. `faces` are the frames with a face.
 fn first_looks(index: &Index, blocks: &Blocks, block: &Block, faces: &BTreeSet<i64>) -> Vec<FirstLook> {
     let mut looks = Vec::new();
     for at_us in blocks.first_looks(block).iter().flat_map(|segment| read(index, segment)) {

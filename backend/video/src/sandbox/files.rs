@@ -1,6 +1,5 @@
-//! Restricts the files that the child can open, with Landlock.
-//!
-//! Landlock: <https://docs.kernel.org/userspace-api/landlock.html>.
+//! Restricts the files that the child can open, with Landlock:
+//! <https://docs.kernel.org/userspace-api/landlock.html>.
 
 use super::{FileAccess, Mode};
 use landlock::{

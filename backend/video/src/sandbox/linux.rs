@@ -6,8 +6,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Largest address space in bytes: a decoder of 4096x2304 pixels with several threads needs about
-/// a quarter.
+/// Largest address space in bytes: several threads for 4096x2304 pixels need about a quarter.
 const ADDRESS_SPACE: u64 = 4 << 30;
 /// Maximum writable private memory of a child with a GPU, in bytes. CUDA reserves addresses for all
 /// memory of the machine and its GPUs, which a limit of the address space would count.

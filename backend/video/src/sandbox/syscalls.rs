@@ -102,9 +102,8 @@ const ALLOWED_WITH_GPU: &[i64] = &[
     libc::SYS_stat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_lstat,
-    // CUDA fails if it cannot listen on a socket. The only sockets are Unix sockets. Landlock
-    // denies creating socket files, so only abstract names can be bound. `accept` is not in the
-    // list.
+    // CUDA fails if it cannot listen on a socket. All are Unix sockets. Landlock denies creating
+    // socket files, so only abstract names can be bound. `accept` is not in the list.
     libc::SYS_bind,
     libc::SYS_listen,
 ];

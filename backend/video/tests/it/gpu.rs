@@ -10,8 +10,7 @@ use testing::{FakeGpu, ffmpeg_with_gpu};
 use video::sampling::{MAX_GAP_US, plan};
 use video::{Config, Decoder, GpuError, Gpus, Launcher, VideoError};
 
-/// Returns a decoder with such GPUs. The program is a shell script, which cannot run in the
-/// sandbox.
+/// Returns a decoder with such GPUs, without a sandbox, because the program is a shell script.
 fn on(folder: &Path, gpu: FakeGpu) -> Decoder {
     let program = ffmpeg_with_gpu(folder, gpu);
     Decoder::open(Config { launcher: Launcher::Direct, ..config(&program) }).unwrap()

@@ -1,7 +1,6 @@
-//! Decodes AVIF and HEIC with the system's libheif, to 8-bit RGB.
-//!
-//! The library applies the container's own rotations, mirrors and crops (`irot`, `imir`, `clap`).
-//! An EXIF orientation only repeats them, so it is ignored, as in browsers.
+//! Decodes AVIF and HEIC with the system's libheif, to 8-bit RGB. The library applies the
+//! container's own rotations, mirrors and crops (`irot`, `imir`, `clap`). An EXIF orientation only
+//! repeats them, so it is ignored, as in browsers.
 
 use super::raster::on_white;
 use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
@@ -45,8 +44,7 @@ fn with_image<T>(
         return Err(unsupported(format.name(), reason));
     }
     let mut context: HeifContext<'_> = HeifContext::new().map_err(failed)?;
-    // Reading the container allocates no pixels. A size over the limits is rejected below, with a
-    // clear error.
+    // Reading the container allocates no pixels. A size over the limits is rejected below.
     context.set_security_limits(&security_limits(0)).map_err(failed)?;
     // Decodes on the caller's thread, which belongs to a bounded pool.
     context.set_max_decoding_threads(0);

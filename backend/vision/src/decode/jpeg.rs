@@ -1,7 +1,5 @@
-//! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK.
-//!
-//! Four-channel files are treated as inverted, as Photoshop writes them and as browsers and OpenCV
-//! read them.
+//! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK. Four-channel files are
+//! treated as inverted, as Photoshop writes them and as browsers and OpenCV read them.
 
 use super::{DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt};
 use crate::Frame;
@@ -21,8 +19,7 @@ type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
-    // The decoder has no limit here, because `Limits::check` rejects an excessive size and reports
-    // it.
+    // The decoder has no limit here: `Limits::check` rejects and reports an excessive size.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)

@@ -12,8 +12,7 @@ const WORKING_MEMORY: u64 = 64 << 20;
 
 /// Maximum number of bytes per pixel that a decoder holds besides its output. A GIF decoder holds
 /// the frame before it is drawn onto the image. A WebP decoder holds the colour planes and, if
-/// alpha is compressed, a separate alpha image. For an animated WebP, it also holds the canvas and
-/// the frame.
+/// alpha is compressed, a separate alpha image. For an animated WebP, also canvas and frame.
 const GIF_EXTRA_BYTES: u32 = 4;
 const WEBP_EXTRA_BYTES: u32 = 7;
 const ANIMATED_WEBP_EXTRA_BYTES: u32 = 15;

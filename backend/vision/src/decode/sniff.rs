@@ -23,8 +23,7 @@ impl Format {
         }
     }
 
-    /// Detects the format from the content alone; returns `None` if [`super::decode`] does not
-    /// support it.
+    /// Detects the format from the content alone; `None` if [`super::decode`] does not support it.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)

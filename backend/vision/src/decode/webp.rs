@@ -19,8 +19,7 @@ fn chunks(body: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
 }
 
 /// Returns the orientation in the `EXIF` chunk. It is read here because the decoder would allocate
-/// any length that the chunk states. Some writers also put JPEG's `Exif\0\0` before the TIFF
-/// header.
+/// any stated length. Some writers also put JPEG's `Exif\0\0` before the TIFF header.
 pub(super) fn orientation(bytes: &[u8]) -> Orientation {
     chunks(bytes.get(12..).unwrap_or_default())
         .find(|(name, _)| name == b"EXIF")

@@ -30,8 +30,7 @@ pub(super) fn reduction(frame: &Frame) -> Vec<f32> {
 fn reduce(frame: &Frame) -> Vec<f32> {
     let (columns, rows) = REDUCED;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
-    // Right edge of each area: the number of whole pixels to its left, and the covered share of the
-    // next pixel.
+    // Right edge of each area: number of whole pixels to its left, and share of the next pixel.
     let edges: Vec<(usize, f64)> = (1..=columns)
         .map(|i| ((i * width) as f64 / columns as f64).min(width as f64))
         .map(|edge| (edge as usize, edge.fract()))

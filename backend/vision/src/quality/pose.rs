@@ -74,8 +74,7 @@ mod tests {
     use super::*;
     use crate::Point;
 
-    /// Projects the model with a scaled orthographic camera, rotated by the conventions of this
-    /// module.
+    /// Projects the model with a scaled orthographic camera, rotated as in this module.
     fn seen(yaw: f64, pitch: f64, roll: f64, taller: f64) -> Landmarks {
         let (turn, nod, lean) = (-yaw.to_radians(), -pitch.to_radians(), roll.to_radians());
         MODEL.map(|[x, y, z]| {

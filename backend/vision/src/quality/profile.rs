@@ -55,8 +55,7 @@ impl Profile {
     }
 }
 
-/// Returns the stable codes of the limits that a report does not meet, in the order of the
-/// measures.
+/// Returns the codes of the limits that a report does not meet, in the order of the measures.
 pub(super) fn unmet_limits(report: &QualityReport, profile: Profile) -> Vec<String> {
     let Some(limits) = profile.limits() else { return Vec::new() };
     // Written so that NaN does not meet a limit.
@@ -86,8 +85,7 @@ pub(super) fn unmet_limits(report: &QualityReport, profile: Profile) -> Vec<Stri
 /// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
 /// match most; each has weight 2, which for sharpness is divided between two measures. Truncation
 /// and detector score have weight 1, and the three measures of light have weight 0.5 each. Scores
-/// below 0.01 are replaced by 0.01, so a single zero lowers the result but bad faces can still be
-/// ordered.
+/// below 0.01 count as 0.01, so a single zero lowers the result but bad faces can still be ordered.
 pub(super) fn overall(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),

@@ -57,12 +57,10 @@ struct Edges {
 /// bits.
 const RUN: usize = 1024;
 
-/// Sums the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient over all
-/// pixels.
+/// Sums the Laplacian [0 1 0; 1 -4 1; 0 1 0], its square, and the squared Sobel gradient.
 fn edges(grey: &[u8], width: usize, height: usize) -> Edges {
     let mut total = Edges::default();
-    // Three rows with one reflected pixel on each side. They rotate, so every row is converted
-    // once.
+    // Three rows with one reflected pixel on each side. They rotate: each is converted once.
     let mut rows: [Vec<i16>; 3] = std::array::from_fn(|_| vec![0; width + 2]);
     let widen = |row: usize, into: &mut [i16]| {
         let source = &grey[row * width..(row + 1) * width];

@@ -40,8 +40,7 @@ pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
 fn sum_rows(rows: &[u8], sums: &mut [u16]) {
     let length = sums.len();
     sums.fill(0);
-    // Four rows are added in one pass, so that each sum is read and written once instead of four
-    // times.
+    // Four rows are added in one pass, so that each sum is read and written once, not four times.
     let fours = rows.chunks_exact(4 * length);
     for row in fours.remainder().chunks_exact(length) {
         for (sum, value) in sums.iter_mut().zip(row) {
