@@ -1,5 +1,4 @@
-//! Decodes arbitrary bytes. Checks that the result is either an image within the limits or an
-//! error.
+//! Decodes arbitrary bytes. Checks that the result is an image within the limits or an error.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use vision::{DecodeError, Limits, decode};

@@ -1,6 +1,5 @@
-//! Reads arbitrary erasure requests. Checks that an accepted request has exactly one target, that
-//! an address is in its normal form, and that a threshold at which strangers match requires
-//! `force`.
+//! Reads arbitrary erasure requests. Checks that accepted ones have exactly one target, that an
+//! address is in its normal form, and that a threshold at which strangers match requires `force`.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -13,8 +12,7 @@ const PICTURE_BYTES: usize = 256;
 const MODEL: f32 = 0.363;
 const LEVELS: [f32; 4] = [-1.0, 0.2, MODEL, 0.9];
 
-// The input consists of a byte that selects the thresholds, a query that ends with a line feed, and
-// the body.
+// The input: a byte that selects the thresholds, a query that ends with a line feed, the body.
 fuzz_target!(|input: &[u8]| {
     let Some((thresholds, rest)) = input.split_first() else { return };
     let thresholds = Thresholds {

@@ -10,8 +10,7 @@ use server::fuzzing::{BODIES, MAX_DEPTH, MAX_VALUES, check_structure};
 const MAX_ANSWER: usize = 8 << 10;
 
 // The input is the text of the body. An input that begins with `*` stands for an array that repeats
-// the rest of the input more often than allowed, because the fuzzer would not generate such a long
-// text.
+// the rest of the input more often than allowed, because the fuzzer would not generate such a text.
 fuzz_target!(|input: &[u8]| {
     match input.split_first() {
         Some((b'*', item)) if (1..=64).contains(&item.len()) => {

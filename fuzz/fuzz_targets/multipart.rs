@@ -16,8 +16,7 @@ const MAX_ANSWER: usize = 8 << 10;
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-// The input consists of the size of the chunks, the content type, which ends with a line feed, and
-// the body.
+// The input: the size of the chunks, the content type, which ends with a line feed, the body.
 fuzz_target!(|input: &[u8]| {
     let Some((size, rest)) = input.split_first() else { return };
     let size = usize::from(*size).max(1);
@@ -74,8 +73,7 @@ fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
     }
 }
 
-/// Asserts that an image in a form is read unchanged if the form is encoded as a browser encodes
-/// it.
+/// Asserts that an image in a form is read unchanged if the form is encoded as by a browser.
 fn well_formed(picture: &[u8], size: usize) {
     const BOUNDARY: &str = "fuzz-boundary-1f0c";
     let ends = format!("\r\n--{BOUNDARY}");

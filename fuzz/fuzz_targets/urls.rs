@@ -11,8 +11,7 @@ fuzz_target!(|text: &str| {
         assert!(matches!(url.scheme(), "http" | "https"));
         assert!(url.as_str().len() <= urls::MAX_PARSED_LENGTH);
         assert!(url.fragment().is_none());
-        // The stored address must be found with the address that was sent and with the stored
-        // address.
+        // The stored address must be found with the sent address and with itself.
         assert_eq!(urls::normalise(url.clone()), url);
         assert_eq!(
             urls::parse_address(url.as_str()).ok(),

@@ -1,6 +1,5 @@
 //! Runs one operation on images COUNT times, so that `scripts/check-instructions` can count its CPU
-//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints the names of the
-//! operations.
+//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints their names.
 //!
 //! The inputs are generated, so they are the same in every run. Images have 640x480 pixels. This is
 //! a separate crate with few dependencies, so that its release build is short.

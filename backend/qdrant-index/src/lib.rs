@@ -74,8 +74,7 @@ pub struct Config {
     /// does not answer, the request goes to the next node.
     pub urls: Vec<String>,
     pub api_key: Option<String>,
-    /// Beginning of the names of the collections: installations that share a server need different
-    /// ones.
+    /// Beginning of the names of the collections: installations on one server need different ones.
     pub prefix: String,
     /// Number of nodes that store each face, for new sets.
     pub replicas: u32,
@@ -324,8 +323,7 @@ impl VectorEngine for Server {
         "qdrant"
     }
 
-    /// Returns the ids of the server. It has more than one if two processes created one at the same
-    /// time.
+    /// Returns the ids of the server: several if two processes created one at the same time.
     async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
         Ok(self.names().await?.iter().filter_map(|name| name.strip_prefix(ID)?.parse().ok()).collect())
     }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use store::vector_engine::EngineError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of the gRPC client. It is longer than every limit of a caller, which therefore
-/// applies.
+/// Time limit of the gRPC client. It is longer than every limit of a caller, so those apply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time of a request on all nodes together. Some requests run inside a transaction, which
 /// Postgres ends after 60 s without a statement.

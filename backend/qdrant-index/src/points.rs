@@ -26,8 +26,7 @@ const FENCE: &str = "fence";
 /// The index of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Field {
-    /// The facecrawl collection of a face. Qdrant stores the points of one such collection
-    /// together.
+    /// The facecrawl collection of a face. Qdrant stores the points of one together.
     Tenant,
     Bool,
     Float,
