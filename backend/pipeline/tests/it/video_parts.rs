@@ -64,7 +64,7 @@ async fn an_analysis_continues_after_each_part() {
     let encoding = Encoding { keyframe_interval: 50, ..Encoding::new(Codec::H264, Container::Mkv) };
     let (once, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
     Film::standard().encode(&encoding, &once).unwrap();
-    repeat(&once, 4, &encoding, &path).unwrap();
+    repeat(&once, 6, &encoding, &path).unwrap();
     let analyzer = analyzer().await;
     let auto = VideoOptions { max_gap_us: 1_500_000, ..VideoOptions::default() };
     let modes = [
