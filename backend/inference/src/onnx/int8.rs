@@ -235,7 +235,7 @@ mod tests {
     fn each_weight_is_rounded_to_the_nearest_step_of_its_output() {
         // More columns than are quantised at a time, and values between two steps.
         let (outputs, inputs) = (COLUMNS + 3, 256);
-        let value = |i: usize| if i % 7 == 0 { 63.5 } else { ((i * 89) % 255) as f32 - 127.0 };
+        let value = |i: usize| if i.is_multiple_of(7) { 63.5 } else { ((i * 89) % 255) as f32 - 127.0 };
         let values: Vec<f32> = (0..outputs * inputs).map(|i| value(i) * (i / inputs + 1) as f32).collect();
         let mut graph = Graph::default();
         add_quantized_weights(&mut graph, &Weights { outputs, inputs, values: values.clone() }, "y");
