@@ -70,34 +70,33 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns `None` if tensor, attributes and scales are inconsistent, or the tensor is empty.
+    /// Returns `None` if tensor, attributes and number of scales are inconsistent.
     fn new(tensor: &Tensor, node: &Node, scales: usize) -> Option<Self> {
-        let dims = tensor.shape();
-        let values = tensor.count();
-        if values == 0 || scales == 1 {
-            // One block of all values.
-            return (values > 0).then_some(Self { length: values, inner: 1, size: values });
+        // The lengths are at least 1, because an empty tensor can have a scale too.
+        if scales == 1 {
+            let all = tensor.count().max(1);
+            return Some(Self { length: all, inner: 1, size: all });
         }
+        let dims = tensor.shape();
         let axis = usize::try_from(node.integer("axis", 1)).ok()?;
         let size = usize::try_from(node.integer("block_size", 0)).ok().filter(|size| *size > 0)?;
         let length = *dims.get(axis)?;
-        let inner = dims[axis + 1..].iter().product();
+        let inner: usize = dims[axis + 1..].iter().product();
         let outer: usize = dims[..axis].iter().product();
-        (outer * length.div_ceil(size) * inner == scales).then_some(Self { length, inner, size })
+        let is_consistent = outer * length.div_ceil(size) * inner == scales;
+        is_consistent.then_some(Self { length: length.max(1), inner: inner.max(1), size })
     }
 
     /// Returns the values as FP32, row-major like `values`.
     fn floats(&self, values: &[i64], scales: &[f32], zeros: &[i64]) -> Vec<f32> {
         let mut floats = Vec::with_capacity(values.len());
-        let mut scales = scales.chunks_exact(self.inner).zip(zeros.chunks_exact(self.inner));
-        for plane in values.chunks_exact(self.length * self.inner) {
-            for block in plane.chunks(self.size * self.inner) {
-                let Some((scales, zeros)) = scales.next() else { return floats };
-                for row in block.chunks_exact(self.inner) {
-                    let parameters = scales.iter().zip(zeros);
-                    let row = row.iter().zip(parameters);
-                    floats.extend(row.map(|(value, (scale, zero))| (value - zero) as f32 * scale));
-                }
+        let planes = values.chunks_exact(self.length * self.inner);
+        let blocks = planes.flat_map(|plane| plane.chunks(self.size * self.inner));
+        let parameters = scales.chunks_exact(self.inner).zip(zeros.chunks_exact(self.inner));
+        for (block, (scales, zeros)) in blocks.zip(parameters) {
+            for row in block.chunks_exact(self.inner) {
+                let row = row.iter().zip(scales.iter().zip(zeros));
+                floats.extend(row.map(|(value, (scale, zero))| (value - zero) as f32 * scale));
             }
         }
         floats
@@ -164,6 +163,22 @@ mod tests {
         let weight = &graph.initializer[0];
         assert_eq!(weight.dims, [5, 2]);
         assert_eq!(weight.floats().unwrap(), [1.0, 2.0, 20.0, 30.0, 500.0, -0.5, -1.0, -6.0, -8.0, -12.0]);
+    }
+
+    #[test]
+    fn an_empty_tensor_stays_empty() {
+        for scales in [vec![], vec![1.0]] {
+            let mut empty = model(&scales);
+            let graph = empty.graph.as_mut().unwrap();
+            let count = scales.len();
+            graph.node.truncate(1);
+            graph.node.push(node("Add", &["x", "w"], "y", &[]));
+            graph.initializer[0] = integers("q", &[2, 0], &[]);
+            graph.initializer[1] = Tensor::from_floats("s", vec![count as i64], &scales);
+            graph.initializer[2] = integers("z", &[count as i64], &vec![0; count]);
+            let expanded = expand_blocks(empty).unwrap().graph.unwrap();
+            assert_eq!(expanded.initializer[0].floats().unwrap(), [] as [f32; 0]);
+        }
     }
 
     #[test]
