@@ -1,16 +1,10 @@
-//! What the measurements share: the report, and rows of images and faces.
-use serde_json::Value;
+//! What the measurements share: rates, files, and rows of images and faces.
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use store::faces::NewFace;
 use store::images::NewImage;
 use testing::embeddings::Random;
 use uuid::Uuid;
-
-pub(crate) fn print(report: &Value) -> anyhow::Result<()> {
-    println!("{report:#}");
-    Ok(())
-}
 
 pub(crate) fn rounded(value: f64, places: i32) -> f64 {
     let scale = 10_f64.powi(places);

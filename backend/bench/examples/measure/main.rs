@@ -64,5 +64,6 @@ async fn main() -> anyhow::Result<()> {
         Measurement::ServeFolder(arguments) => serve_folder::serve(arguments).await,
         Measurement::Load(arguments) => load::measure(arguments).await,
     };
-    common::print(&report?)
+    println!("{:#}", report?);
+    Ok(())
 }

@@ -1,5 +1,5 @@
 //! Serves the images of a folder from memory as a website with an index and pages.
-use crate::common::{content_type, files, print};
+use crate::common::{content_type, files};
 use anyhow::ensure;
 use axum::Router;
 use axum::body::Bytes;
@@ -70,7 +70,7 @@ pub(crate) async fn serve(arguments: &Arguments) -> anyhow::Result<Value> {
         .route("/image/{name}", get(image))
         .with_state(Arc::new(Site::load(arguments)?));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    print(&json!({"url": format!("http://{}/", listener.local_addr()?)}))?;
+    println!("{:#}", json!({"url": format!("http://{}/", listener.local_addr()?)}));
     axum::serve(listener, router).await?;
     Ok(Value::Null)
 }
