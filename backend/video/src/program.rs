@@ -227,9 +227,9 @@ pub fn is_video(head: &[u8]) -> bool {
     is_container && Format::sniff(head).is_none()
 }
 
-/// Returns whether `head` begins with a box of a movie: its size, then its type. A size is 0 (up to
-/// the end of the file), 1 (a number of 64 bits follows) or at least 8. Only `mdat` can be long.
-/// The other boxes are shorter than [`TEXT`].
+/// Returns whether `head` begins with a box of an MP4 or QuickTime file: its size, then its type. A
+/// size is 0 (up to the end of the file), 1 (a number of 64 bits follows) or at least 8. Only
+/// `mdat` can be long. The other boxes are shorter than [`TEXT`].
 fn begins_like_movie(head: &[u8]) -> bool {
     let Some((size, rest)) = head.split_first_chunk() else { return false };
     let size = u32::from_be_bytes(*size);

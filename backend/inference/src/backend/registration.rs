@@ -81,7 +81,8 @@ fn cuda(device: i32, placement: &Placement) -> ExecutionProviderDispatch {
         // With fused biases, only the first run of a shape is correct (ONNX Runtime 1.31.1, cuDNN
         // 9.19, YuNet on an H100).
         .with_fuse_conv_bias(false)
-        // The default doubles the arena at each step and meets the limit with half of it unused.
+        // The default doubles the arena at each step. It takes no step beyond the limit, so up to
+        // half of the memory within the limit would stay unused.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // `Exhaustive` runs every algorithm for each new shape. `Default` selects slower
         // algorithms: on an H200, runs take 1.6 to 350 times as long.
