@@ -12,7 +12,7 @@ const VARIABLE: &str = "TEST_CAPABILITIES";
 const SETUP: &str = "setup";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 8] = [
+const REASONS: [(&str, &str); 9] = [
     (SETUP, "needs Postgres, ONNX Runtime and the default models (./scripts/test)"),
     ("shared", "needs the reference photographs and models of ../shared"),
     (
@@ -24,6 +24,7 @@ const REASONS: [(&str, &str); 8] = [
     ("openvino", "needs ONNX Runtime with OpenVINO (./scripts/openvino)"),
     ("video", "needs ffmpeg (./scripts/video)"),
     ("no_gpu", "needs a machine without a GPU of NVIDIA"),
+    ("slow", "takes more than about 15 s (set SLOW_TESTS=1)"),
 ];
 
 /// Marks a function as a test, like `#[test]` or, if it is `async`, like `#[tokio::test]` with the

@@ -20,6 +20,7 @@ use load::Load;
 use testing::MAX_WAIT;
 use world::World;
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_attack_at_once_costs_the_normal_load_no_request() {
     let requests = std::env::var("ATTACK_REQUESTS").map_or(60, |count| count.parse().unwrap());

@@ -11,7 +11,7 @@ fn filter(name: &str, value: &str) -> String {
     )
 }
 
-#[testing::needs(browser)]
+#[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     let stage = Stage::start().await;

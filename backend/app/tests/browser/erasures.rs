@@ -3,7 +3,7 @@
 use crate::site;
 use crate::stage::Stage;
 
-#[testing::needs(browser)]
+#[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_face_a_person_and_an_address_are_erased_and_kept_out() {
     let stage = Stage::with(&[("SUPPRESSION_SECRET", &"s".repeat(40))]).await;

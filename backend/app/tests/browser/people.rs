@@ -2,7 +2,7 @@
 use crate::site;
 use crate::stage::Stage;
 
-#[testing::needs(browser)]
+#[testing::needs(browser, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn people_are_found_named_merged_enrolled_and_deleted() {
     let stage = Stage::start().await;

@@ -25,7 +25,7 @@ fn choose_state(state: &str) -> String {
     )
 }
 
-#[testing::needs(browser, video)]
+#[testing::needs(browser, video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_video_is_sent_and_shows_a_lane_for_each_person() {
     let ffmpeg = testing::ffmpeg();

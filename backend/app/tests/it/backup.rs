@@ -84,6 +84,7 @@ fn psql(database: &TestDatabase, statement: &str) -> String {
     Finished::of(psql.args(arguments).arg(database.url())).expect(0).stdout
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_restored_backup_has_the_same_faces_and_nobody_who_was_erased_since() {
     let ada = testing::picture("ada.jpg");

@@ -149,6 +149,7 @@ async fn every(base: &str, list: &str) -> Vec<Value> {
     }
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn whatever_is_killed_stopped_or_crashes_every_image_is_stored_exactly_once() {
     let portrait = testing::picture("cora.jpg");

@@ -269,6 +269,7 @@ fn gpu_says_what_runs_where() {
     );
 }
 
+#[testing::needs(slow)]
 #[test]
 fn gpu_test_runs_what_is_there_and_engines_need_tensorrt() {
     let place = TestFolder::new();

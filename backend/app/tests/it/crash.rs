@@ -37,6 +37,7 @@ async fn image(State(site): State<Arc<Site>>, Path(name): Path<String>) -> impl 
     site.images[&name].clone()
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_service_killed_in_mid_crawl_loses_nothing_and_stores_nothing_twice() {
     let images: BTreeMap<String, Vec<u8>> =

@@ -100,7 +100,7 @@ async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: 
     }
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn damaged_files_end_with_a_documented_reason_and_leave_nothing_behind() {
     let count = std::env::var("MUTATED_FILES").map_or(FILES, |count| count.parse().unwrap());

@@ -45,7 +45,7 @@ fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
     (one["outcome"].as_str().unwrap(), one["reason"].as_str().unwrap_or_default())
 }
 
-#[testing::needs(no_gpu)]
+#[testing::needs(no_gpu, slow)]
 #[test]
 fn without_a_gpu_the_gpu_checks_are_skipped_and_the_rest_runs() {
     let (folder, args) = workplace("ada.jpg", &[]);
@@ -201,6 +201,7 @@ print(json.dumps(answer))
     path
 }
 
+#[testing::needs(slow)]
 #[test]
 fn every_check_understands_what_the_program_says() {
     let only = [

@@ -77,6 +77,7 @@ fn peak(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_hostile_site_ends_within_the_limits() {
     let good = testing::picture("ada.jpg");

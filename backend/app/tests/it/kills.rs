@@ -43,6 +43,7 @@ async fn default_collection(store: &Store) -> Uuid {
     store.collection(DEFAULT_COLLECTION).await.unwrap().id
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn embeddings_are_computed_anew_once_each_whoever_is_killed_meanwhile() {
     let ada = testing::picture("ada.jpg");
@@ -129,6 +130,7 @@ async fn clusters(store: &Store) -> BTreeSet<BTreeSet<Uuid>> {
     all
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_clustering_goes_on_where_it_was_and_finds_the_same_people() {
     let mut found = Vec::new();

@@ -42,6 +42,7 @@ async fn answer(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Respo
     }
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn two_processes_together_keep_the_delay_that_a_site_asks_for_also_when_one_is_killed() {
     let site: Site = Arc::new(watch::Sender::new(Vec::new()));

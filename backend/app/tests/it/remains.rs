@@ -142,6 +142,7 @@ async fn site() -> String {
     seed
 }
 
+#[testing::needs(slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn no_file_holds_a_byte_of_an_erased_persons_chip_or_embedding() {
     let place = TestFolder::new();

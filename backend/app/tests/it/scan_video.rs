@@ -118,7 +118,7 @@ async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
     assert_eq!(count_of_faces(&database, "default").await, faces);
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn an_interrupted_video_continues_and_has_the_same_tracks() {
     let (database, place) = (TestDatabase::create().await, TestFolder::new());

@@ -5,7 +5,7 @@ use crate::common::process::TestFolder;
 use testing::film::{Codec, Container, Encoding, Film};
 
 /// The program starts itself again as the sandbox of ffmpeg.
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[test]
 fn detect_prints_who_appears_in_a_video_and_when() {
     let place = TestFolder::new();

@@ -36,7 +36,7 @@ async fn send(base: &str, query: &str, film: &[u8]) -> String {
     answer.headers()["location"].to_str().unwrap().to_owned()
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread")]
 async fn a_service_killed_twice_in_a_video_finds_the_same_tracks() {
     let place = TestFolder::new();

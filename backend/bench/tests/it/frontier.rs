@@ -13,6 +13,7 @@ use simulation::Simulation;
 use testing::TestDatabase;
 use world::Sizes;
 
+#[testing::needs(slow)]
 #[testing::test]
 async fn two_thousand_hosts_are_asked_politely_and_none_is_forgotten() {
     let database = TestDatabase::create().await;

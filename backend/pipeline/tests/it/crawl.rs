@@ -116,7 +116,7 @@ async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     );
 }
 
-#[testing::needs(shared)]
+#[testing::needs(shared, slow)]
 #[testing::test]
 async fn all_photographs_are_accounted_for() {
     let world = World::new().await;

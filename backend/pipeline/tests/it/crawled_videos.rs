@@ -275,7 +275,7 @@ async fn a_video_of_the_same_file_waits_until_the_other_one_has_ended() {
     worker.stop().await;
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn a_file_is_fetched_again_if_its_video_was_not_completed() {
     let (world, site) = (World::new().await, Site::start().await);

@@ -72,6 +72,7 @@ async fn the_small_one_ends(pages: usize, options: CrawlOptions) -> usize {
     stalled_site.requests().len()
 }
 
+#[testing::needs(slow)]
 #[testing::test]
 async fn a_hundred_thousand_pages_of_a_host_that_never_answers_delay_nobody() {
     // The site got requests for robots.txt and the page, and on a busy machine some retries.

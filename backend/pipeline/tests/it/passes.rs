@@ -54,7 +54,7 @@ async fn filling(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>
 
 /// On a canvas without the black border, the same faces are found with almost the same scores. Only
 /// boxes next to the former border differ.
-#[testing::needs(shared)]
+#[testing::needs(shared, slow)]
 #[testing::test]
 async fn the_black_beside_a_picture_makes_no_difference() {
     for pack in ["compact", "research"] {
@@ -202,7 +202,7 @@ async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: 
 
 /// The looks that save the search overlook no face that the quality profile `standard` accepts,
 /// whatever the size of the image.
-#[testing::needs(shared)]
+#[testing::needs(shared, slow)]
 #[testing::test]
 async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
     for pack in ["compact", "research"] {
@@ -219,7 +219,7 @@ async fn auto_overlooks_no_usable_face_in_an_image_of_any_size() {
 
 /// The cheaper detector only decides which images are searched, so the faces are those of the slow
 /// one. The slow one takes seconds for a crowd, so this uses every third photograph.
-#[testing::needs(shared)]
+#[testing::needs(shared, slow)]
 #[testing::test]
 async fn a_cheaper_detector_takes_the_first_look_for_a_slow_one() {
     let (cheap, slow) = (analyzer_on("research").await, analyzer_on("research-alone").await);
@@ -340,7 +340,7 @@ async fn border(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
 
 /// Repeats the tests above, which use drawn people and the default pack, on photographs and with
 /// both families of detectors.
-#[testing::needs(shared)]
+#[testing::needs(shared, slow)]
 #[testing::test]
 async fn the_passes_hold_on_photographs_with_both_families_of_detectors() {
     let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();

@@ -58,7 +58,7 @@ async fn first_part(world: &World) -> Uuid {
     id
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn a_video_that_is_cancelled_from_outside_is_not_read_further_and_can_be_continued() {
     let world = World::new().await;

@@ -75,7 +75,7 @@ fn summaries(tracks: &[Track]) -> Vec<Summary> {
     tracks.iter().map(of).collect()
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn a_video_is_stored_as_it_is_analysed() {
     let world = World::new().await;
@@ -138,7 +138,7 @@ async fn file_is_deleted(world: &World, path: &Path) {
     wait_for(gone).await.unwrap();
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn interruptions_do_not_change_the_tracks() {
     let world = World::new().await;
@@ -184,7 +184,7 @@ async fn interruptions_do_not_change_the_tracks() {
     second.stop().await;
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn a_cancelled_video_keeps_what_is_stored_and_a_deleted_one_nothing() {
     let world = World::new().await;

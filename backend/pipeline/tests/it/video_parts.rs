@@ -57,7 +57,7 @@ fn summary(track: &VideoTrack) -> impl PartialEq + std::fmt::Debug + use<> {
     (track.number, track.started_us, track.ended_us, track.samples, track.boxes.clone(), shots)
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn an_analysis_continues_after_each_part() {
     let folder = tempfile::tempdir().unwrap();

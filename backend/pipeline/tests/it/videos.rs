@@ -195,7 +195,7 @@ fn refined() -> VideoOptions {
     VideoOptions { refine: true, ..options(Sampling::Auto) }
 }
 
-#[testing::needs(video)]
+#[testing::needs(video, slow)]
 #[testing::test]
 async fn closer_looks_find_exact_times_where_faces_are() {
     let film = Film::standard();
