@@ -16,6 +16,10 @@ pub struct DirectoryYield {
 
 impl Store {
     /// Adds a page with `images` new images to the counts of each directory.
+    ///
+    /// Locks the crawl's row first, like admission. A page with images has locked it before this
+    /// call, and a page without images would otherwise lock it after the rows of its directories.
+    /// Two such pages of one directory would wait for each other.
     pub async fn count_yield(
         &self,
         conn: &mut PgConnection,
@@ -23,6 +27,7 @@ impl Store {
         directories: &[&str],
         images: i64,
     ) -> Result<(), StoreError> {
+        lock_crawl(conn, crawl).await?;
         let mut hashes: Vec<Uuid> = directories.iter().map(|name| url_hash(Some(name))).collect();
         hashes.sort_unstable();
         hashes.dedup();

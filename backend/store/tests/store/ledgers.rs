@@ -286,3 +286,31 @@ async fn named_locks_hold_until_the_transaction_ends_whatever_their_order() {
     tx.commit().await.unwrap();
     other.await.unwrap();
 }
+
+#[testing::test]
+async fn pages_with_and_without_images_lock_in_the_same_order() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await.id;
+    let directories = ["http://site.test/", "site.test"];
+    // A page without images counts its directories before it adds the pages that it links to.
+    let mut tx = store.begin().await.unwrap();
+    store.count_yield(tx.conn(), crawl, &directories, 0).await.unwrap();
+    // A page with images adds them first.
+    let other = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let mut tx = store.begin().await.unwrap();
+            store.admit_images(tx.conn(), crawl, 9, &[image_url("a.jpg", "a")]).await?;
+            store.count_yield(tx.conn(), crawl, &directories, 1).await?;
+            tx.commit().await
+        }
+    });
+    wait_for_a_lock(&db).await;
+    store.admit_pages(tx.conn(), crawl, 9, &[page("b")]).await.unwrap();
+    tx.commit().await.unwrap();
+    other.await.unwrap().unwrap();
+    let mut tx = store.begin().await.unwrap();
+    let yields = store.yields(tx.conn(), crawl, &directories).await.unwrap();
+    assert!(yields.iter().all(|counted| (counted.pages, counted.images) == (2, 1)), "{yields:?}");
+}
