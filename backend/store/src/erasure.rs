@@ -9,14 +9,26 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Deletes a face and decrements the face count of its image. Returns the face's blob keys.
+    /// Deletes a face and decrements the face count of its image. An image that was only sent for
+    /// enrolment goes with its last face that belongs to a subject. Returns the blob keys to delete
+    /// after the commit.
     pub async fn delete_face(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        let (image, chip, crop): (Uuid, Option<String>, Option<String>) = sqlx::query_as(
-            "delete from faces where id = $1 and ($2::uuid is null or collection_id = $2)
-                 returning image_id, chip_key, crop_key",
+        // An enrolment locks the image before its faces too.
+        let image: Uuid = sqlx::query_scalar(
+            "select i.id from images i join faces f on f.image_id = i.id
+             where f.id = $1 and ($2::uuid is null or f.collection_id = $2) for update of i",
         )
         .bind(id)
         .bind(self.collection_scope)
+        .fetch_optional(&mut *conn)
+        .await?
+        .ok_or_else(|| StoreError::not_found("face", id))?;
+        let (chip, crop, is_assigned): (Option<String>, Option<String>, bool) = sqlx::query_as(
+            "delete from faces where id = $1 and image_id = $2
+             returning chip_key, crop_key, exists (select from subject_faces where face_id = $1)",
+        )
+        .bind(id)
+        .bind(image)
         .fetch_optional(&mut *conn)
         .await?
         .ok_or_else(|| StoreError::not_found("face", id))?;
@@ -25,7 +37,12 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         tombstones::set(conn, &[id], &[image]).await?;
-        enqueue_blob_deletions(conn, [chip, crop].into_iter().flatten().collect()).await
+        let mut keys = [chip, crop].into_iter().flatten().collect();
+        keys = enqueue_blob_deletions(conn, keys).await?;
+        if is_assigned {
+            keys.extend(self.drop_enrolled(conn, &[image]).await?);
+        }
+        Ok(keys)
     }
 
     /// Deletes an image with its faces and sources. Ledger rows that led to the image are kept, but
@@ -47,16 +64,23 @@ impl Store {
     }
 }
 
+/// Locks images in id order. All transactions lock subjects, images, faces and the assignments of
+/// faces to subjects in this order, which prevents deadlocks.
+pub(crate) async fn lock_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(), StoreError> {
+    sqlx::query("select 1 from images where id = any($1) order by id for update")
+        .bind(ids)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 /// Deletes images with all dependent rows. Returns their number and all their blob keys.
 pub(crate) async fn delete_images(
     conn: &mut PgConnection,
     ids: &[Uuid],
 ) -> Result<(u64, Vec<String>), StoreError> {
-    // Locks the images first, in id order, so that no transaction can add a face to them.
-    sqlx::query("select 1 from images where id = any($1) order by id for update")
-        .bind(ids)
-        .execute(&mut *conn)
-        .await?;
+    // No transaction can add a face to a locked image.
+    lock_images(conn, ids).await?;
     let faces: Vec<(Option<String>, Option<String>)> =
         sqlx::query_as("delete from faces where image_id = any($1) returning chip_key, crop_key")
             .bind(ids)

@@ -1,6 +1,6 @@
 //! Assignment of faces to subjects.
 use crate::blob_deletions::enqueue_blob_deletions;
-use crate::erasure::delete_images;
+use crate::erasure::{delete_images, lock_images};
 use crate::faces::Face;
 use crate::{Store, StoreError, tombstones};
 use sqlx::PgConnection;
@@ -98,33 +98,46 @@ impl Store {
         face: Uuid,
         drop_enrolled: bool,
     ) -> Result<Vec<String>, StoreError> {
-        let image: Option<Uuid> = sqlx::query_scalar(
+        let missing = || StoreError::not_found("face of this subject", face);
+        let image: Option<Uuid> = sqlx::query_scalar("select image_id from faces where id = $1")
+            .bind(face)
+            .fetch_optional(&mut *conn)
+            .await?;
+        let image = image.ok_or_else(missing)?;
+        lock_images(conn, &[image]).await?;
+        let unlinked: i64 = sqlx::query_scalar(
             "with gone as (
                  delete from subject_faces where face_id = $2 and subject_id = $1 returning collection_id, subject_id, face_id
              ), refused as (
                  insert into subject_refusals (collection_id, subject_id, face_id) select * from gone on conflict do nothing
              )
-             select f.image_id from gone join faces f on f.id = gone.face_id",
+             select count(*) from gone",
         )
         .bind(subject)
         .bind(face)
-        .fetch_optional(&mut *conn)
+        .fetch_one(&mut *conn)
         .await?;
-        let image = image.ok_or_else(|| StoreError::not_found("face of this subject", face))?;
+        if unlinked == 0 {
+            return Err(missing());
+        }
         if drop_enrolled { self.drop_enrolled(conn, &[image]).await } else { Ok(Vec::new()) }
     }
 
-    pub async fn images_of_subject(
+    /// Returns the images with faces of a locked subject, and locks them. Call it before the faces
+    /// are removed from the subject: the deletion of a face locks in this order too.
+    pub async fn lock_images_of_subject(
         &self,
         conn: &mut PgConnection,
         subject: Uuid,
     ) -> Result<Vec<Uuid>, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select distinct f.image_id from subject_faces s join faces f on f.id = s.face_id where s.subject_id = $1 order by 1",
+        let images: Vec<Uuid> = sqlx::query_scalar(
+            "select distinct f.image_id from subject_faces s join faces f on f.id = s.face_id where s.subject_id = $1",
         )
         .bind(subject)
-        .fetch_all(conn)
-        .await?)
+        .fetch_all(&mut *conn)
+        .await?;
+        lock_images(conn, &images).await?;
+        Ok(images)
     }
 
     /// Deletes those of the images that were sent only for enrolment and have no face assigned to a

@@ -1,5 +1,5 @@
 //! Tests subjects, their faces, and the reads and writes of clustering.
-use crate::fixture::{self, direction};
+use crate::fixture::{self, direction, wait_for_a_lock};
 use domain::ClusteringState;
 use store::clusters::{ClusterScope, Group};
 use store::models::EmbeddingModel;
@@ -272,4 +272,94 @@ async fn a_collection_has_one_clustering_under_way() {
     assert_eq!(store.clustering(first).await.unwrap().state, ClusteringState::Failed);
     assert!(!store.resume_clustering(first, 1).await.unwrap());
     assert_eq!(store.latest_clustering(ours).await.unwrap().unwrap().threshold, 0.9);
+}
+
+/// Stores an image with two faces that was sent to enrol a person, with one face or both. Returns
+/// the faces that belong to the person.
+async fn enrolled_image(store: &Store, collection: Uuid, person: Uuid, seed: u64, count: usize) -> Vec<Uuid> {
+    let model = fixture::model(store, "m", 16).await;
+    let faces = faces(store, collection, &model, seed, 2).await[..count].to_vec();
+    enrol(store, collection, person, &faces, false).await.unwrap();
+    let image = store.face(faces[0]).await.unwrap().image_id;
+    let mut tx = store.begin().await.unwrap();
+    store.add_enrolment_source(tx.conn(), image, person, None, None).await.unwrap();
+    tx.commit().await.unwrap();
+    faces
+}
+
+#[testing::test]
+async fn an_enrolled_image_is_deleted_in_whatever_order_its_faces_and_its_person_are() {
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        DeleteFace(usize),
+        Unlink(usize),
+        DeletePerson,
+    }
+    use Step::{DeleteFace, DeletePerson, Unlink};
+    let orders: [(usize, &[Step]); 8] = [
+        (1, &[DeletePerson]),
+        (1, &[DeleteFace(0), DeletePerson]),
+        (1, &[Unlink(0), DeletePerson]),
+        (2, &[DeletePerson]),
+        (2, &[DeleteFace(0), DeletePerson]),
+        (2, &[DeleteFace(1), DeleteFace(0)]),
+        (2, &[Unlink(0), DeleteFace(1), DeletePerson]),
+        (2, &[DeleteFace(0), Unlink(1)]),
+    ];
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    for (seed, (count, steps)) in orders.iter().enumerate() {
+        let person = subject(&store, collection, "Ada", None).await;
+        let faces = enrolled_image(&store, collection, person, seed as u64, *count).await;
+        let image = store.face(faces[0]).await.unwrap().image_id;
+        for step in *steps {
+            let mut tx = store.begin().await.unwrap();
+            store.lock_subjects(tx.conn(), collection, &[person]).await.unwrap();
+            match *step {
+                DeleteFace(at) => drop(store.delete_face(tx.conn(), faces[at]).await.unwrap()),
+                Unlink(at) => drop(store.unlink_face(tx.conn(), person, faces[at], true).await.unwrap()),
+                DeletePerson => {
+                    let images = store.lock_images_of_subject(tx.conn(), person).await.unwrap();
+                    store.delete_subject(tx.conn(), person).await.unwrap();
+                    store.drop_enrolled(tx.conn(), &images).await.unwrap();
+                }
+            }
+            tx.commit().await.unwrap();
+            // The image remains exactly as long as one of its faces belongs to the person.
+            let is_used = !shown(&store, person, collection).await.is_empty();
+            assert_eq!(store.image(image).await.is_ok(), is_used, "{step:?} of {steps:?}");
+        }
+        let left = store.image(image).await;
+        assert!(matches!(left, Err(StoreError::NotFound { .. })), "after {steps:?}");
+    }
+}
+
+#[testing::test]
+async fn a_face_is_deleted_while_its_image_is_enrolled_again() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 16).await;
+    let found = faces(&store, collection, &model, 1, 2).await;
+    let ada = subject(&store, collection, "Ada", None).await;
+    // An enrolment locks the person, the image and the face, in this order.
+    let mut tx = store.begin().await.unwrap();
+    store.lock_subjects(tx.conn(), collection, &[ada]).await.unwrap();
+    let same = store.insert_image(tx.conn(), collection, &fixture::image(1)).await.unwrap();
+    assert!(same.is_err(), "the image is stored");
+    let deletion = tokio::spawn({
+        let (store, face) = (store.clone(), found[0]);
+        async move {
+            let mut tx = store.begin().await?;
+            store.delete_face(tx.conn(), face).await?;
+            tx.commit().await
+        }
+    });
+    wait_for_a_lock(&db).await;
+    store.enrol_faces(tx.conn(), collection, ada, &found[..1], false).await.unwrap();
+    tx.commit().await.unwrap();
+    deletion.await.unwrap().unwrap();
+    assert_eq!(shown(&store, ada, collection).await, [] as [Uuid; 0]);
+    assert!(store.face(found[1]).await.is_ok());
 }

@@ -29,7 +29,7 @@ pub(super) async fn delete_subject(
     let subject = store.subject(id).await?;
     let mut tx = store.begin().await?;
     store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-    let images = store.images_of_subject(tx.conn(), id).await?;
+    let images = store.lock_images_of_subject(tx.conn(), id).await?;
     store.delete_subject(tx.conn(), id).await?;
     let blobs = match params.enrolled_images.unwrap_or_default() {
         Enrolled::Delete => store.drop_enrolled(tx.conn(), &images).await?,
