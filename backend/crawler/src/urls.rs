@@ -1,7 +1,8 @@
 //! Normalises URLs, so that each resource has one spelling. Also detects URLs that look like
 //! crawler traps.
 use domain::Reason;
-use url::Url;
+use std::borrow::Cow;
+use url::{ParseError, Url};
 
 /// Maximum length in bytes of a URL that is read, fetched or stored, both before and after it is
 /// normalised. The limit applies to links and images of pages, entries of sitemaps, targets of
@@ -68,7 +69,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
         return Err(too_long(text.len()));
     }
     let url = Url::parse(text).map_err(|error| match error {
-        url::ParseError::RelativeUrlWithoutBase => {
+        ParseError::RelativeUrlWithoutBase => {
             format!("the URL {text:?} has no scheme; it must begin with http:// or https://")
         }
         other => format!("the URL {text:?} is not valid: {other}"),
@@ -97,7 +98,23 @@ pub fn resolve(base: &Url, text: &str) -> Option<Url> {
     if text.len() > MAX_PARSED_LENGTH {
         return None;
     }
-    normalise_checked(base.join(text).ok()?)
+    normalise_checked(join(base, text).ok()?)
+}
+
+/// Resolves a URL reference against an http or https URL, as the URL standard defines.
+pub(crate) fn join(base: &Url, text: &str) -> Result<Url, ParseError> {
+    base.join(&skip_extra_slashes(text))
+}
+
+/// Returns `///host/path` as `//host/path`, and any other text unchanged. If the base has a special
+/// scheme such as http, the URL standard skips all slashes and backslashes before the host. The
+/// parser skips them only if the text has a scheme.
+pub(crate) fn skip_extra_slashes(text: &str) -> Cow<'_, str> {
+    let start = text.trim_start_matches(|c: char| c <= ' ');
+    // The URL standard ignores tabs and line breaks anywhere.
+    let rest = start.trim_start_matches(['/', '\\', '\t', '\n', '\r']);
+    let slashes = start[..start.len() - rest.len()].bytes().filter(|b| matches!(b, b'/' | b'\\')).count();
+    if slashes > 2 { format!("//{rest}").into() } else { text.into() }
 }
 
 /// Applies the last step of [`resolve`], for callers that parse the URL themselves.

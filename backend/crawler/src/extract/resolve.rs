@@ -101,7 +101,7 @@ impl Base {
         if text.len() > urls::MAX_PARSED_LENGTH {
             return None;
         }
-        urls::normalise_checked(options.parse(text).ok()?)
+        urls::normalise_checked(options.parse(&urls::skip_extra_slashes(text)).ok()?)
     }
 }
 
@@ -109,7 +109,8 @@ impl Base {
 /// joined to the base, so a long base multiplies the bytes.
 fn base_of(page: &Url, href: &str) -> Option<Url> {
     let href = href.trim();
-    let url =
-        Some(href).filter(|href| href.len() <= urls::MAX_LENGTH).and_then(|href| page.join(href).ok())?;
+    let url = Some(href)
+        .filter(|href| href.len() <= urls::MAX_LENGTH)
+        .and_then(|href| urls::join(page, href).ok())?;
     (matches!(url.scheme(), "http" | "https") && url.as_str().len() <= urls::MAX_LENGTH).then_some(url)
 }

@@ -186,6 +186,18 @@ fn base_applies_to_the_whole_page() {
 }
 
 #[test]
+fn links_and_images_with_extra_slashes_lead_to_their_host() {
+    let html = "<a href='///other.example/page'></a><img src='///cdn.example/a.jpg'>";
+    check_images(html, &[("http://cdn.example/a.jpg", "src")]);
+    assert_eq!(links(html), ["http://other.example/page"]);
+    check_images("<base href='///cdn.example/x/'><img src=a.jpg>", &[("http://cdn.example/x/a.jpg", "src")]);
+    // A page in another encoding is resolved with an override for queries.
+    let html = b"<meta charset=windows-1252><a href='///other.example/?q=\xfc'></a>";
+    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
+    assert_eq!(found.links[0].url.as_str(), "http://other.example/?q=%FC");
+}
+
+#[test]
 fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
     let base = |bytes: usize| format!("<base href=/{}/>", "b".repeat(bytes));
     let address = |html: &str| page(html).images.first().map(|image| image.url.path().len());

@@ -319,8 +319,21 @@ fn redirect_target(url: &Url, response: &reqwest::Response) -> Result<Option<Url
     if location.len() > urls::MAX_PARSED_LENGTH {
         return Err(too_long());
     }
-    let Ok(next) = url.join(&header_text(location)).map(urls::normalise) else { return Ok(None) };
+    let Ok(next) = urls::join(url, &location_text(location)).map(urls::normalise) else { return Ok(None) };
     if next.as_str().len() > urls::MAX_PARSED_LENGTH { Err(too_long()) } else { Ok(Some(next)) }
+}
+
+/// Returns a `Location` with its non-ASCII bytes percent-encoded as they are. The Fetch standard
+/// does not define their encoding; browsers keep the bytes, which need not be valid UTF-8.
+fn location_text(location: &HeaderValue) -> String {
+    let mut text = String::with_capacity(location.len());
+    for byte in location.as_bytes().trim_ascii() {
+        match byte {
+            byte if byte.is_ascii() => text.push(char::from(*byte)),
+            byte => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
 }
 
 /// Parses `Retry-After` in both forms (RFC 9110 10.2.3) as a duration from now, at most

@@ -151,6 +151,28 @@ fn a_url_that_its_escapes_make_too_long_is_refused() {
 }
 
 #[test]
+fn extra_slashes_before_a_host_are_skipped() {
+    let base = Url::parse("https://site.example/a/b").unwrap();
+    let resolve = |text: &str| resolve(&base, text).map(String::from);
+    for (text, expected) in [
+        ("//host.example/c", "https://host.example/c"),
+        ("///host.example/c", "https://host.example/c"),
+        ("/////host.example//c", "https://host.example//c"),
+        ("//\\host.example/c", "https://host.example/c"),
+        ("\\/\\host.example/c", "https://host.example/c"),
+        (" /\t/\n/\rhost.example/c", "https://host.example/c"),
+        ("http:///host.example/c", "http://host.example/c"),
+        ("https:///host.example/c", "https://host.example/c"),
+        ("/c///d", "https://site.example/c///d"),
+        ("/\t/host.example/c", "https://host.example/c"),
+        ("c///d", "https://site.example/a/c///d"),
+    ] {
+        assert_eq!(resolve(text).as_deref(), Some(expected), "{text:?}");
+    }
+    assert_eq!(resolve("///"), None);
+}
+
+#[test]
 fn traps_are_named() {
     let trap = |path: &str| trap(&parse(&format!("http://example.com{path}")).unwrap());
     assert_eq!(trap("/a/b/c?x=1"), None);
@@ -170,6 +192,17 @@ fn traps_are_named() {
 const PARTS: &str = "(;jsessionid=[a-z0-9]{0,2}|utm_a=1|gclid|%[0-9a-zA-Z]{0,2}|%6a|[?&;/.=a%]){0,12}";
 
 proptest! {
+    /// An absolute URL shows how the parser itself skips slashes.
+    #[test]
+    fn extra_slashes_are_skipped_as_after_a_scheme(slashes in "[/\\\\\t\n]{2,8}", rest in "[a-z0-9.:@/?#\\\\]{0,12}") {
+        let base = Url::parse("http://site.example/a/b").unwrap();
+        let count = slashes.chars().filter(|c| matches!(c, '/' | '\\')).count();
+        let text = format!("{slashes}{rest}");
+        if count >= 2 {
+            prop_assert_eq!(resolve(&base, &text), resolve(&base, &format!("http:{text}")));
+        }
+    }
+
     #[test]
     fn parts_that_are_removed_leave_no_others(path in PARTS) {
         if let Ok(once) = parse(&format!("http://example.com/{path}")) {

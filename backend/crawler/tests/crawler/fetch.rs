@@ -4,7 +4,7 @@ use crate::support::{Recorder, Site, local_config};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use crawler::fetch::{AnyHop, Kind};
@@ -307,6 +307,38 @@ async fn redirects_are_followed_and_counted() {
     assert_eq!(fetch(&site, "/choices").await.unwrap_err().reason().code(), "http_300");
     for path in ["/ftp", "/userinfo"] {
         assert_eq!(fetch(&site, path).await.unwrap_err().reason().code(), "forbidden_url", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn redirects_keep_the_bytes_of_their_location() {
+    let to = |target: Vec<u8>| {
+        let target = HeaderValue::from_bytes(&target).unwrap();
+        get(|| async { (StatusCode::FOUND, [(header::LOCATION, target)]) })
+    };
+    let site = Site::start(
+        Router::new()
+            .route("/latin", to(b"/caf\xe9?q=\xe9".to_vec()))
+            .route("/utf-8", to(b" /caf\xc3\xa9?q=\xc3\xa9 ".to_vec()))
+            .route("/mixed", to(b"/\xc3\xa9\xff%e9".to_vec()))
+            .route(
+                "/slashes",
+                get(|headers: HeaderMap| async move {
+                    let target = format!("///{}/end", headers[header::HOST].to_str().unwrap());
+                    (StatusCode::FOUND, [(header::LOCATION, target)])
+                }),
+            )
+            .fallback(|| async { "end" }),
+    )
+    .await;
+    for (path, target) in [
+        ("/latin", "/caf%E9?q=%E9"),
+        ("/utf-8", "/caf%C3%A9?q=%C3%A9"),
+        ("/mixed", "/%C3%A9%FF%E9"),
+        ("/slashes", "/end"),
+    ] {
+        let answer = fetch(&site, path).await.unwrap();
+        assert_eq!(answer.url, site.url(target), "{path}");
     }
 }
 
