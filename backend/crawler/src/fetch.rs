@@ -2,6 +2,7 @@
 mod body;
 mod client;
 mod convert;
+mod date;
 mod post;
 
 pub use client::{Download, Fetcher, MAX_RETRY_AFTER};

@@ -1,7 +1,7 @@
 //! Sends HTTP requests to addresses that the guard allows.
 use super::body::{Body, Limits};
 use super::convert::explain;
-use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators};
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, date};
 use crate::config::VIDEO_WINDOWS;
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
@@ -346,14 +346,10 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         // A number that does not fit into a u64 is treated as the maximum.
         return Some(text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs).min(MAX_RETRY_AFTER));
     }
-    let at = http_date(&text)?;
-    let sent = headers.get(header::DATE).and_then(|date| http_date(&header_text(date)));
-    let wait = at - sent.unwrap_or_else(OffsetDateTime::now_utc);
+    let now = OffsetDateTime::now_utc();
+    let sent = headers.get(header::DATE).and_then(|date| date::parse(&header_text(date), now));
+    let now = sent.unwrap_or(now);
     // A date in the past means no wait.
+    let wait = date::parse(&text, now)? - now;
     Some(Duration::try_from(wait).unwrap_or_default().min(MAX_RETRY_AFTER))
-}
-
-/// Parses a date of HTTP. An IMF-fixdate is also a valid RFC 2822 date.
-fn http_date(text: &str) -> Option<OffsetDateTime> {
-    OffsetDateTime::parse(text, &time::format_description::well_known::Rfc2822).ok()
 }

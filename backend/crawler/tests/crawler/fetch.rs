@@ -436,6 +436,41 @@ async fn statuses_and_retry_after() {
 }
 
 #[tokio::test]
+async fn retry_after_has_any_form_of_a_date() {
+    const HOUR: Option<u64> = Some(3600);
+    const MAX: Option<u64> = Some(86_400);
+    let dates = [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 09:49:37 GMT", HOUR),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 09:49:37 GMT", HOUR),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun Nov  6 09:49:37 1994", HOUR),
+        ("Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 09:49:37 GMT", HOUR),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", "Sunday, 06-Nov-94 09:49:37 GMT", HOUR),
+        ("Thu, 31 Dec 2026 23:30:00 GMT", "Fri Jan 01 00:30:00 2027", HOUR),
+        // A two-digit year is at most 50 years after the date of the response.
+        ("Fri, 31 Dec 1999 23:30:00 GMT", "Saturday, 01-Jan-00 00:30:00 GMT", HOUR),
+        ("Wed, 31 Dec 2098 23:30:00 GMT", "Thursday, 01-Jan-99 00:30:00 GMT", HOUR),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 30-Nov-70 12:00:00 GMT", MAX),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 30-Nov-80 12:00:00 GMT", Some(0)),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 29-Nov-26 12:00:00 GMT", Some(0)),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", "Friday, 31-Dec-99 23:59:59 GMT", None),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 31-Nov-26 12:00:00 GMT", None),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Monday, 30-Nov-26 25:00:00 GMT", None),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Mon Nov 31 12:00:00 2026", None),
+        ("Mon, 30 Nov 2026 12:00:00 GMT", "Mon Nov 30 12:00:00 26", None),
+    ];
+    let answer = move |Path(index): Path<usize>| async move {
+        let (date, retry_after, _) = dates[index];
+        (StatusCode::SERVICE_UNAVAILABLE, [(header::DATE, date), (header::RETRY_AFTER, retry_after)])
+    };
+    let site = Site::start(Router::new().route("/{index}", get(answer))).await;
+    for (index, (date, text, expected)) in dates.into_iter().enumerate() {
+        let error = fetch(&site, &format!("/{index}")).await.unwrap_err();
+        let FetchError::Status { retry_after, .. } = error else { panic!("{error}") };
+        assert_eq!(retry_after.map(|wait| wait.as_secs()), expected, "{text} at {date}");
+    }
+}
+
+#[tokio::test]
 async fn connections_are_reused() {
     let site = Site::start(Router::new().route(
         "/",
