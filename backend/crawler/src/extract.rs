@@ -5,6 +5,7 @@ pub(crate) mod budget;
 pub(crate) mod charset;
 mod css;
 mod extensions;
+mod frames;
 mod json_ld;
 mod picture;
 mod reader;
@@ -54,7 +55,8 @@ pub struct ImageCandidate {
     pub url: Url,
     /// Kind of markup in which it was found: `src`, `srcset`, `picture`, `lazy`, `noscript`,
     /// `og:image`, `twitter:image`, `json-ld`, `image_src`, `css`, `poster`, `link`, `svg`,
-    /// `itemprop`, `recipe`. `memory` if the page was restored from storage instead.
+    /// `itemprop`, `recipe`, `preload`, `object`, `embed`. `memory` if the page was restored from
+    /// storage instead.
     pub found_in: &'static str,
     pub alt: Option<String>,
 }
@@ -65,20 +67,23 @@ pub struct VideoCandidate {
     /// Absolute and normalised.
     pub url: Url,
     /// Kind of markup in which it was found: `video`, `source`, `og:video`, `twitter:player`,
-    /// `json-ld`, `link`. `memory` if the page was restored from storage instead.
+    /// `json-ld`, `link`, `object`, `embed`. `memory` if the page was restored from storage
+    /// instead.
     pub found_in: &'static str,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     pub title: Option<String>,
-    /// Pages to which the page links, unique and in document order.
+    /// Pages to which the page links, unique and in document order. Those of `srcdoc` documents
+    /// come last.
     pub links: Vec<Link>,
-    /// The page's images, unique and in document order.
+    /// The page's images, unique and in document order. Those of `srcdoc` documents come last.
     pub images: Vec<ImageCandidate>,
     /// The page's videos, unique.
     pub videos: Vec<VideoCandidate>,
-    /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name.
+    /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name, including
+    /// those of `srcdoc` documents.
     pub directives: Directives,
     pub canonical: Option<Url>,
     /// Feeds that the page announces (`rel=alternate` with the type of a feed).
@@ -96,6 +101,6 @@ pub fn extract_page(
     recipe: Option<&SiteRecipe>,
 ) -> Page {
     let (text, encoding) = charset::decode(html, content_type);
-    let found = reader::read(&text, agent, recipe);
+    let found = frames::read(&text, agent, recipe);
     resolve::resolve(found, url, encoding)
 }

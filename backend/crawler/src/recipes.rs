@@ -196,6 +196,19 @@ mod tests {
     }
 
     #[test]
+    fn a_recipe_holds_for_the_documents_of_frames() {
+        let html = "<main><iframe srcdoc='<img src=1.jpg><p class=ads><img src=2.jpg></p><a href=x></a>'></iframe></main>
+            <iframe srcdoc='<main><img src=3.jpg></main><img src=4.jpg>'></iframe>
+            <div class=ads><iframe srcdoc='<main><img src=5.jpg></main>'></iframe></div>";
+        let recipes = Recipes::new(&[recipe(&["main"], &["nav"], &[".ads"])]).unwrap();
+        let url = Url::parse("http://www.site.example/").unwrap();
+        let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
+        let images: Vec<&str> = page.images.iter().map(|image| image.url.path()).collect();
+        assert_eq!(images, ["/1.jpg", "/3.jpg"]);
+        assert!(page.links.is_empty());
+    }
+
+    #[test]
     fn a_recipe_holds_for_its_hosts() {
         let recipes = Recipes::new(&[recipe(&[], &[], &["*"])]).unwrap();
         for (url, holds) in [

@@ -16,10 +16,15 @@ pub(super) const LAZY_SRCSET: &[&str] = &[
 pub(super) const LAZY_SRC: &[&str] = &[
     "data-orig-file",
     "data-original",
+    "data-full",
     "data-full-src",
+    "data-full-url",
     "data-hi-res-src",
     "data-large-src",
     "data-large-file",
+    "data-large_image",
+    "data-zoom-image",
+    "data-zoom-src",
     "data-src",
     "data-lazy-src",
     "data-lazy",
@@ -126,8 +131,14 @@ pub(super) fn is_fetchable(url: &str) -> bool {
     }
 }
 
+/// Returns whether the value of a lazy loader's attribute can be the URL of a file. Some loaders
+/// use the same names for flags, numbers and JSON.
+pub(super) fn is_lazy_url(value: &str) -> bool {
+    is_fetchable(value) && value.contains(['/', '.', '?']) && !value.trim_ascii().starts_with(['{', '['])
+}
+
 /// Returns whether the decoders can read the type. They read JPEG, PNG, WebP, GIF and BMP.
-fn is_decodable_type(mime: &str) -> bool {
+pub(super) fn is_decodable_type(mime: &str) -> bool {
     let mime = mime.trim_ascii().to_ascii_lowercase();
     !["avif", "jxl", "heic", "heif", "svg", "jp2", "tiff"].iter().any(|t| mime.contains(t))
 }

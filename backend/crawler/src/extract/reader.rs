@@ -1,11 +1,12 @@
 //! Reads the markup in one pass and returns the values as written. URLs are not resolved here.
 use super::extensions::{has_image_extension, is_image_link, is_video_link};
 use super::picture::{
-    self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_fetchable,
+    self, Candidate, ImageAttributes, LAZY_BACKGROUND, LAZY_SRC, LAZY_SRCSET, is_decodable_type,
+    is_fetchable, is_lazy_url,
 };
 use super::recipe_filter::{self, RecipeFilter};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
-use super::videos::{RawVideo, Videos};
+use super::videos::{RawVideo, Videos, is_file_type};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
 use crate::Directives;
 use crate::recipes::SiteRecipe;
@@ -15,15 +16,19 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum length in bytes that is kept of one `<style>`, `<script>` or `<noscript>`.
+/// Maximum length in bytes that is kept of one `<style>`, `<script>`, `<noscript>` or `srcdoc`.
 const MAX_BLOCK: usize = 1 << 20;
 /// Maximum memory in bytes that the parser may use for unfinished input and for open elements. The
 /// rest of a page that needs more is omitted.
 const MAX_PARSER_MEMORY: usize = 32 << 20;
+/// Maximum number of `srcdoc` documents that are read per page. Later ones are ignored.
+pub(super) const MAX_FRAMES: usize = 100;
 
-/// The values found on a page, as written.
+/// The values found on a page or in a `srcdoc` document, as written.
 #[derive(Default)]
 pub(super) struct RawPage {
+    /// Index of the document that contains this `srcdoc` document. `None` for the page itself.
+    pub(super) parent: Option<usize>,
     pub(super) title: Option<String>,
     /// Unique by spelling.
     pub(super) links: Vec<(String, bool)>,
@@ -41,9 +46,16 @@ pub(super) struct RawImage {
     pub(super) alt: Option<String>,
 }
 
+/// A `srcdoc` document that was found and not yet read.
+pub(super) struct Frame {
+    pub(super) html: String,
+    pub(super) recipe_filter: RecipeFilter,
+}
+
 #[derive(Default)]
 struct State {
     found: RawPage,
+    frames: Vec<Frame>,
     agent: String,
     /// Index of a link's spelling in `found.links`.
     link_index: HashMap<String, usize>,
@@ -59,12 +71,18 @@ struct State {
     /// Whether the parser is inside `<svg>`, whose `<title>` is not that of the page.
     in_svg: bool,
     in_noscript: bool,
+    /// Whether the current element is inside `<template>`, which is no part of the document.
+    in_template: bool,
     recipe_filter: RecipeFilter,
 }
 
-/// Reads a page. The limits of this module and the length of the page bound the memory.
-pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> RawPage {
-    let recipe_filter = RecipeFilter::new(recipe);
+/// Reads one document, and returns its `srcdoc` documents unread.
+pub(super) fn read_document(
+    html: &str,
+    agent: &str,
+    recipe: Option<&SiteRecipe>,
+    recipe_filter: RecipeFilter,
+) -> (RawPage, Vec<Frame>) {
     let state = Rc::new(RefCell::new(State { agent: agent.to_owned(), recipe_filter, ..State::default() }));
     read_part(html, &state, recipe);
     let mut state = state.take();
@@ -73,13 +91,17 @@ pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> RawP
     // The page may contain an unclosed title or `<picture>`.
     state.found.title =
         state.found.title.take().map(|t| tidy(&htmlize::unescape(t))).filter(|t| !t.is_empty());
-    state.found
+    (state.found, state.frames)
 }
 
 fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>) {
     // The recipe's handlers must run before the handler that reads the element.
     let recipe_handlers = recipe.map(|recipe| recipe_filter::handlers(recipe, state)).unwrap_or_default();
     let handlers = recipe_handlers.into_iter().chain([
+        element!("template *", |_| {
+            state.borrow_mut().in_template = true;
+            Ok(())
+        }),
         element!("*", |el| {
             state.borrow_mut().element(el);
             let at_end = match el.tag_name().as_str() {
@@ -157,6 +179,7 @@ impl State {
     fn element(&mut self, el: &Element<'_, '_>) {
         let tag = el.tag_name();
         let attributes = Attributes::of(el);
+        let in_template = std::mem::take(&mut self.in_template);
         let get = |name: &str| attributes.get(name);
         for attribute in self.recipe_filter.element() {
             if let Some(url) = get(&attribute) {
@@ -164,8 +187,10 @@ impl State {
             }
         }
         match tag.as_str() {
-            "base" if self.found.base.is_none() && !self.in_noscript => self.found.base = get("href"),
-            "title" => self.in_title = self.found.title.is_none() && !self.in_svg,
+            "base" if self.found.base.is_none() && !self.in_noscript && !in_template && is_html(el) => {
+                self.found.base = get("href");
+            }
+            "title" => self.in_title = self.found.title.is_none() && !self.in_svg && !in_template,
             "a" | "area" => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     if is_image_link(&href) {
@@ -177,13 +202,17 @@ impl State {
                     }
                 }
             }
+            // As in a browser, `src` is ignored.
+            "iframe" if attributes.has("srcdoc") => self.frame(&attributes),
             "iframe" | "frame" => {
                 if let Some(src) = get("src").filter(|s| is_fetchable(s)).or_else(|| get("data-src")) {
                     self.link(src, false);
                 }
             }
             "svg" => self.in_svg = true,
-            "link" => self.link_element(&get),
+            "object" => self.embedded(get("data"), get("type"), "object"),
+            "embed" => self.embedded(get("src"), get("type"), "embed"),
+            "link" => self.link_element(&get, in_template),
             "meta" => self.meta(&get),
             "picture" => {
                 self.close_picture();
@@ -247,14 +276,59 @@ impl State {
         }
     }
 
-    fn link_element(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    /// Keeps the document of an `<iframe srcdoc>`, to be read later.
+    fn frame(&mut self, attributes: &Attributes) {
+        if self.frames.len() < MAX_FRAMES
+            && !self.recipe_filter.is_dropped()
+            && let Some(html) = attributes.get_short("srcdoc", MAX_BLOCK)
+        {
+            let mut recipe_filter = self.recipe_filter.clone();
+            recipe_filter.enter_fragment();
+            self.frames.push(Frame { html, recipe_filter });
+        }
+    }
+
+    /// Adds the resource of an `<object>` or `<embed>`. Its type tells what it is, or else its
+    /// extension.
+    fn embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
+        let Some(url) = url else { return };
+        let mime = mime.map(|mime| mime.trim_ascii().to_ascii_lowercase()).unwrap_or_default();
+        let is = |by_type: bool, by_extension: bool| if mime.is_empty() { by_extension } else { by_type };
+        if is(mime.starts_with("image/") && is_decodable_type(&mime), is_image_link(&url)) {
+            self.image(&url, found_in, None);
+        } else if is(is_file_type(&mime), is_video_link(&url)) {
+            self.video(&url, found_in);
+        } else if is(matches!(mime.as_str(), "text/html" | "application/xhtml+xml"), true) {
+            self.link(url, false);
+        }
+    }
+
+    /// Adds the best candidate of a `<link rel=preload as=image>`.
+    fn preload(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+        // As in a browser, a type that cannot be decoded is not loaded.
+        if !self.recipe_filter.allows_images() || get("type").is_some_and(|mime| !is_decodable_type(&mime)) {
+            return;
+        }
+        let mut candidates = Vec::new();
+        let attributes =
+            ImageAttributes { srcset: get("imagesrcset"), src: get("href"), ..ImageAttributes::default() };
+        attributes.add_candidates(&mut candidates);
+        if let Some(best) = picture::best(&candidates) {
+            self.add_image(&best.url, "preload", None);
+        }
+    }
+
+    fn link_element(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
+        let rel = get("rel").map(|r| r.to_ascii_lowercase()).unwrap_or_default();
+        let is = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
+        if is("preload") && get("as").is_some_and(|kind| kind.eq_ignore_ascii_case("image")) {
+            self.preload(get);
+        }
         let Some(href) = get("href") else { return };
         if get("itemprop").is_some_and(|p| is_picture_property(&p)) {
             self.image(&href, "itemprop", None);
         }
-        let Some(rel) = get("rel").map(|r| r.to_ascii_lowercase()) else { return };
-        let is = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
-        if is("canonical") && self.found.canonical.is_none() {
+        if is("canonical") && self.found.canonical.is_none() && !in_template {
             self.found.canonical = Some(href.clone());
         }
         if is("image_src") {
@@ -402,15 +476,21 @@ impl recipe_filter::HasRecipeFilter for State {
 }
 
 fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> ImageAttributes {
-    let first = |names: &[&str]| names.iter().find_map(|name| get(name).filter(|v| is_fetchable(v)));
+    let first = |names: &[&str], is_url: fn(&str) -> bool| {
+        names.iter().find_map(|name| get(name).filter(|value| is_url(value)))
+    };
     ImageAttributes {
         srcset: get("srcset"),
         src: with_src.then(|| get("src")).flatten(),
-        lazy_srcset: first(LAZY_SRCSET),
-        lazy_src: first(LAZY_SRC),
+        lazy_srcset: first(LAZY_SRCSET, is_fetchable),
+        lazy_src: first(LAZY_SRC, is_lazy_url),
         mime: get("type"),
         media: get("media"),
     }
+}
+
+fn is_html(el: &Element<'_, '_>) -> bool {
+    el.namespace_uri() == "http://www.w3.org/1999/xhtml"
 }
 
 fn is_svg(el: &Element<'_, '_>) -> bool {

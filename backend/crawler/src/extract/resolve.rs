@@ -1,7 +1,7 @@
 //! Converts the extracted values to absolute URLs without duplicates.
 use super::budget::ByteBudget;
 use super::extensions::is_page_path;
-use super::reader::RawPage;
+use super::reader::{RawImage, RawPage};
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page, VideoCandidate};
 use crate::urls;
 use encoding_rs::{Encoding, UTF_8};
@@ -9,68 +9,121 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use url::Url;
 
-/// Converts what the reader found into a [`Page`].
-pub(super) fn resolve(found: RawPage, page_url: &Url, encoding: &'static Encoding) -> Page {
-    let page_url = urls::normalise(page_url.clone());
-    let base = Base::new(found.base.as_deref(), &page_url, encoding);
+/// Converts what the reader found into a [`Page`]. The documents of `found` are the page and its
+/// `srcdoc` documents.
+pub(super) fn resolve(found: Vec<RawPage>, page_url: &Url, encoding: &'static Encoding) -> Page {
+    let mut resolver = Resolver::new(urls::normalise(page_url.clone()));
+    let mut bases: Vec<Base> = Vec::with_capacity(found.len());
+    for document in found {
+        let base = match document.parent {
+            None => Base::new(document.base.as_deref(), &resolver.page_url, encoding),
+            // The base of a `srcdoc` document is that of the document around it, and its encoding
+            // is UTF-8 (HTML standard).
+            Some(parent) => Base::new(document.base.as_deref(), &bases[parent].url, UTF_8),
+        };
+        resolver.add(document, &base);
+        bases.push(base);
+    }
+    resolver.page
+}
 
-    let mut budget = ByteBudget::new(MAX_URL_BYTES);
-    let mut links: Vec<Link> = Vec::new();
-    let mut index: HashMap<Url, usize> = HashMap::new();
-    for (href, nofollow) in found.links {
-        let Some(url) = base.join(&href) else { continue };
-        if url == page_url || !is_page_path(url.path()) {
-            continue;
+/// Collects the content of a page. The limits in bytes apply to all its documents together.
+struct Resolver {
+    page: Page,
+    page_url: Url,
+    link_budget: ByteBudget,
+    /// Index of a URL in `page.links`.
+    link_index: HashMap<Url, usize>,
+    image_budget: ByteBudget,
+    /// Index of a URL without its scheme in `page.images`.
+    image_index: HashMap<String, usize>,
+    video_budget: ByteBudget,
+    known_videos: HashSet<String>,
+}
+
+impl Resolver {
+    fn new(page_url: Url) -> Self {
+        Self {
+            page: Page::default(),
+            page_url,
+            link_budget: ByteBudget::new(MAX_URL_BYTES),
+            link_index: HashMap::new(),
+            image_budget: ByteBudget::new(MAX_URL_BYTES),
+            image_index: HashMap::new(),
+            video_budget: ByteBudget::new(MAX_URL_BYTES),
+            known_videos: HashSet::new(),
         }
-        if let Some(at) = index.get(&url) {
+    }
+
+    fn add(&mut self, document: RawPage, base: &Base) {
+        for (href, nofollow) in document.links {
+            if let Some(url) = base.join(&href) {
+                self.link(url, nofollow);
+            }
+        }
+        for image in document.images {
+            if let Some(url) = base.join(&image.url) {
+                self.image(url, image);
+            }
+        }
+        for video in document.videos {
+            if let Some(url) = base.join(&video.url) {
+                self.video(url, video.found_in);
+            }
+        }
+        self.page.directives = self.page.directives.union(document.directives);
+        // Title, canonical URL and feeds of a `srcdoc` document are not those of the page.
+        if document.parent.is_some() {
+            return;
+        }
+        for url in document.feeds.iter().filter_map(|href| base.join(href)) {
+            if self.page.feeds.len() < 16 && !self.page.feeds.contains(&url) {
+                self.page.feeds.push(url);
+            }
+        }
+        self.page.title = document.title;
+        self.page.canonical = document.canonical.and_then(|href| base.join(&href));
+    }
+
+    fn link(&mut self, url: Url, nofollow: bool) {
+        if url == self.page_url || !is_page_path(url.path()) {
+            return;
+        }
+        let links = &mut self.page.links;
+        if let Some(at) = self.link_index.get(&url) {
             links[*at].nofollow &= nofollow;
-        } else if budget.take(url.as_str().len()) {
-            index.insert(url.clone(), links.len());
+        } else if self.link_budget.take(url.as_str().len()) {
+            self.link_index.insert(url.clone(), links.len());
             links.push(Link { url, nofollow });
         }
     }
 
-    let mut budget = ByteBudget::new(MAX_URL_BYTES);
-    let mut images: Vec<ImageCandidate> = Vec::new();
-    let mut index: HashMap<String, usize> = HashMap::new();
-    for image in found.images {
-        let Some(url) = base.join(&image.url) else { continue };
+    fn image(&mut self, url: Url, image: RawImage) {
         // `og:image` and `og:image:secure_url` contain the same URL with two schemes.
         let key = without_scheme(&url).to_owned();
-        if let Some(at) = index.get(&key) {
+        let bytes = self.bytes(&url);
+        let images = &mut self.page.images;
+        if let Some(at) = self.image_index.get(&key) {
             let known = &mut images[*at];
             known.alt = known.alt.take().or(image.alt);
-        } else if budget.take(url.as_str().len() + page_url.as_str().len()) {
-            index.insert(key, images.len());
+        } else if self.image_budget.take(bytes) {
+            self.image_index.insert(key, images.len());
             images.push(ImageCandidate { url, found_in: image.found_in, alt: image.alt });
         }
     }
 
-    let mut budget = ByteBudget::new(MAX_URL_BYTES);
-    let mut videos: Vec<VideoCandidate> = Vec::new();
-    let mut seen = HashSet::new();
-    for video in found.videos {
-        let Some(url) = base.join(&video.url) else { continue };
-        if !seen.contains(without_scheme(&url)) && budget.take(url.as_str().len() + page_url.as_str().len()) {
-            seen.insert(without_scheme(&url).to_owned());
-            videos.push(VideoCandidate { url, found_in: video.found_in });
+    fn video(&mut self, url: Url, found_in: &'static str) {
+        let bytes = self.bytes(&url);
+        let videos = &mut self.page.videos;
+        if !self.known_videos.contains(without_scheme(&url)) && self.video_budget.take(bytes) {
+            self.known_videos.insert(without_scheme(&url).to_owned());
+            videos.push(VideoCandidate { url, found_in });
         }
     }
 
-    let mut feeds: Vec<Url> = Vec::new();
-    for url in found.feeds.iter().filter_map(|href| base.join(href)) {
-        if feeds.len() < 16 && !feeds.contains(&url) {
-            feeds.push(url);
-        }
-    }
-    Page {
-        title: found.title,
-        links,
-        images,
-        videos,
-        directives: found.directives,
-        canonical: found.canonical.and_then(|href| base.join(&href)),
-        feeds,
+    /// Returns the bytes that an image or a video is counted with: its URL and that of the page.
+    fn bytes(&self, url: &Url) -> usize {
+        url.as_str().len() + self.page_url.as_str().len()
     }
 }
 

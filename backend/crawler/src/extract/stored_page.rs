@@ -13,7 +13,7 @@ use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Maximum compressed length in bytes that is stored per page. A page with more content is
 /// downloaded on every visit.
 pub const MAX_STORED_BYTES: usize = 256 << 10;

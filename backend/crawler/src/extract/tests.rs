@@ -212,6 +212,125 @@ fn a_base_that_is_longer_than_a_pages_url_is_no_base() {
 }
 
 #[test]
+fn a_template_does_not_change_the_page() {
+    let html =
+        "<template><div><base href=/no/><title>no</title><link rel=canonical href=/no></div></template>
+        <title>yes</title><link rel=canonical href=/yes><base href=/base/><img src=a.jpg>";
+    check_images(html, &[("/base/a.jpg", "src")]);
+    let found = page(html);
+    assert_eq!(found.title.as_deref(), Some("yes"));
+    assert_eq!(found.canonical.as_ref().map(Url::path), Some("/yes"));
+    check_images(
+        "<template><template></template><base href=/no/></template><img src=a.jpg>",
+        &[("/dir/a.jpg", "src")],
+    );
+    check_images("<template><base href=/no/><img src=a.jpg>", &[("/dir/a.jpg", "src")]);
+    // `<base>` is an element of HTML only.
+    check_images("<svg><base href=/no/></svg><base href=/base/><img src=a.jpg>", &[("/base/a.jpg", "src")]);
+}
+
+#[test]
+fn objects_and_embeds_are_read_as_their_type() {
+    check_images(
+        "<object data=a.jpg></object><object data=b type=image/png></object><embed src=c.png>\
+         <embed src=d type=' IMAGE/JPEG '><embed src=e.jpg type=application/x-shockwave-flash>\
+         <object data=f type=image/svg+xml></object><object></object><embed>",
+        &[("/dir/a.jpg", "object"), ("/dir/b", "object"), ("/dir/c.png", "embed"), ("/dir/d", "embed")],
+    );
+    let html = "<object data=a type=text/html></object><embed src=b><object data=c.pdf></object>\
+                <embed src=d type=application/pdf><object data=e.svg></object>";
+    assert_eq!(links(html), ["/dir/a", "/dir/b"]);
+    let found = page("<object data=a.mp4></object><embed src=b type=video/webm><embed src=c type=video/mp4>");
+    let videos: Vec<_> = found.videos.iter().map(|video| (video.url.path(), video.found_in)).collect();
+    assert_eq!(videos, [("/dir/a.mp4", "object"), ("/dir/b", "embed"), ("/dir/c", "embed")]);
+    assert!(found.links.is_empty());
+}
+
+#[test]
+fn preloaded_images_are_read() {
+    check_images(
+        "<link rel=preload as=image href=a.jpg><link rel=preload as=IMAGE imagesrcset='b.jpg 1x, c.jpg 2x'>\
+         <link rel='preload' as=image href=d.jpg imagesrcset='e.jpg 400w, f.jpg 800w' imagesizes=50vw>\
+         <link rel=preload as=image type=image/avif href=no.avif><link rel=preload as=style href=no.css>\
+         <link rel=preload imagesrcset=no.jpg><link rel=icon as=image href=no.png>",
+        &[("/dir/a.jpg", "preload"), ("/dir/c.jpg", "preload"), ("/dir/f.jpg", "preload")],
+    );
+}
+
+#[test]
+fn a_lazy_attribute_names_a_file_or_is_ignored() {
+    check_images(
+        "<img src=a.jpg data-full=b.jpg><img src=c.jpg data-zoom-image=/d><img src=e.jpg data-zoom-src=f.jpg>\
+         <a href=page data-full=g.jpg>1</a><div data-zoom-image=h.jpg></div>",
+        &[
+            ("/dir/b.jpg", "lazy"),
+            ("/d", "lazy"),
+            ("/dir/f.jpg", "lazy"),
+            ("/dir/g.jpg", "lazy"),
+            ("/dir/h.jpg", "lazy"),
+        ],
+    );
+    for value in ["true", "1", "1024", "{\"url\": \"no.jpg\"}", "[1.5]"] {
+        check_images(&format!("<img src=a.jpg data-full='{value}'>"), &[("/dir/a.jpg", "src")]);
+        check_images(&format!("<img src=a.jpg data-lazy='{value}'>"), &[("/dir/a.jpg", "src")]);
+    }
+}
+
+/// Returns an `<iframe>` with a document inside `depth` others.
+fn nested(depth: usize, html: &str) -> String {
+    (0..depth).fold(html.to_owned(), |html, _| {
+        format!("<iframe srcdoc=\"{}\"></iframe>", html.replace('&', "&amp;").replace('"', "&quot;"))
+    })
+}
+
+#[test]
+fn the_document_of_a_frame_is_read() {
+    let html = "<title>page</title><base href=/base/><iframe src=no.html srcdoc='<title>no</title><img src=a.jpg alt=&quot;A face&quot;>\
+        <a href=b.html>b</a><link rel=canonical href=no><video src=c.mp4></video>'></iframe><img src=d.jpg><iframe srcdoc src=no.html></iframe>";
+    check_images(html, &[("/base/d.jpg", "src"), ("/base/a.jpg", "src")]);
+    assert_eq!(links(html), ["/base/b.html"]);
+    let found = page(html);
+    assert_eq!((found.title.as_deref(), &found.canonical), (Some("page"), &None));
+    assert_eq!(found.images[1].alt.as_deref(), Some("A face"));
+    assert_eq!(found.videos[0].url.path(), "/base/c.mp4");
+
+    // The base of a frame applies to that frame and to those inside it.
+    let inner = nested(1, "<img src=a.jpg>");
+    let html = nested(1, &format!("<img src=b.jpg><base href=sub/>{inner}"));
+    check_images(
+        &format!("{html}<img src=c.jpg><base href=/base/>"),
+        &[("/base/c.jpg", "src"), ("/base/sub/b.jpg", "src"), ("/base/sub/a.jpg", "src")],
+    );
+    let robots = nested(1, "<meta name=robots content=noindex>");
+    assert!(page(&robots).directives.noindex);
+    // The encoding of a frame is UTF-8.
+    let html = b"<meta charset=windows-1252><iframe srcdoc='<a href=/?q=\xfc></a>'></iframe>";
+    let found = extract_page(html, &Url::parse(PAGE).unwrap(), None, "facecrawl", None);
+    assert_eq!(found.links[0].url.as_str(), "http://site.example/?q=%C3%BC");
+}
+
+#[test]
+fn frames_are_limited() {
+    check_images(&nested(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
+    check_images(&nested(4, "<img src=a.jpg>"), &[]);
+    let long = |bytes: usize| nested(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));
+    check_images(&long(1_000_000), &[("/dir/a.jpg", "src")]);
+    check_images(&long(1 << 20), &[]);
+    let many: String = (0..150).map(|i| format!("<iframe srcdoc='<img src={i}.jpg>'></iframe>")).collect();
+    assert_eq!(page(&many).images.len(), 100);
+    // Frames share the limits of their page.
+    let many: String = (0..MAX_LINKS)
+        .map(|i| format!("<a href=l{i}></a><img src=i{i}.jpg><video src=v{i}.mp4></video>"))
+        .collect();
+    let frames: String = (0..3).map(|i| nested(1, &format!("<base href=/{i}/>{many}"))).collect();
+    let found = page(&frames);
+    assert_eq!(
+        (found.links.len(), found.images.len(), found.videos.len()),
+        (MAX_LINKS, MAX_IMAGES, MAX_VIDEOS)
+    );
+}
+
+#[test]
 fn broken_markup() {
     check_images("<p><div><img src=a.jpg<img src=b.jpg><p", &[("/dir/a.jpg%3Cimg", "src")]);
     check_images(
@@ -316,9 +435,11 @@ fn an_image_counts_with_the_page_that_shows_it() {
 
 proptest::proptest! {
     #[test]
-    fn any_bytes_are_a_page(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|/picture|/noscript|/style)( (href|src|srcset|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
-        for image in page(&html).images {
-            proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));
+    fn any_bytes_are_a_page(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|template|iframe|object|embed|/picture|/noscript|/style|/template)( (href|src|srcset|srcdoc|data|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
+        for html in [nested(1, &html), html] {
+            for image in page(&html).images {
+                proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));
+            }
         }
     }
 }

@@ -14,7 +14,18 @@ impl Attributes {
 
     /// Returns the first value of the attribute with this name, with character references decoded.
     pub(super) fn get(&self, name: &str) -> Option<String> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| unescape(value).into_owned())
+        self.get_short(name, usize::MAX)
+    }
+
+    /// Works like [`Self::get`], and returns `None` for a value of more than `max_bytes` as
+    /// written.
+    pub(super) fn get_short(&self, name: &str, max_bytes: usize) -> Option<String> {
+        let (_, value) = self.0.iter().find(|(n, _)| n == name)?;
+        (value.len() <= max_bytes).then(|| unescape(value).into_owned())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(n, _)| n == name)
     }
 }
 

@@ -9,6 +9,7 @@ const IMAGES: &[(&str, &str, Option<&str>)] = &[
     ("twitter:image", "/base/share/twitter.jpg", None),
     ("itemprop", "/base/share/micro.jpg", None),
     ("image_src", "/base/share/image-src.jpg", None),
+    ("preload", "/base/preload/large.jpg", None),
     ("css", "/base/css/block.jpg", None),
     ("css", "/base/css/media.png", None),
     ("css", "/base/css/set-2x.jpg", None),
@@ -37,6 +38,8 @@ const IMAGES: &[(&str, &str, Option<&str>)] = &[
     ("lazy", "/base/lazy/data-lazy-src.jpg", None),
     ("lazy", "/base/lazy/data-srcset-800.jpg", None),
     ("lazy", "/base/lazy/data-lazy-srcset-900.jpg", None),
+    ("lazy", "/base/lazy/data-full.jpg", None),
+    ("lazy", "/base/lazy/data-zoom-image.jpg", None),
     ("lazy", "/base/lazy/background.jpg", None),
     ("lazy", "/base/lazy/background-url.jpg", None),
     ("noscript", "/base/noscript/only.jpg", Some("Seen without scripts")),
@@ -50,8 +53,11 @@ const IMAGES: &[(&str, &str, Option<&str>)] = &[
     ("src", "/base/button.png", Some("Go")),
     ("svg", "/base/svg/image.jpg", None),
     ("svg", "/base/svg/xlink.jpg", None),
+    ("object", "/base/embedded/object.jpg", None),
+    ("embed", "/base/embedded/embed.png", None),
     ("src", "/base/broken/unclosed.jpg", Some("</div")),
     ("src", "/base/broken/table.jpg", None),
+    ("src", "/base/frame/image.jpg", Some("In a frame")),
 ];
 
 const LINKS: &[(&str, bool)] = &[
@@ -67,6 +73,8 @@ const LINKS: &[(&str, bool)] = &[
     ("/base/area.html", false),
     ("/base/frame.html", false),
     ("/base/wiki/File:Portrait.jpg", false),
+    ("/base/embedded/page.html", false),
+    ("/base/frame/link.html", false),
 ];
 
 #[test]
