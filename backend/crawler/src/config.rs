@@ -32,6 +32,8 @@ pub struct Config {
     pub video_min_speed: u64,
     /// Maximum number of redirects per request.
     pub max_redirects: usize,
+    /// `CRAWL_REFERER`: whether a request reveals the page that caused it ([`crate::Referrer`]).
+    pub send_referer: bool,
     /// Maximum length of a page in decoded bytes.
     pub page_limit: usize,
     /// Maximum length of an image in decoded bytes.
@@ -63,6 +65,7 @@ impl Default for Config {
             min_speed_window: Duration::from_secs(5),
             video_min_speed: 64 << 10,
             max_redirects: 5,
+            send_referer: true,
             page_limit: 5 << 20,
             image_limit: 25 << 20,
             video_limit: 512 << 20,

@@ -18,8 +18,8 @@ mod tests;
 mod text;
 pub(crate) mod videos;
 
-use crate::Directives;
 use crate::recipes::SiteRecipe;
+use crate::{Directives, Referrer, ReferrerPolicy};
 use url::Url;
 
 pub use extensions::{has_image_extension, has_video_extension, is_page_path};
@@ -59,6 +59,15 @@ pub struct ImageCandidate {
     /// storage instead.
     pub found_in: &'static str,
     pub alt: Option<String>,
+    /// The policy of the element or of the page. `None` if neither has one.
+    pub referrer_policy: Option<ReferrerPolicy>,
+}
+
+impl ImageCandidate {
+    /// Returns the referrer of the image's request, if the image is on the page `page`.
+    pub fn referrer(&self, page: &Url) -> Option<Referrer> {
+        Referrer::new(page, self.referrer_policy.unwrap_or_default(), &self.url)
+    }
 }
 
 /// A video file or a playlist of HLS to fetch.
@@ -88,6 +97,16 @@ pub struct Page {
     pub canonical: Option<Url>,
     /// Feeds that the page announces (`rel=alternate` with the type of a feed).
     pub feeds: Vec<Url>,
+}
+
+impl Page {
+    /// Applies the header `Referrer-Policy` of the page to images for which the markup has no
+    /// policy.
+    pub fn apply_referrer_policy(&mut self, header: Option<ReferrerPolicy>) {
+        for image in &mut self.images {
+            image.referrer_policy = image.referrer_policy.or(header);
+        }
+    }
 }
 
 /// Extracts the content of a page. `content_type` is the value of the header, `agent` our product

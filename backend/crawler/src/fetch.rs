@@ -7,7 +7,7 @@ mod post;
 
 pub use client::{Download, Fetcher, MAX_RETRY_AFTER};
 
-use crate::GuardError;
+use crate::{GuardError, Referrer, ReferrerPolicy};
 use bytes::Bytes;
 use domain::Reason;
 use std::time::Duration;
@@ -36,12 +36,14 @@ pub struct Request {
     pub kind: Kind,
     /// Validators of an earlier response. They make the request conditional.
     pub validators: Option<Validators>,
+    /// The page that caused the request. Sent as `Referer`, unless the configuration disables it.
+    pub referrer: Option<Referrer>,
 }
 
 impl Request {
-    /// Returns an unconditional request.
+    /// Returns an unconditional request without a referrer.
     pub fn new(url: Url, kind: Kind) -> Self {
-        Self { url, kind, validators: None }
+        Self { url, kind, validators: None, referrer: None }
     }
 }
 
@@ -71,6 +73,8 @@ pub struct Fetched {
     pub etag: Option<String>,
     pub last_modified: Option<String>,
     pub robots_tags: Vec<String>,
+    /// `Referrer-Policy`.
+    pub referrer_policy: Option<ReferrerPolicy>,
     /// The decoded body.
     pub body: Bytes,
     /// Every URL that redirected, in order.

@@ -8,8 +8,8 @@ use super::recipe_filter::{self, RecipeFilter};
 use super::text::{Attributes, has_token, is_picture_property, refresh_target, tidy, unescape};
 use super::videos::{RawVideo, Videos, is_file_type};
 use super::{MAX_IMAGES, MAX_LINKS, MAX_RAW_URL, MAX_TEXT, css, json_ld};
-use crate::Directives;
 use crate::recipes::SiteRecipe;
+use crate::{Directives, ReferrerPolicy};
 use lol_html::html_content::{Element, TextChunk};
 use lol_html::{HtmlRewriter, MemorySettings, Settings, element, text};
 use std::cell::RefCell;
@@ -38,12 +38,16 @@ pub(super) struct RawPage {
     pub(super) canonical: Option<String>,
     pub(super) feeds: Vec<String>,
     pub(super) base: Option<String>,
+    /// The policy of the last valid `<meta name=referrer>`.
+    pub(super) referrer_policy: Option<ReferrerPolicy>,
 }
 
 pub(super) struct RawImage {
     pub(super) url: String,
     pub(super) found_in: &'static str,
     pub(super) alt: Option<String>,
+    /// The policy of the element.
+    pub(super) referrer_policy: Option<ReferrerPolicy>,
 }
 
 /// A `srcdoc` document that was found and not yet read.
@@ -73,6 +77,8 @@ struct State {
     in_noscript: bool,
     /// Whether the current element is inside `<template>`, which is no part of the document.
     in_template: bool,
+    /// `referrerpolicy` of the current element, if it applies to an image.
+    referrer_policy: Option<ReferrerPolicy>,
     recipe_filter: RecipeFilter,
 }
 
@@ -181,6 +187,12 @@ impl State {
         let attributes = Attributes::of(el);
         let in_template = std::mem::take(&mut self.in_template);
         let get = |name: &str| attributes.get(name);
+        self.referrer_policy = match tag.as_str() {
+            "img" | "image" | "amp-img" | "link" => {
+                get("referrerpolicy").and_then(|p| ReferrerPolicy::parse(&p))
+            }
+            _ => None,
+        };
         for attribute in self.recipe_filter.element() {
             if let Some(url) = get(&attribute) {
                 self.add_image(&url, "recipe", None);
@@ -213,7 +225,7 @@ impl State {
             "object" => self.embedded(get("data"), get("type"), "object"),
             "embed" => self.embedded(get("src"), get("type"), "embed"),
             "link" => self.link_element(&get, in_template),
-            "meta" => self.meta(&get),
+            "meta" => self.meta(&get, in_template),
             "picture" => {
                 self.close_picture();
                 self.picture = Some(Vec::new());
@@ -347,8 +359,12 @@ impl State {
         }
     }
 
-    fn meta(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    fn meta(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
         let Some(content) = get("content") else { return };
+        if !in_template && get("name").is_some_and(|name| name.eq_ignore_ascii_case("referrer")) {
+            let policy = ReferrerPolicy::parse_meta(&content);
+            self.found.referrer_policy = policy.or(self.found.referrer_policy);
+        }
         let name = get("property").or_else(|| get("name")).unwrap_or_default().trim().to_ascii_lowercase();
         match name.as_str() {
             "og:image" | "og:image:url" | "og:image:secure_url" => self.image(&content, "og:image", None),
@@ -444,7 +460,8 @@ impl State {
         } else if self.found.images.len() < MAX_IMAGES {
             self.image_index.insert(url.to_owned(), self.found.images.len());
             let found_in = if self.in_noscript { "noscript" } else { found_in };
-            self.found.images.push(RawImage { url: url.to_owned(), found_in, alt });
+            let referrer_policy = self.referrer_policy;
+            self.found.images.push(RawImage { url: url.to_owned(), found_in, alt, referrer_policy });
         }
     }
 

@@ -3,7 +3,7 @@ use super::budget::ByteBudget;
 use super::extensions::is_page_path;
 use super::reader::{RawImage, RawPage};
 use super::{ImageCandidate, Link, MAX_URL_BYTES, Page, VideoCandidate};
-use crate::urls;
+use crate::{ReferrerPolicy, urls};
 use encoding_rs::{Encoding, UTF_8};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,10 +16,13 @@ pub(super) fn resolve(found: Vec<RawPage>, page_url: &Url, encoding: &'static En
     let mut bases: Vec<Base> = Vec::with_capacity(found.len());
     for document in found {
         let base = match document.parent {
-            None => Base::new(document.base.as_deref(), &resolver.page_url, encoding),
+            None => Base::new(&document, &resolver.page_url, None, encoding),
             // The base of a `srcdoc` document is that of the document around it, and its encoding
             // is UTF-8 (HTML standard).
-            Some(parent) => Base::new(document.base.as_deref(), &bases[parent].url, UTF_8),
+            Some(parent) => {
+                let Base { url, referrer_policy, .. } = &bases[parent];
+                Base::new(&document, url, *referrer_policy, UTF_8)
+            }
         };
         resolver.add(document, &base);
         bases.push(base);
@@ -63,7 +66,8 @@ impl Resolver {
         }
         for image in document.images {
             if let Some(url) = base.join(&image.url) {
-                self.image(url, image);
+                let referrer_policy = image.referrer_policy.or(base.referrer_policy);
+                self.image(url, RawImage { referrer_policy, ..image });
             }
         }
         for video in document.videos {
@@ -108,7 +112,8 @@ impl Resolver {
             known.alt = known.alt.take().or(image.alt);
         } else if self.image_budget.take(bytes) {
             self.image_index.insert(key, images.len());
-            images.push(ImageCandidate { url, found_in: image.found_in, alt: image.alt });
+            let RawImage { found_in, alt, referrer_policy, .. } = image;
+            images.push(ImageCandidate { url, found_in, alt, referrer_policy });
         }
     }
 
@@ -131,16 +136,28 @@ fn without_scheme(url: &Url) -> &str {
     url.as_str().split_once(':').map_or("", |(_, rest)| rest)
 }
 
-/// The base of relative URLs, and the encoding of their queries.
+/// The base of a document's relative URLs, the encoding of their queries, and its policy for
+/// referrers.
 struct Base {
     url: Url,
+    referrer_policy: Option<ReferrerPolicy>,
     encoding: &'static Encoding,
 }
 
 impl Base {
-    fn new(href: Option<&str>, page: &Url, encoding: &'static Encoding) -> Self {
-        let url = href.and_then(|href| base_of(page, href)).unwrap_or_else(|| page.clone());
-        Self { url, encoding: encoding.output_encoding() }
+    /// Returns the base of a document. `url` and `policy` apply if it has none of its own.
+    fn new(
+        document: &RawPage,
+        url: &Url,
+        policy: Option<ReferrerPolicy>,
+        encoding: &'static Encoding,
+    ) -> Self {
+        let base = document.base.as_deref().and_then(|href| base_of(url, href));
+        Self {
+            url: base.unwrap_or_else(|| url.clone()),
+            referrer_policy: document.referrer_policy.or(policy),
+            encoding: encoding.output_encoding(),
+        }
     }
 
     fn join(&self, text: &str) -> Option<Url> {

@@ -2,8 +2,8 @@
 //! that the page has not changed. The content is stored before the scope, depth and politeness
 //! rules of a crawl apply, because the next crawl may have other rules.
 use super::{ImageCandidate, Link, Page, VideoCandidate};
-use crate::Directives;
 use crate::recipes::SiteRecipe;
+use crate::{Directives, ReferrerPolicy};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -13,7 +13,7 @@ use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Maximum compressed length in bytes that is stored per page. A page with more content is
 /// downloaded on every visit.
 pub const MAX_STORED_BYTES: usize = 256 << 10;
@@ -24,7 +24,7 @@ const MAX_UNPACKED_BYTES: u64 = 32 << 20;
 struct StoredPage {
     title: Option<String>,
     links: Vec<(Url, bool)>,
-    images: Vec<(Url, Option<String>)>,
+    images: Vec<(Url, Option<String>, Option<ReferrerPolicy>)>,
     videos: Vec<Url>,
     directives: Directives,
     canonical: Option<Url>,
@@ -45,7 +45,9 @@ impl Page {
         let stored = StoredPage {
             title: self.title.clone(),
             links: self.links.iter().map(|link| (link.url.clone(), link.nofollow)).collect(),
-            images: self.images.iter().map(|image| (image.url.clone(), image.alt.clone())).collect(),
+            images: (self.images.iter())
+                .map(|image| (image.url.clone(), image.alt.clone(), image.referrer_policy))
+                .collect(),
             videos: self.videos.iter().map(|video| video.url.clone()).collect(),
             directives: self.directives,
             canonical: self.canonical.clone(),
@@ -74,7 +76,12 @@ impl Page {
             title: stored.title,
             links: stored.links.into_iter().map(|(url, nofollow)| Link { url, nofollow }).collect(),
             images: (stored.images.into_iter())
-                .map(|(url, alt)| ImageCandidate { url, found_in: "memory", alt })
+                .map(|(url, alt, referrer_policy)| ImageCandidate {
+                    url,
+                    found_in: "memory",
+                    alt,
+                    referrer_policy,
+                })
                 .collect(),
             videos: (stored.videos.into_iter())
                 .map(|url| VideoCandidate { url, found_in: "memory" })
@@ -102,7 +109,7 @@ mod tests {
     fn a_page_comes_back_as_it_was_read() {
         let page = read(
             "<title>t</title><meta name=robots content=noai><link rel=canonical href=/c><a href=x>1</a>
-             <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä'><link rel=alternate type=application/rss+xml href=f>
+             <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä' referrerpolicy=origin><link rel=alternate type=application/rss+xml href=f>
              <video src=v.mp4></video>",
         );
         let packed = page.to_stored_bytes(&["noindex".into()]).unwrap();
@@ -117,6 +124,7 @@ mod tests {
             (&again.images[0].url, again.images[0].alt.as_deref()),
             (&page.images[0].url, Some("An ä"))
         );
+        assert_eq!(again.images[0].referrer_policy, Some(ReferrerPolicy::Origin));
         assert_eq!((page.links.len(), page.images.len(), page.feeds.len()), (2, 1, 1));
     }
 

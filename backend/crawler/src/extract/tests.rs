@@ -331,6 +331,45 @@ fn frames_are_limited() {
 }
 
 #[test]
+fn the_markup_sets_the_referrer_policy_of_images() {
+    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
+    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
+    assert_eq!(policies("<img src=a.jpg>"), [None]);
+    assert_eq!(policies("<img src=a.jpg referrerpolicy=ORIGIN><img src=b.jpg>"), [origin, None]);
+    assert_eq!(
+        policies("<meta name=Referrer content=no-referrer><meta name=referrer content=bad><img src=a.jpg>
+            <img src=b.jpg referrerpolicy=origin><img src=c.jpg referrerpolicy=bad><p style='background:url(d.jpg)'>"),
+        [none, origin, none, none]
+    );
+    assert_eq!(policies("<template><meta name=referrer content=origin></template><img src=a.jpg>"), [None]);
+    assert_eq!(policies("<meta property=referrer content=origin><img src=a.jpg>"), [None]);
+    assert_eq!(
+        policies(
+            "<picture><source srcset=a.jpg referrerpolicy=no-referrer><img referrerpolicy=origin></picture>
+            <link rel=preload as=image href=b.jpg referrerpolicy=no-referrer>"
+        ),
+        [origin, none]
+    );
+    // A frame has the policy of its page unless it has its own.
+    let frames = format!(
+        "<meta name=referrer content=origin>{}{}",
+        nested(2, "<img src=a.jpg>"),
+        nested(1, "<meta name=referrer content=never><img src=b.jpg>")
+    );
+    let mut found = policies(&frames);
+    found.sort_by_key(|policy| *policy == origin);
+    assert_eq!(found, [none, origin]);
+    let mut found = page("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
+    found.apply_referrer_policy(none);
+    assert_eq!(found.images.iter().map(|i| i.referrer_policy).collect::<Vec<_>>(), [none, origin]);
+    // The address of a page is sent to its own origin only.
+    let url = Url::parse("http://site.example/secret").unwrap();
+    let found = page("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
+    let referers = found.images.iter().map(|image| image.referrer(&url).unwrap().as_str().to_owned());
+    assert_eq!(referers.collect::<Vec<_>>(), ["http://site.example/secret", "http://site.example/"]);
+}
+
+#[test]
 fn broken_markup() {
     check_images("<p><div><img src=a.jpg<img src=b.jpg><p", &[("/dir/a.jpg%3Cimg", "src")]);
     check_images(

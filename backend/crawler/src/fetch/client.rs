@@ -6,7 +6,7 @@ use crate::config::VIDEO_WINDOWS;
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
 use crate::tls::provide_crypto;
-use crate::{Config, hls, urls};
+use crate::{Config, ReferrerPolicy, hls, urls};
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use std::sync::Arc;
@@ -91,13 +91,21 @@ impl Fetcher {
     async fn open(&self, request: Request, policy: &dyn HopPolicy) -> Result<(Fetched, Body), FetchError> {
         let mut url = urls::normalise(request.url.clone());
         let mut redirects: Vec<Url> = Vec::new();
+        let mut referrer = request.referrer.clone().filter(|_| self.shared.config.send_referer);
         loop {
             self.shared.guard.check_url(&url)?;
             policy.admit(&url).await?;
             let hop = OpenHop { policy, url: Some(&url) };
             let started = Instant::now();
             let config = &self.shared.config;
-            let answer = self.send(&url, &request, started + config.total_timeout).await;
+            referrer = referrer.and_then(|referrer| referrer.towards(&url));
+            let mut headers = headers(&request, &url);
+            if let Some(referrer) = &referrer
+                && let Ok(value) = HeaderValue::from_str(referrer.as_str())
+            {
+                headers.insert(header::REFERER, value);
+            }
+            let answer = self.send(&url, headers, started + config.total_timeout).await;
             let (status, retry_after) = match &answer {
                 Ok(response) => (Some(response.status().as_u16()), retry_after(response.headers())),
                 Err(_) => (None, None),
@@ -107,6 +115,8 @@ impl Fetcher {
             let response = answer?;
             let status = response.status().as_u16();
             if let Some(next) = redirect_target(&url, &response)? {
+                let policy = referrer_policy(response.headers());
+                referrer = referrer.map(|referrer| referrer.redirected(policy));
                 redirects.push(url);
                 if redirects.len() > self.shared.config.max_redirects || redirects.contains(&next) {
                     return Err(FetchError::TooManyRedirects);
@@ -134,10 +144,10 @@ impl Fetcher {
     async fn send(
         &self,
         url: &Url,
-        request: &Request,
+        headers: HeaderMap,
         deadline: Instant,
     ) -> Result<reqwest::Response, FetchError> {
-        let sent = self.client_for(url).get(url.clone()).headers(headers(request, url)).send();
+        let sent = self.client_for(url).get(url.clone()).headers(headers).send();
         match timeout_at(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),
@@ -162,6 +172,7 @@ impl Fetcher {
             etag: text(header::ETAG),
             last_modified: text(header::LAST_MODIFIED),
             robots_tags: head.get_all("x-robots-tag").iter().map(header_text).collect(),
+            referrer_policy: referrer_policy(head),
             body: bytes::Bytes::new(),
             url,
             redirects,
@@ -303,6 +314,11 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
 
 fn header_text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).trim().to_owned()
+}
+
+fn referrer_policy(headers: &HeaderMap) -> Option<ReferrerPolicy> {
+    let values: Vec<String> = headers.get_all(header::REFERRER_POLICY).iter().map(header_text).collect();
+    ReferrerPolicy::parse_header(values.iter().map(String::as_str))
 }
 
 /// Returns the normalised target of a redirect, or `None` if the response is not a redirect or has

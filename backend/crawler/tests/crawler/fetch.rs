@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use crawler::fetch::{AnyHop, Kind};
-use crawler::{Config, FetchError, Fetched, Fetcher, Request};
+use crawler::{Config, FetchError, Fetched, Fetcher, Referrer, ReferrerPolicy, Request};
 use domain::Reason;
 use futures::{StreamExt, stream};
 use std::convert::Infallible;
@@ -340,6 +340,49 @@ async fn redirects_keep_the_bytes_of_their_location() {
         let answer = fetch(&site, path).await.unwrap();
         assert_eq!(answer.url, site.url(target), "{path}");
     }
+}
+
+#[tokio::test]
+async fn images_are_requested_with_the_address_of_their_page() {
+    let to = |target: String, policy: &'static str| {
+        get(move || async move {
+            (StatusCode::FOUND, [(header::LOCATION, target), (header::REFERRER_POLICY, policy.to_owned())])
+        })
+    };
+    let other = Site::start(Router::new().fallback(echo)).await;
+    let elsewhere = other.url("/echo").to_string();
+    let site = Site::start(
+        Router::new()
+            .route("/moved", to("/echo".into(), ""))
+            .route("/elsewhere", to(elsewhere.clone(), ""))
+            .route("/secret", to("/echo".into(), "no-referrer"))
+            .route("/open", to(elsewhere, "unsafe-url"))
+            .fallback(echo),
+    )
+    .await;
+    let page = site.url("/page?q=1");
+    let referer = async |config: &Config, url: &Url, policy| {
+        let referrer = Referrer::new(&page, policy, url);
+        let request = Request { referrer, ..Request::new(url.clone(), Kind::Image) };
+        let answer = Fetcher::new(config).fetch(request, &AnyHop).await.unwrap();
+        let headers = String::from_utf8(answer.body.to_vec()).unwrap();
+        headers.lines().find_map(|line| line.strip_prefix("referer: ")).map(str::to_owned)
+    };
+    let (full, origin) = (Some(page.to_string()), Some(site.url("/").to_string()));
+    for (path, expected) in
+        [("/echo", &full), ("/moved", &full), ("/elsewhere", &origin), ("/secret", &None), ("/open", &full)]
+    {
+        let found = referer(&local_config(), &site.url(path), ReferrerPolicy::default()).await;
+        assert_eq!(&found, expected, "{path}");
+    }
+    assert_eq!(referer(&local_config(), &other.url("/"), ReferrerPolicy::default()).await, origin);
+    assert_eq!(referer(&local_config(), &site.url("/echo"), ReferrerPolicy::NoReferrer).await, None);
+    let silent = Config { send_referer: false, ..local_config() };
+    assert_eq!(referer(&silent, &site.url("/echo"), ReferrerPolicy::UnsafeUrl).await, None);
+
+    let policy = Router::new().fallback(|| async { [("referrer-policy", "origin, unknown")] });
+    let answer = fetch(&Site::start(policy).await, "/").await.unwrap();
+    assert_eq!(answer.referrer_policy, Some(ReferrerPolicy::Origin));
 }
 
 #[tokio::test]
