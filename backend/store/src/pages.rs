@@ -185,6 +185,15 @@ impl Store {
         Ok(admitted)
     }
 
+    /// Returns the URL of a page after redirects, or its requested URL while it was not fetched.
+    /// Returns `None` if its row was deleted. The URL of an erased page is no http URL.
+    pub async fn page_address(&self, page: Uuid) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar("select coalesce(final_url, url) from pages where id = $1")
+            .bind(page)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
     /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
     /// does not change.
     ///

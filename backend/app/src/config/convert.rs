@@ -120,6 +120,7 @@ impl Settings {
             user_agent: self.crawl.user_agent.clone().unwrap_or_else(|| defaults.user_agent.clone()),
             allow_private: self.crawl.allow_private.clone(),
             ports: self.crawl.ports.clone(),
+            send_referer: self.crawl.referer,
             extra_roots: self.crawl.extra_ca.clone().unwrap_or_default(),
             image_limit: (self.service.max_image_mb as usize) << 20,
             video_limit: usize::try_from(self.video.max_mb << 20).unwrap_or(usize::MAX),

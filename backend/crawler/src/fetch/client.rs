@@ -66,6 +66,11 @@ impl Fetcher {
         &self.shared.agent
     }
 
+    /// Returns whether the configuration allows requests to reveal the page that caused them.
+    pub fn sends_referer(&self) -> bool {
+        self.shared.config.send_referer
+    }
+
     /// Returns the maximum length of a video in bytes, and the time limit for its body.
     pub fn video_limits(&self) -> (usize, Duration) {
         (self.shared.config.video_limit, self.shared.config.video_timeout)

@@ -1,5 +1,6 @@
 //! Defines the payloads of jobs. The module `worker` runs the jobs.
 
+use crawler::ReferrerPolicy;
 use crawler::frontier::depth_priority;
 use domain::{JobKind, JobSpec};
 use queue::NewJob;
@@ -34,6 +35,17 @@ pub(crate) struct ImageJob {
     pub(crate) crawl_id: Uuid,
     pub(crate) url: Url,
     pub(crate) depth: i32,
+    /// The page that shows the image. `None` for seeds and for entries of sitemaps and feeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shown_on: Option<ShownOn>,
+}
+
+/// A page that shows an image. The job does not contain the page's URL, which can be erased.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ShownOn {
+    pub(crate) page_id: Uuid,
+    /// How much of the page's URL the request for the image reveals.
+    pub(crate) policy: ReferrerPolicy,
 }
 
 impl PageJob {
@@ -60,7 +72,12 @@ impl PageJob {
 impl ImageJob {
     pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
-        Self { image_url_id: row.id, crawl_id: crawl, url, depth }
+        Self { image_url_id: row.id, crawl_id: crawl, url, depth, shown_on: None }
+    }
+
+    /// Sets the page that shows the image.
+    pub(crate) fn shown_on(self, shown_on: Option<ShownOn>) -> Self {
+        Self { shown_on, ..self }
     }
 
     pub(crate) fn job(&self, collection: Uuid) -> NewJob {

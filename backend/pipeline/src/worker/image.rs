@@ -6,17 +6,18 @@ use super::http_cache;
 use super::job_error::JobError;
 use crate::AnalyzeOptions;
 use crate::domain::Row;
-use crate::domain::jobs::{self, ImageJob};
+use crate::domain::jobs::{self, ImageJob, ShownOn};
 use crate::ingest::{FetchedFrom, Incoming};
 use bytes::Bytes;
 use crawler::fetch::Kind;
-use crawler::{Directives, Request};
+use crawler::{Directives, Referrer, Request};
 use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, Outcome};
 use std::sync::Arc;
 use store::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 pub(super) struct ScanImage(pub(super) Arc<Context>);
 
@@ -61,10 +62,12 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         }
         false => None,
     };
+    let referrer = referrer(context, job).await?;
     loop {
         let hops = FetchPolicy::new(context, &view, Area::Anywhere);
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
-        let request = Request { validators, ..Request::new(job.url.clone(), Kind::Image) };
+        let referrer = referrer.clone();
+        let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
         let fetched = hops.fetch(request).await;
         let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
@@ -99,4 +102,14 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         tracing::debug!(url = %job.url, ?ingested, "image done");
         return Ok(());
     }
+}
+
+/// Returns the page that shows the image, as far as the request may reveal it. Returns `None` if no
+/// page shows the image, or if the page was erased.
+async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>, JobError> {
+    let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
+        return Ok(None);
+    };
+    let page = retried("page_address", || context.store.page_address(page_id)).await?;
+    Ok(page.and_then(|page| Referrer::new(&Url::parse(&page).ok()?, policy, &job.url)))
 }

@@ -11,7 +11,7 @@ use crate::domain::ChangeError;
 use crate::domain::Row;
 use crate::domain::VideoRequest;
 use crate::domain::forget_jobs;
-use crate::domain::jobs::{self, ImageJob, PageJob, VideoJob};
+use crate::domain::jobs::{self, ImageJob, PageJob, ShownOn, VideoJob};
 use crate::ingest::outcome::count_outcome;
 use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use store::crawled_videos::AdmittedVideo;
 use store::http_cache::CachedPage;
 use store::ledger::Ledger;
-use store::pages::PageResult;
+use store::pages::{Admitted, PageResult};
 use store::retried;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -185,7 +185,8 @@ async fn read_page(
     let recipes = context.config.recipes.clone();
     let (page, visit, fetched) = on_a_thread(move || {
         let Fetched { body, url, content_type, .. } = &fetched;
-        let page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
+        let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
+        page.apply_referrer_policy(fetched.referrer_policy);
         let visit = http_cache::visit(&fetched).and_then(|visit| {
             let content = page.to_stored_bytes(&fetched.robots_tags)?;
             Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
@@ -299,7 +300,11 @@ async fn store_once(
     let (mut found, mut left_out) = (0, 0);
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
-        let image = |row| ImageJob::new(crawl, row, job.depth);
+        let image = |row: Admitted| {
+            let policy = outcome.referrer_policies.get(&row.url).copied();
+            let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
+            ImageJob::new(crawl, row, job.depth).shown_on(shown_on)
+        };
         // The queue rejects jobs with an invalid host name. The row of such an image is settled
         // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =

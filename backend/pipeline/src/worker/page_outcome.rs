@@ -6,9 +6,9 @@ use super::fetch_policy::in_scope;
 use crate::domain::Sitemaps;
 use crate::domain::jobs::PageJob;
 use crawler::sitemap::VideoEntry;
-use crawler::{Directives, Fetched, Page, Scope, Sitemap, extract, urls};
+use crawler::{Directives, Fetched, ImageCandidate, Page, ReferrerPolicy, Scope, Sitemap, extract, urls};
 use domain::{PageState, Reason};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use store::crawled_videos::NewVideoUrl;
 use store::http_cache::CachedPage;
@@ -26,6 +26,8 @@ pub(super) struct PageOutcome {
     /// The nesting depth of `sitemaps`.
     pub(super) nested: u8,
     pub(super) images: Vec<NewImageUrl>,
+    /// The policy of each image of an HTML page, by the URL of the image.
+    pub(super) referrer_policies: HashMap<String, ReferrerPolicy>,
     /// Empty if the crawl does not read videos.
     pub(super) videos: Vec<NewVideoUrl>,
     /// The addresses of the videos of an HTML page, also if the crawl does not read videos.
@@ -45,6 +47,7 @@ impl PageOutcome {
             sitemaps: Vec::new(),
             nested: 0,
             images: Vec::new(),
+            referrer_policies: HashMap::new(),
             videos: Vec::new(),
             shown_videos: Vec::new(),
             home: None,
@@ -111,6 +114,8 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
     let denied = directives.images_denied();
+    let policy = |image: &ImageCandidate| image.referrer_policy.unwrap_or_default();
+    let referrer_policies = page.images.iter().map(|image| (image.url.to_string(), policy(image))).collect();
     let images = match &denied {
         Some(_) => Vec::new(),
         None => (page.images.into_iter())
@@ -136,6 +141,7 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
         sitemaps,
         nested: 1,
         images,
+        referrer_policies,
         videos,
         shown_videos,
         home,

@@ -104,6 +104,25 @@ async fn meta_directives_hold_for_links_and_images() {
 }
 
 #[testing::test]
+async fn images_are_requested_with_the_address_of_their_page() {
+    let world = World::new().await;
+    let (site, images) = (Site::start().await, Site::start().await);
+    let page = format!("<a href=closed>x</a><img src=/own.jpg><img src={}>", images.url("/other.jpg"));
+    site.set("/page", Answer::html(&page));
+    let closed = Answer::html("<img src=/closed.jpg><img src=/open.jpg referrerpolicy=same-origin>");
+    site.set("/closed", closed.header("referrer-policy", "no-referrer"));
+    site.set_default(Answer::jpeg(picture("cora.jpg")));
+    images.set_default(Answer::jpeg(picture("cora_2.jpg")));
+    let (crawl, _) = world.crawl(&[site.url("/page")], fast()).await;
+    assert_eq!(crawl.state, CrawlState::Completed);
+    assert_eq!(site.referer("/page"), None);
+    assert_eq!(site.referer("/own.jpg"), Some(site.url("/page")));
+    assert_eq!(images.referer("/other.jpg"), Some(site.url("/")));
+    assert_eq!(site.referer("/closed.jpg"), None);
+    assert_eq!(site.referer("/open.jpg"), Some(site.url("/closed")));
+}
+
+#[testing::test]
 async fn a_busy_host_is_asked_again_when_it_said() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let site = Site::start().await;

@@ -74,6 +74,8 @@ struct Shared {
     /// Responses by path, in order; the last one is repeated.
     answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
     requests: Arc<Mutex<Vec<String>>>,
+    /// The header `Referer` of the last request, by path.
+    referers: Arc<Mutex<HashMap<String, Option<String>>>>,
     /// Paths of the requests that received 304.
     unchanged: Arc<Mutex<Vec<String>>>,
     /// Number of body bytes sent.
@@ -123,6 +125,11 @@ impl Site {
         self.shared.requests.lock().unwrap().clone()
     }
 
+    /// Returns the header `Referer` of the last request for `path`.
+    pub(crate) fn referer(&self, path: &str) -> Option<String> {
+        self.shared.referers.lock().unwrap()[path].clone()
+    }
+
     /// Returns the sorted paths that received 304 and the number of body bytes sent. Resets both.
     pub(crate) fn take_answers(&self) -> (Vec<String>, usize) {
         let mut unchanged = std::mem::take(&mut *self.shared.unchanged.lock().unwrap());
@@ -144,6 +151,8 @@ impl Drop for Site {
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let path = request.uri().path_and_query().unwrap().as_str().to_owned();
     shared.requests.lock().unwrap().push(path.clone());
+    let referer = request.headers().get("referer").map(|value| value.to_str().unwrap().to_owned());
+    shared.referers.lock().unwrap().insert(path.clone(), referer);
     let answer = {
         let mut answers = shared.answers.lock().unwrap();
         match answers.get_mut(&path) {
