@@ -1,6 +1,7 @@
 //! Fetches one URL at a time. The guard and the policy check each hop of a redirect chain.
 mod body;
 mod client;
+mod connection;
 mod convert;
 mod date;
 mod post;

@@ -1,5 +1,6 @@
 //! Sends HTTP requests to addresses that the guard allows.
 use super::body::{Body, Limits};
+use super::connection::{self, NewConnections};
 use super::convert::explain;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, date};
 use crate::config::VIDEO_WINDOWS;
@@ -9,7 +10,7 @@ use crate::tls::provide_crypto;
 use crate::{Config, ReferrerPolicy, hls, urls};
 use domain::Reason;
 use reqwest::header::{self, HeaderMap, HeaderValue};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout_at};
@@ -35,9 +36,18 @@ struct Shared {
     config: Config,
     agent: String,
     /// Connects to addresses that the guard allows, on the ports that are allowed everywhere.
-    public: reqwest::Client,
+    public: Arc<Client>,
     /// Connects to allowed private ranges only, on any port.
-    private: reqwest::Client,
+    private: Arc<Client>,
+}
+
+/// A client with a pool of connections, and one without a pool.
+struct Client {
+    pooled: reqwest::Client,
+    /// Establishes a connection for each request. It is built when it is first needed, because that
+    /// loads the system's certificates again.
+    unpooled: OnceLock<reqwest::Client>,
+    resolver: Arc<VettedResolver>,
 }
 
 impl Fetcher {
@@ -51,8 +61,9 @@ impl Fetcher {
     pub fn with_lookup(config: &Config, lookup: Arc<dyn Lookup>) -> Self {
         let guard = Guard::new(config);
         let client = |scope| {
-            let resolver = VettedResolver { guard: guard.clone(), lookup: lookup.clone(), scope };
-            build_client(config, resolver)
+            let resolver = Arc::new(VettedResolver { guard: guard.clone(), lookup: lookup.clone(), scope });
+            let pooled = build_client(config, &resolver, MAX_IDLE_PER_HOST);
+            Arc::new(Client { pooled, unpooled: OnceLock::new(), resolver })
         };
         let public = client(AddressScope::Public);
         let private =
@@ -140,19 +151,38 @@ impl Fetcher {
 
     /// Returns the client that may connect to the URL's port.
     pub(super) fn client_for(&self, url: &Url) -> &reqwest::Client {
+        &self.clients_for(url).pooled
+    }
+
+    fn clients_for(&self, url: &Url) -> &Client {
         match self.shared.guard.address_scope(url.port_or_known_default().unwrap_or_default()) {
             AddressScope::Public => &self.shared.public,
             AddressScope::AllowedPrivate => &self.shared.private,
         }
     }
 
+    /// Sends a request. A server may close an idle connection at any time, also while it is reused,
+    /// so the request is then repeated once. Other idle connections of the host are probably closed
+    /// too, so the repetition uses a new one.
     async fn send(
         &self,
         url: &Url,
         headers: HeaderMap,
         deadline: Instant,
     ) -> Result<reqwest::Response, FetchError> {
-        let sent = self.client_for(url).get(url.clone()).headers(headers).send();
+        let client = self.clients_for(url);
+        let send = |client: &reqwest::Client| client.get(url.clone()).headers(headers.clone()).send();
+        let sent = async {
+            match connection::send(send(&client.pooled)).await {
+                (Err(error), false) if connection::is_lost(&error) => {
+                    tracing::debug!(%error, "repeating a request whose reused connection was closed");
+                    let config = &self.shared.config;
+                    let build = || build_client(config, &client.resolver, 0);
+                    send(client.unpooled.get_or_init(build)).await
+                }
+                (answer, _) => answer,
+            }
+        };
         match timeout_at(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(explain(error)),
@@ -250,11 +280,10 @@ impl Drop for OpenHop<'_> {
     }
 }
 
-fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
+fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize) -> reqwest::Client {
     provide_crypto();
     // A header value must be visible ASCII, but the configuration can contain any characters.
     let agent: String = config.user_agent.chars().filter(|c| matches!(c, ' '..='~')).collect();
-    let resolver = Arc::new(resolver);
     let builder = || {
         reqwest::Client::builder()
             .user_agent(agent.as_str())
@@ -264,7 +293,8 @@ fn build_client(config: &Config, resolver: VettedResolver) -> reqwest::Client {
             .no_proxy()
             .referer(false)
             .connect_timeout(config.connect_timeout)
-            .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+            .connector_layer(NewConnections)
+            .pool_max_idle_per_host(max_idle)
             .pool_idle_timeout(IDLE_TIMEOUT)
             .gzip(true)
             .brotli(true)

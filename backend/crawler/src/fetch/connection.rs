@@ -1,0 +1,101 @@
+//! Finds out whether a request was sent on a reused connection, and whether its connection was
+//! lost before a response. The module `client` decides what follows.
+use std::error::Error;
+use std::future::Future;
+use std::io::ErrorKind;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+tokio::task_local! {
+    /// Whether a connection was established for the request that this task sends.
+    static IS_NEW: Arc<AtomicBool>;
+}
+
+/// Sends a request of a client that has the layer [`NewConnections`]. Also returns whether a new
+/// connection was established for it.
+pub(super) async fn send<T>(request: impl Future<Output = T>) -> (T, bool) {
+    let is_new = Arc::new(AtomicBool::new(false));
+    let answer = IS_NEW.scope(is_new.clone(), request).await;
+    (answer, is_new.load(Ordering::Relaxed))
+}
+
+/// Records each new connection in the task that waits for it. If another connection becomes idle
+/// first, the client uses that one and establishes the new one in another task, which records
+/// nothing.
+#[derive(Clone)]
+pub(super) struct NewConnections;
+
+impl<S> Layer<S> for NewConnections {
+    type Service = Recorded<S>;
+
+    fn layer(&self, connector: S) -> Self::Service {
+        Recorded(connector)
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Recorded<S>(S);
+
+impl<S, R> Service<R> for Recorded<S>
+where
+    S: Service<R>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, target: R) -> Self::Future {
+        let connecting = self.0.call(target);
+        Box::pin(async move {
+            let connection = connecting.await?;
+            let _ = IS_NEW.try_with(|is_new| is_new.store(true, Ordering::Relaxed));
+            Ok(connection)
+        })
+    }
+}
+
+/// Returns whether an established connection was closed or reset before the head of the response
+/// was complete.
+pub(super) fn is_lost(error: &reqwest::Error) -> bool {
+    if error.is_connect() || error.is_timeout() {
+        return false;
+    }
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(inner) = cause {
+        if let Some(error) = inner.downcast_ref::<hyper::Error>() {
+            if error.is_parse() {
+                return false;
+            }
+            if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+                return true;
+            }
+        }
+        if let Some(error) = inner.downcast_ref::<h2::Error>() {
+            // After GOAWAY and REFUSED_STREAM, the request was not processed (RFC 9113 8.7).
+            return error.is_io() || error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        }
+        if let Some(error) = inner.downcast_ref::<std::io::Error>()
+            && matches!(
+                error.kind(),
+                ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::BrokenPipe
+                    | ErrorKind::NotConnected
+                    | ErrorKind::UnexpectedEof
+            )
+        {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
+}
