@@ -112,6 +112,9 @@ pub enum FetchError {
     /// No connection could be established, or it broke.
     #[error("the connection failed: {0}")]
     Connect(String),
+    /// The response is not HTTP.
+    #[error("the response is invalid: {0}")]
+    Invalid(String),
     /// The connection, the response or the body took too long.
     #[error("timed out: {0}")]
     Timeout(&'static str),
@@ -141,6 +144,7 @@ impl FetchError {
             Self::Postponed(_) => Reason::Later,
             Self::Dns(_) => Reason::DnsFailure,
             Self::Connect(_) => Reason::ConnectFailure,
+            Self::Invalid(_) => Reason::InvalidResponse,
             Self::Timeout(_) => Reason::Timeout,
             Self::TooLarge { .. } => Reason::TooManyBytes,
             Self::TooManyRedirects => Reason::TooManyRedirects,
@@ -155,7 +159,11 @@ impl FetchError {
             Self::Status { status, .. } => {
                 matches!(status, 408 | 425 | 429) || (*status >= 500 && !matches!(status, 501 | 505))
             }
-            Self::Guard(_) | Self::Refused(_) | Self::TooLarge { .. } | Self::TooManyRedirects => false,
+            Self::Guard(_)
+            | Self::Refused(_)
+            | Self::Invalid(_)
+            | Self::TooLarge { .. }
+            | Self::TooManyRedirects => false,
         }
     }
 }

@@ -81,8 +81,10 @@ reasons! {
     /// The crawl has to wait. Never stored.
     Later = "later", "The crawl has to wait";
     DnsFailure = "dns_failure", "The host is unknown";
-    /// No connection could be established, or it broke.
+    /// No connection could be established, or it broke before the response.
     ConnectFailure = "connect_failure", "The host did not answer";
+    /// The response is not HTTP, or its body cannot be decoded.
+    InvalidResponse = "invalid_response", "The response is not valid HTTP";
     /// The connection, the response or the body took too long.
     Timeout = "timeout", "The host took too long";
     /// The body exceeds the limit of bytes.

@@ -21,6 +21,9 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Number of bytes that are read if the content of a page is a video.
 const VIDEO_HEAD: usize = 1 << 10;
 const MAX_IDLE_PER_HOST: usize = 8;
+/// Maximum number of header lines of a response. The client's own maximum is 100, which some sites
+/// exceed.
+const MAX_HEADERS: usize = 1024;
 /// Lifetime of an idle connection. It is short, so that a crawl over many hosts does not keep a
 /// connection open to each.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -293,6 +296,11 @@ fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize
             .no_proxy()
             .referer(false)
             .connect_timeout(config.connect_timeout)
+            // Browsers skip or repair invalid header lines too. PHP prints warnings among them.
+            .http1_ignore_invalid_headers_in_responses(true)
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
+            .http1_allow_spaces_after_header_name_in_responses(true)
+            .http1_max_headers(MAX_HEADERS)
             .connector_layer(NewConnections)
             .pool_max_idle_per_host(max_idle)
             .pool_idle_timeout(IDLE_TIMEOUT)

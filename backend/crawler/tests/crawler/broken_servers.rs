@@ -2,7 +2,7 @@
 
 use crate::support::{Recorder, local_config};
 use crawler::fetch::{AnyHop, Kind};
-use crawler::{Fetcher, Request};
+use crawler::{FetchError, Fetched, Fetcher, Request};
 use domain::Reason;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -71,8 +71,18 @@ impl RawSite {
         Self { address, connections, requests }
     }
 
+    /// Starts a server that sends the same bytes to each request and then closes the connection.
+    async fn sending(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        Self::start(0, move |_, _| Answer::Close(bytes.clone())).await
+    }
+
     fn request(&self, kind: Kind) -> Request {
         Request::new(Url::parse(&format!("http://{}/x", self.address)).unwrap(), kind)
+    }
+
+    async fn fetch(&self, kind: Kind) -> Result<Fetched, FetchError> {
+        Fetcher::new(&local_config()).fetch(self.request(kind), &AnyHop).await
     }
 
     /// Returns the numbers of connections and of requests so far.
@@ -163,4 +173,77 @@ async fn repeats_no_request_whose_response_began() {
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     assert_eq!(site.counts(), (1, 2));
+}
+
+/// Returns a response with these header lines between two valid ones.
+fn with_lines(lines: &[u8]) -> Vec<u8> {
+    [
+        &b"HTTP/1.1 200 OK\r\netag: \"v1\"\r\n"[..],
+        lines,
+        b"x-robots-tag: noai\r\ncontent-type: image/png\r\ncontent-length: 4\r\n\r\nbody",
+    ]
+    .concat()
+}
+
+#[tokio::test]
+async fn skips_invalid_header_lines() {
+    let many: String = (0..120).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let very_many: String = (0..1000).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let lines: &[(&str, &[u8])] = &[
+        (
+            "PHP warning",
+            b"<br />\r\n<b>Warning</b>:  fopen(x): failed in <b>/a.php</b> on line <b>2</b><br />\r\n",
+        ),
+        (
+            "PHP warning with line feeds",
+            b"<br />\n<b>Warning</b>:  Undefined index: a in <b>/a.php</b><br />\n",
+        ),
+        ("control byte", b"set-cookie: a=\x01b; path=/\r\n"),
+        ("control byte in the name", b"set\x02cookie: a\r\n"),
+        ("escape sequence", b"x-log: \x1b[31mred\x1b[0m\r\n"),
+        ("bytes above ASCII", b"x-name: \xff\xfe\r\nx-n\xc3\xa4me: a\r\n"),
+        ("no colon", b"this line has no colon\r\nnocolon\r\n"),
+        ("no name", b": value\r\n"),
+        ("space before the colon", b"x-space : value\r\n"),
+        ("folded line", b"x-folded: one\r\n two\r\n\tthree\r\n"),
+        ("folded invalid line", b"no colon\r\n two\r\nx-bad: \x01\r\n three\r\n"),
+        ("120 headers", many.as_bytes()),
+        ("1000 headers", very_many.as_bytes()),
+    ];
+    for (name, lines) in lines {
+        let site = RawSite::sending(with_lines(lines)).await;
+        let answer = site.fetch(Kind::Image).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(&answer.body[..], b"body", "{name}");
+        assert_eq!(answer.content_type.as_deref(), Some("image/png"), "{name}");
+        assert_eq!(
+            (answer.etag.as_deref(), answer.robots_tags),
+            (Some("\"v1\""), vec!["noai".to_owned()]),
+            "{name}"
+        );
+        assert_eq!(site.counts(), (1, 1), "{name}");
+    }
+    // The lines of a folded value are joined.
+    let folded = RawSite::sending(with_lines(b"x-robots-tag: noindex,\r\n  noimageindex\r\n")).await;
+    assert_eq!(folded.fetch(Kind::Page).await.unwrap().robots_tags, ["noindex, noimageindex", "noai"]);
+}
+
+#[tokio::test]
+async fn rejects_a_response_that_is_not_http_after_one_request() {
+    for bytes in [
+        with_lines(b"x-nul: a\0b\r\n"),
+        b"no http at all\r\n\r\n".to_vec(),
+        b"HTTP/1.1 OK\r\ncontent-length: 4\r\n\r\nbody".to_vec(),
+        b"HTTP/1.1 200 OK\r\ncontent-length: four\r\n\r\nbody".to_vec(),
+    ] {
+        let site = RawSite::sending(bytes.clone()).await;
+        let error = site.fetch(Kind::Image).await.unwrap_err();
+        let found = (error.reason().code().into_owned(), error.is_transient());
+        assert_eq!(
+            found,
+            ("invalid_response".to_owned(), false),
+            "{} {error}",
+            String::from_utf8_lossy(&bytes)
+        );
+        assert_eq!(site.counts(), (1, 1));
+    }
 }

@@ -185,6 +185,8 @@ impl RobotsCache {
             Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
+            // For the crawl, this is a host that does not respond. It may be mended later.
+            Err(FetchError::Invalid(why)) => Err((FetchError::Connect(why), Some(record(0, None)))),
             Err(error) => Err((error, Some(record(0, None)))),
         }
     }
