@@ -4,6 +4,7 @@ mod client;
 mod connection;
 mod convert;
 mod date;
+mod decoder;
 mod post;
 
 pub use client::{Download, Fetcher, MAX_RETRY_AFTER};
@@ -28,6 +29,17 @@ pub enum Kind {
     Video,
     /// A playlist of a video ([`crate::hls`]).
     Playlist,
+}
+
+impl Kind {
+    /// Returns whether the beginning of a file is useful without the rest. Half a robots.txt may
+    /// allow what the rest disallows, and half a playlist looks like a live stream.
+    pub(crate) fn is_useful_in_part(self) -> bool {
+        match self {
+            Self::Page | Self::Image | Self::SmallSitemap | Self::Sitemap => true,
+            Self::Robots | Self::Video | Self::Playlist => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -63,7 +75,7 @@ pub struct Validators {
 /// use them to store large data.
 const MAX_VALIDATOR_BYTES: usize = 512;
 
-/// A response with its complete body.
+/// A response with its body.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     /// The URL after redirects.
@@ -78,6 +90,9 @@ pub struct Fetched {
     pub referrer_policy: Option<ReferrerPolicy>,
     /// The decoded body.
     pub body: Bytes,
+    /// Whether the body broke off. Only [`FetchError::Incomplete`] contains such responses. They
+    /// have no validators.
+    pub incomplete: bool,
     /// Every URL that redirected, in order.
     pub redirects: Vec<Url>,
 }
@@ -109,12 +124,20 @@ pub enum FetchError {
     Postponed(Duration),
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
-    /// No connection could be established, or it broke.
+    /// No connection could be established, or it broke before the response.
     #[error("the connection failed: {0}")]
     Connect(String),
-    /// The response is not HTTP.
+    /// The response is not HTTP, or its body cannot be decoded.
     #[error("the response is invalid: {0}")]
     Invalid(String),
+    /// The body broke off.
+    #[error("the response did not arrive completely: {why}")]
+    Incomplete {
+        why: String,
+        /// What arrived. `None` if nothing arrived, or if the beginning of such a file is not
+        /// useful.
+        received: Option<Box<Fetched>>,
+    },
     /// The connection, the response or the body took too long.
     #[error("timed out: {0}")]
     Timeout(&'static str),
@@ -145,6 +168,7 @@ impl FetchError {
             Self::Dns(_) => Reason::DnsFailure,
             Self::Connect(_) => Reason::ConnectFailure,
             Self::Invalid(_) => Reason::InvalidResponse,
+            Self::Incomplete { .. } => Reason::IncompleteTransfer,
             Self::Timeout(_) => Reason::Timeout,
             Self::TooLarge { .. } => Reason::TooManyBytes,
             Self::TooManyRedirects => Reason::TooManyRedirects,
@@ -155,7 +179,11 @@ impl FetchError {
     /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Postponed(_) | Self::Dns(_) | Self::Connect(_) | Self::Timeout(_) => true,
+            Self::Postponed(_)
+            | Self::Dns(_)
+            | Self::Connect(_)
+            | Self::Incomplete { .. }
+            | Self::Timeout(_) => true,
             Self::Status { status, .. } => {
                 matches!(status, 408 | 425 | 429) || (*status >= 500 && !matches!(status, 501 | 505))
             }

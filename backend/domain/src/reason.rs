@@ -85,6 +85,8 @@ reasons! {
     ConnectFailure = "connect_failure", "The host did not answer";
     /// The response is not HTTP, or its body cannot be decoded.
     InvalidResponse = "invalid_response", "The response is not valid HTTP";
+    /// The body broke off. A page or an image with this reason may have been processed in part.
+    IncompleteTransfer = "incomplete_transfer", "The response did not arrive completely";
     /// The connection, the response or the body took too long.
     Timeout = "timeout", "The host took too long";
     /// The body exceeds the limit of bytes.

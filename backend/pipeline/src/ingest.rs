@@ -89,6 +89,8 @@ impl From<ChangeError> for IngestError {
 pub struct Incoming {
     /// The file.
     pub bytes: Bytes,
+    /// Whether the transfer of the file broke off.
+    pub incomplete: bool,
     pub collection: Uuid,
     pub crawl: Uuid,
     /// The crawl's ledger row to settle.

@@ -1,6 +1,7 @@
 //! Reads response bodies within their limits.
 use super::FetchError;
-use super::convert::explain;
+use super::convert;
+use super::decoder::Decoder;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +25,8 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Body {
     response: reqwest::Response,
+    /// Decodes the body if it is encoded.
+    decoder: Option<Decoder>,
     limits: Limits,
     read: usize,
     window_end: Instant,
@@ -35,6 +38,7 @@ impl Body {
     /// Fails if the announced length is above the limit.
     pub(super) fn new(response: reqwest::Response, limits: Limits) -> Result<Self, FetchError> {
         let body = Self {
+            decoder: Decoder::of(response.headers()),
             window_end: Instant::now() + limits.window,
             response,
             limits,
@@ -50,6 +54,9 @@ impl Body {
 
     /// Returns the announced length, which is known only for uncompressed bodies, else 0.
     fn announced(&self) -> usize {
+        if self.decoder.is_some() {
+            return 0;
+        }
         self.response.content_length().and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
     }
 
@@ -57,24 +64,29 @@ impl Body {
         FetchError::TooLarge { limit: self.limits.bytes }
     }
 
-    /// Returns the next piece, or `None` at the end.
+    /// Returns the next piece, or `None` at the end. If the body breaks off, everything that
+    /// arrived is returned before the error.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let needed = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
         while !self.ended {
-            let until = self.window_end.min(self.limits.deadline);
-            let piece = match timeout_at(until, self.response.chunk()).await {
-                Ok(Ok(piece)) => Some(piece),
-                Ok(Err(error)) => return Err(explain(error)),
-                // The deadline or the end of the window was reached.
-                Err(_) => None,
+            let decoded = match &mut self.decoder {
+                Some(decoder) => decoder.next().map_err(convert::undecodable)?,
+                None => None,
             };
-            let Some(piece) = piece else {
-                self.check_time(needed)?;
-                continue;
-            };
-            let Some(mut piece) = piece else {
-                self.ended = true;
-                break;
+            let mut piece = match decoded {
+                Some(piece) => piece,
+                None => match (self.receive().await?, &mut self.decoder) {
+                    (Some(piece), None) => piece,
+                    (piece, decoder) => {
+                        if let (Some(piece), Some(decoder)) = (piece, decoder) {
+                            decoder.push(piece);
+                        }
+                        if !self.ended {
+                            self.check_time(needed)?;
+                        }
+                        continue;
+                    }
+                },
             };
             self.in_window += piece.len();
             let room = self.limits.bytes - self.read;
@@ -92,6 +104,24 @@ impl Body {
         Ok(None)
     }
 
+    /// Returns the next received piece. Returns `None` at the end, and if no piece arrived before
+    /// the deadline or the end of the window.
+    async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
+        let until = self.window_end.min(self.limits.deadline);
+        match timeout_at(until, self.response.chunk()).await {
+            Ok(Ok(Some(piece))) => Ok(Some(piece)),
+            Ok(Ok(None)) => {
+                self.ended = true;
+                match &self.decoder {
+                    Some(decoder) if decoder.is_cut_off() => Err(convert::cut_off()),
+                    _ => Ok(None),
+                }
+            }
+            Ok(Err(error)) => Err(convert::broken_off(&error)),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Fails after the deadline, and at the end of a window that was too slow.
     fn check_time(&mut self, needed: usize) -> Result<(), FetchError> {
         let now = Instant::now();
@@ -107,11 +137,16 @@ impl Body {
         Ok(())
     }
 
-    pub(super) async fn into_memory(mut self) -> Result<Bytes, FetchError> {
+    /// Returns the body, or what arrived of it and the error that ended it.
+    pub(super) async fn into_memory(mut self) -> (Bytes, Result<(), FetchError>) {
         let mut all = BytesMut::with_capacity(self.announced().min(self.limits.bytes).min(1 << 20));
-        while let Some(piece) = self.next().await? {
-            all.extend_from_slice(&piece);
-        }
-        Ok(all.freeze())
+        let end = loop {
+            match self.next().await {
+                Ok(Some(piece)) => all.extend_from_slice(&piece),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        (all.freeze(), end)
     }
 }

@@ -2,7 +2,7 @@
 use super::body::{Body, Limits};
 use super::connection::{self, NewConnections};
 use super::convert::explain;
-use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, date};
+use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, date, decoder};
 use crate::config::VIDEO_WINDOWS;
 use crate::dns::{Lookup, SystemLookup, VettedResolver};
 use crate::guard::{AddressScope, Guard};
@@ -96,9 +96,22 @@ impl Fetcher {
 
     /// Fetches a URL and follows up to `max_redirects` redirects. The guard and `policy` check each
     /// hop.
+    ///
+    /// # Errors
+    /// Returns [`FetchError::Incomplete`] with what arrived, if the body of a page, an image or a
+    /// sitemap breaks off.
     pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
+        let is_useful_in_part = request.kind.is_useful_in_part();
         let (fetched, body) = self.open(request, policy).await?;
-        Ok(Fetched { body: body.into_memory().await?, ..fetched })
+        match body.into_memory().await {
+            (body, Ok(())) => Ok(Fetched { body, ..fetched }),
+            (body, Err(FetchError::Incomplete { why, .. })) if is_useful_in_part && !body.is_empty() => {
+                // Validators would confirm later that the complete file has not changed.
+                let part = Fetched { body, incomplete: true, etag: None, last_modified: None, ..fetched };
+                Err(FetchError::Incomplete { why, received: Some(Box::new(part)) })
+            }
+            (_, Err(error)) => Err(error),
+        }
     }
 
     /// Works like [`Self::fetch`] for a body that is too large for memory.
@@ -212,6 +225,7 @@ impl Fetcher {
             robots_tags: head.get_all("x-robots-tag").iter().map(header_text).collect(),
             referrer_policy: referrer_policy(head),
             body: bytes::Bytes::new(),
+            incomplete: false,
             url,
             redirects,
         };
@@ -257,7 +271,7 @@ impl Download {
     /// Returns the next piece of the body, or `None` at its end.
     ///
     /// # Errors
-    /// Fails if the body is too long, too slow, or takes too long.
+    /// Fails if the body is too long, too slow, takes too long or breaks off.
     pub async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, FetchError> {
         self.body.next().await
     }
@@ -304,9 +318,10 @@ fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize
             .connector_layer(NewConnections)
             .pool_max_idle_per_host(max_idle)
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .gzip(true)
-            .brotli(true)
-            .zstd(true)
+            // The module `decoder` decodes bodies.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
     };
     let extra = || config.extra_roots.certificates();
     builder().tls_certs_merge(extra()).build().unwrap_or_else(|error| {
@@ -342,10 +357,10 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
             }
         }),
     );
-    if matches!(request.kind, Kind::Image | Kind::Video) {
-        // Images and videos are already compressed.
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    }
+    // Images and videos are already compressed.
+    let encodings =
+        if matches!(request.kind, Kind::Image | Kind::Video) { "identity" } else { decoder::ACCEPTED };
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(encodings));
     let Some(Validators { etag, last_modified, .. }) = validators(request, url) else { return headers };
     for (name, value) in [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)] {
         if let Some(value) = value.as_deref().and_then(|v| HeaderValue::from_bytes(v.as_bytes()).ok()) {

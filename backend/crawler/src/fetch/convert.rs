@@ -29,3 +29,21 @@ pub(super) fn explain(error: reqwest::Error) -> FetchError {
     }
     FetchError::Connect(why)
 }
+
+/// Converts the error of a body. Its head was valid, so the transfer failed.
+pub(super) fn broken_off(error: &reqwest::Error) -> FetchError {
+    let mut deepest: &dyn Error = error;
+    while let Some(inner) = deepest.source() {
+        deepest = inner;
+    }
+    FetchError::Incomplete { why: deepest.to_string(), received: None }
+}
+
+/// Returns the error of an encoded body that ends too early although its transfer was complete.
+pub(super) fn cut_off() -> FetchError {
+    FetchError::Incomplete { why: "the encoded body ends too early".into(), received: None }
+}
+
+pub(super) fn undecodable(error: std::io::Error) -> FetchError {
+    FetchError::Invalid(format!("the body cannot be decoded: {error}"))
+}

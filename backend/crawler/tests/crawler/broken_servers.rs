@@ -4,6 +4,9 @@ use crate::support::{Recorder, local_config};
 use crawler::fetch::{AnyHop, Kind};
 use crawler::{FetchError, Fetched, Fetcher, Request};
 use domain::Reason;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -171,7 +174,7 @@ async fn repeats_no_request_whose_response_began() {
     let fetcher = Fetcher::new(&local_config());
     fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap();
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
-    assert!(error.is_transient(), "{error}");
+    assert_eq!(error.reason(), Reason::IncompleteTransfer, "{error}");
     assert_eq!(site.counts(), (1, 2));
 }
 
@@ -245,5 +248,64 @@ async fn rejects_a_response_that_is_not_http_after_one_request() {
             String::from_utf8_lossy(&bytes)
         );
         assert_eq!(site.counts(), (1, 1));
+    }
+}
+
+/// Bodies that end too early, with what arrives of them.
+fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+    let head = "HTTP/1.1 200 OK\r\netag: \"v1\"\r\nlast-modified: Wed, 01 May 2024 10:00:00 GMT\r\n";
+    let page = b"<html><p>".repeat(3000);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+    gzip.write_all(&page).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let half = &gzip[..page.len() / 2];
+    // One uncompressed block of five bytes, and no end.
+    let (brotli, zstd) = (b"\x0b\x02\x80hello", b"\x28\xb5\x2f\xfd\0\x58\x28\0\0hello");
+    let answer = |headers: &str, body: &[u8]| [head.as_bytes(), headers.as_bytes(), b"\r\n", body].concat();
+    vec![
+        ("length", answer("content-length: 100\r\n", b"short"), b"short".to_vec()),
+        ("no last chunk", answer("transfer-encoding: chunked\r\n", b"5\r\nshort\r\n"), b"short".to_vec()),
+        ("half a chunk", answer("transfer-encoding: chunked\r\n", b"9\r\nshort"), b"short".to_vec()),
+        // In one packet with the end of the connection.
+        (
+            "gzip",
+            answer("content-encoding: gzip\r\ncontent-length: 99999\r\n", half),
+            page[..half.len() - 15].to_vec(),
+        ),
+        (
+            "gzip without its end",
+            answer(&format!("content-encoding: gzip\r\ncontent-length: {}\r\n", half.len()), half),
+            page[..half.len() - 15].to_vec(),
+        ),
+        ("brotli", answer("content-encoding: br\r\ncontent-length: 99\r\n", brotli), b"hello".to_vec()),
+        ("zstd", answer("content-encoding: zstd\r\ncontent-length: 99\r\n", zstd), b"hello".to_vec()),
+    ]
+}
+
+#[tokio::test]
+async fn keeps_what_arrived_of_a_body_that_breaks_off() {
+    for (name, bytes, arrived) in short_bodies() {
+        let site = RawSite::sending(bytes).await;
+        for kind in [Kind::Page, Kind::Image, Kind::SmallSitemap, Kind::Sitemap] {
+            let error = site.fetch(kind).await.unwrap_err();
+            assert_eq!(
+                (error.reason(), error.is_transient()),
+                (Reason::IncompleteTransfer, true),
+                "{name} {error}"
+            );
+            let FetchError::Incomplete { received: Some(received), .. } = error else {
+                panic!("{name} {error}")
+            };
+            assert_eq!(received.body, arrived, "{name}");
+            assert!(received.incomplete, "{name}");
+            // A later 304 would confirm a file that is not complete.
+            assert_eq!(received.validators(), None, "{name}");
+        }
+        // Half of these files would be misunderstood.
+        for kind in [Kind::Robots, Kind::Playlist, Kind::Video] {
+            let error = site.fetch(kind).await.unwrap_err();
+            assert!(matches!(error, FetchError::Incomplete { received: None, .. }), "{name} {error}");
+        }
+        assert_eq!(site.counts(), (7, 7), "{name}");
     }
 }

@@ -97,6 +97,8 @@ impl Ingest {
             let (collection, frame) = (incoming.collection, &analysis.frame);
             match self.find_relation_locked(&mut settlement.tx, collection, &analysis.hashes, frame).await? {
                 Relation::New => {}
+                // The smaller versions may show faces that the missing part does not.
+                Relation::Supersedes(_) if incoming.incomplete => {}
                 Relation::Supersedes(images) => {
                     versions = self.versions(&mut settlement.tx, &images, analysis).await?;
                 }
@@ -128,7 +130,10 @@ impl Ingest {
             unused = store.replace_images(conn, smaller, image.id, incoming.image_url).await?;
         }
         self.audit_versions(&mut settlement.tx, incoming.collection, image.id, &versions).await?;
-        let reason = partly.then_some(Reason::FacesSuppressed);
+        let reason = match partly {
+            true => Some(Reason::FacesSuppressed),
+            false => incoming.incomplete.then_some(Reason::IncompleteTransfer),
+        };
         self.commit_settlement(settlement, result(ImageState::Processed, reason, image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {

@@ -169,6 +169,7 @@ impl Scan {
     pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<Ingested, IngestError> {
         self.check_alive()?;
         let incoming = Incoming {
+            incomplete: false,
             bytes,
             collection: self.crawl.collection_id,
             crawl: self.crawl.id,

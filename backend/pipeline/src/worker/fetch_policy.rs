@@ -12,6 +12,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
 
+/// The attempt of a job from which what arrived of a body that broke off is used. A connection can
+/// break by chance, but a server with a wrong `Content-Length` breaks off each time.
+const INCOMPLETE_ATTEMPT: i16 = 2;
+
+/// Returns whether this run of a job uses what arrived of a body that broke off.
+pub(super) fn accepts_incomplete(attempt: i16, max_attempts: i16) -> bool {
+    attempt >= INCOMPLETE_ATTEMPT.min(max_attempts)
+}
+
+/// Returns what arrived of a body that broke off, if the run of the job accepts it.
+pub(super) fn or_incomplete(
+    fetched: Result<Fetched, FetchError>,
+    accepts_incomplete: bool,
+) -> Result<Fetched, FetchError> {
+    match fetched {
+        Err(FetchError::Incomplete { received: Some(received), .. }) if accepts_incomplete => Ok(*received),
+        fetched => fetched,
+    }
+}
+
 /// Which URLs a fetch may visit.
 pub(super) enum Area<'a> {
     /// URLs inside the crawl's scope, for a page.
@@ -162,5 +182,19 @@ impl HopPolicy for FetchPolicy<'_> {
 
     fn abandoned(&self, _url: &Url) {
         self.permit_guard.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_an_incomplete_body_from_the_second_attempt_on() {
+        let accepting: Vec<i16> = (1..=5).filter(|attempt| accepts_incomplete(*attempt, 5)).collect();
+        assert_eq!(accepting, [2, 3, 4, 5]);
+        assert!(accepts_incomplete(1, 1), "the only attempt");
+        let broken = || Err(FetchError::Incomplete { why: "x".into(), received: None });
+        assert!(or_incomplete(broken(), true).is_err(), "nothing arrived");
     }
 }

@@ -1,7 +1,7 @@
 //! Handles `scan_image`: fetches an image. The module `ingest` analyses and stores it.
 
 use super::context::Context;
-use super::fetch_policy::{Area, FetchPolicy};
+use super::fetch_policy::{Area, FetchPolicy, accepts_incomplete, or_incomplete};
 use super::http_cache;
 use super::job_error::JobError;
 use crate::AnalyzeOptions;
@@ -29,15 +29,23 @@ impl Handler for ScanImage {
             Err(error) => return Outcome::Discard(error),
         };
         let row = Row::new(Ledger::ImageUrls, image.image_url_id);
-        self.0.run_and_end(&job, image.crawl_id, row, cancel, scan(&self.0, &image, job.claim)).await
+        let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
+        let work = scan(&self.0, &image, job.claim, incomplete);
+        self.0.run_and_end(&job, image.crawl_id, row, cancel, work).await
     }
 }
 
-async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), JobError> {
+async fn scan(
+    context: &Context,
+    job: &ImageJob,
+    claim: Claim,
+    accepts_incomplete: bool,
+) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.ingest.model_id());
     let incoming = Incoming {
         bytes: Bytes::new(),
+        incomplete: false,
         collection,
         crawl: job.crawl_id,
         image_url: job.image_url_id,
@@ -68,7 +76,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let referrer = referrer.clone();
         let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
-        let fetched = hops.fetch(request).await;
+        let fetched = or_incomplete(hops.fetch(request).await, accepts_incomplete);
         let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
@@ -82,6 +90,7 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
         let visit = http_cache::visit(&fetched);
         let mut incoming = Incoming {
             bytes: fetched.body,
+            incomplete: fetched.incomplete,
             moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
             fetched: Some(FetchedFrom { url: job.url.to_string(), visit }),
             ..incoming.clone()
@@ -98,7 +107,15 @@ async fn scan(context: &Context, job: &ImageJob, claim: Claim) -> Result<(), Job
             // The image was deleted in the meantime, so fetch the complete file.
             continue;
         }
-        let ingested = context.ingest.ingest(incoming, Some(claim)).await?;
+        let incomplete = incoming.incomplete;
+        let ingested = context.ingest.ingest(incoming, Some(claim)).await;
+        let ingested = ingested.map_err(|error| match JobError::from(error) {
+            // The transfer damaged the image.
+            JobError::Final { reason: Reason::CorruptImage, detail, .. } if incomplete => {
+                JobError::failed(Reason::IncompleteTransfer, detail)
+            }
+            error => error,
+        })?;
         tracing::debug!(url = %job.url, ?ingested, "image done");
         return Ok(());
     }

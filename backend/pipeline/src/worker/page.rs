@@ -2,7 +2,7 @@
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
 
 use super::context::{Context, CrawlView};
-use super::fetch_policy::{Area, FetchPolicy};
+use super::fetch_policy::{Area, FetchPolicy, accepts_incomplete, or_incomplete};
 use super::job_error::JobError;
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use super::{http_cache, yields};
@@ -40,11 +40,18 @@ impl Handler for ScanPage {
             Err(error) => return Outcome::Discard(error),
         };
         let row = Row::new(Ledger::Pages, page.page_id);
-        self.0.run_and_end(&job, page.crawl_id, row, cancel, scan(&self.0, &page, job.claim)).await
+        let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
+        let work = scan(&self.0, &page, job.claim, incomplete);
+        self.0.run_and_end(&job, page.crawl_id, row, cancel, work).await
     }
 }
 
-async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobError> {
+async fn scan(
+    context: &Context,
+    job: &PageJob,
+    claim: Claim,
+    accepts_incomplete: bool,
+) -> Result<(), JobError> {
     let view = context.running(job.crawl_id).await?;
     let is_sitemap = looks_like_sitemap(job);
     let reader = reader_of(context, &job.url);
@@ -66,7 +73,7 @@ async fn scan(context: &Context, job: &PageJob, claim: Claim) -> Result<(), JobE
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
-        let fetched = match hops.fetch(request).await {
+        let fetched = match or_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));

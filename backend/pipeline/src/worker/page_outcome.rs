@@ -338,10 +338,15 @@ fn result(
     left_out: BTreeMap<Reason, u64>,
     title: Option<String>,
 ) -> PageResult {
-    let detail = denied.as_ref().map(|reason| format!("its images were not processed: {reason}"));
+    let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
+    let detail = match (&denied, &incomplete) {
+        (Some(reason), _) => Some(format!("its images were not processed: {reason}")),
+        (None, Some(_)) => Some("the response broke off; what arrived was read".into()),
+        (None, None) => None,
+    };
     let mut result = PageResult {
         state: PageState::Fetched,
-        reason: denied,
+        reason: denied.or(incomplete),
         detail,
         status: Some(i32::from(fetched.status)),
         final_url: Some(fetched.url.into()),
