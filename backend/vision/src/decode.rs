@@ -98,9 +98,10 @@ pub enum DecodeError {
     /// The first bytes match no known format.
     #[error("the content is not an image of a supported format ({})", formats())]
     NotAnImage,
-    /// A known format that this program cannot decode.
+    /// A known format, or a coding of one, that this program cannot decode.
     #[error("{format} images are not supported: {reason}")]
     Unsupported {
+        /// The format; for a coding that is not supported, the name of the coding.
         format: &'static str,
         /// What is missing.
         reason: String,
@@ -140,8 +141,9 @@ impl DecodeError {
 ///
 /// # Errors
 /// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
-/// ([`Format::in_build`]), and with [`DecodeError::Corrupt`] if the file is damaged in any other
-/// way. Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
+/// ([`Format::in_build`]) or for its coding, such as arithmetic-coded JPEG. Fails with
+/// [`DecodeError::Corrupt`] if the file is damaged in any other way. Never panics: a panic inside a
+/// decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     let format = decodable_format(bytes, limits)?;
     let (frame, orientation) = guarded(format, || match format {

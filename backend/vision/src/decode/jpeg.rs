@@ -1,13 +1,14 @@
 //! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK. Four-channel files are
 //! treated as inverted, as Photoshop writes them and as browsers and OpenCV read them.
 
-use super::{DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt};
+use super::{DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
+use zune_jpeg::errors::DecodeErrors;
 
 /// Minimum share of rows that must be decoded from a truncated file.
 const MIN_USABLE_SHARE: f64 = 0.1;
@@ -19,6 +20,7 @@ type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
+    check_coding(bytes)?;
     // The decoder has no limit here: `Limits::check` rejects and reports an excessive size.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
@@ -26,7 +28,7 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32)
         .set_max_height(usize::MAX)
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    decoder.decode_headers().map_err(|error| corrupt(Format::Jpeg, error))?;
+    decoder.decode_headers().map_err(decode_error)?;
     let (width, height) = decoder.dimensions().ok_or_else(|| corrupt(Format::Jpeg, "it has no size"))?;
     let (width, height) = (width as u32, height as u32);
     limits.check(width, height)?;
@@ -47,7 +49,7 @@ pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, Decode
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
     let (mut decoder, (width, height), orientation) = open(bytes, limits)?;
     let mut data = vec![0; width as usize * height as usize * 3];
-    decoder.decode_into(&mut data).map_err(|error| corrupt(Format::Jpeg, error))?;
+    decoder.decode_into(&mut data).map_err(decode_error)?;
     if !has_end(bytes)
         && usable_rows(&data, width as usize * 3) < (f64::from(height) * MIN_USABLE_SHARE).ceil() as usize
     {
@@ -55,6 +57,37 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientatio
     }
     let frame = Frame::new(width, height, data).ok_or_else(|| corrupt(Format::Jpeg, "it has no pixels"))?;
     Ok((frame, orientation))
+}
+
+fn decode_error(error: DecodeErrors) -> DecodeError {
+    match error {
+        DecodeErrors::Unsupported(_) => unsupported(Format::Jpeg.name(), error),
+        _ => corrupt(Format::Jpeg, error),
+    }
+}
+
+/// Rejects a coding that the decoder cannot read. The decoder would report some codings as
+/// damage, and would show only a small version of a hierarchical image.
+fn check_coding(bytes: &[u8]) -> Result<(), DecodeError> {
+    match unsupported_coding(bytes) {
+        Some(name) => Err(unsupported(name, "this program has no decoder for this coding")),
+        None => Ok(()),
+    }
+}
+
+/// Returns the name of the coding if its first frame header belongs to one that the decoder cannot
+/// read (ITU-T T.81, table B.1; T.87, annex C).
+fn unsupported_coding(bytes: &[u8]) -> Option<&'static str> {
+    let is_frame = |code| matches!(code, 0xC0..=0xCF | 0xDE | 0xF7) && !matches!(code, 0xC4 | 0xC8 | 0xCC);
+    let (code, at) = segments(bytes).find(|(code, _)| is_frame(*code))?;
+    match code {
+        0xC0..=0xC2 if bytes.get(at + 4) == Some(&12) => Some("12-bit jpeg"),
+        0xC3 => Some("lossless jpeg"),
+        0xC5..=0xC7 | 0xDE => Some("hierarchical jpeg"),
+        0xC9..=0xCF => Some("arithmetic-coded jpeg"),
+        0xF7 => Some("jpeg-ls"),
+        _ => None,
+    }
 }
 
 /// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan. This

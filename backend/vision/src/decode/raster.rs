@@ -1,6 +1,8 @@
 //! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
 
-use super::{BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, webp};
+use super::{
+    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported, webp,
+};
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::metadata::Orientation;
@@ -28,7 +30,7 @@ struct Opened<'a> {
 }
 
 fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'a>, DecodeError> {
-    let failed = |error: ImageError| corrupt(format, error);
+    let failed = |error| decode_error(format, error);
     let input = Cursor::new(bytes);
     let mut orientation = Orientation::NoTransforms;
     let (mut decoder, extra_bytes): (Box<dyn ImageDecoder + 'a>, u32) = match format {
@@ -48,7 +50,7 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
         Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), GIF_EXTRA_BYTES),
         Format::Bmp => (Box::new(BmpDecoder::new(input).map_err(failed)?), 0),
         Format::Jpeg | Format::Avif | Format::Heic => {
-            return Err(super::unsupported(format.name(), "this decoder does not support the format"));
+            return Err(unsupported(format.name(), "this decoder does not support the format"));
         }
     };
     let (width, height) = decoder.dimensions();
@@ -78,9 +80,16 @@ pub(super) fn decode(
     limits: &Limits,
 ) -> Result<(Frame, Orientation), DecodeError> {
     let Opened { decoder, width, height, orientation, .. } = open(format, bytes, limits)?;
-    let image = DynamicImage::from_decoder(decoder).map_err(|error| corrupt(format, error))?;
+    let image = DynamicImage::from_decoder(decoder).map_err(|error| decode_error(format, error))?;
     let frame = Frame::new(width, height, rgb_on_white(image));
     Ok((frame.ok_or_else(|| corrupt(format, "it has no pixels"))?, orientation))
+}
+
+fn decode_error(format: Format, error: ImageError) -> DecodeError {
+    match error {
+        ImageError::Unsupported(error) => unsupported(format.name(), error),
+        _ => corrupt(format, error),
+    }
 }
 
 /// Checks the size in a PNG header. The decoder checks its limits at the first byte and would

@@ -4,7 +4,7 @@
 mod heif;
 
 use std::path::Path;
-use vision::{DecodeError, Format, Frame, Limits, decode, encode};
+use vision::{DecodeError, Format, Frame, Limits, decode, encode, probe};
 
 const RED: [u8; 3] = [200, 40, 40];
 const GREEN: [u8; 3] = [40, 180, 60];
@@ -157,6 +157,58 @@ fn webp_orientation() {
     }
 }
 
+/// Returns the position of the frame header of a baseline JPEG.
+fn frame_header(jpeg: &[u8]) -> usize {
+    jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap()
+}
+
+#[test]
+fn jpeg_codings_without_a_decoder_are_unsupported() {
+    let baseline = fixture("baseline_444.jpg");
+    let at = frame_header(&baseline);
+    let with_marker = |code: u8, bits: u8| {
+        let mut file = baseline.clone();
+        (file[at + 1], file[at + 4]) = (code, bits);
+        file
+    };
+    let mut cases = vec![(with_marker(0xC3, 8), "lossless jpeg"), (with_marker(0xF7, 8), "jpeg-ls")];
+    cases.extend([0xC0, 0xC1, 0xC2].map(|code| (with_marker(code, 12), "12-bit jpeg")));
+    cases.extend([0xC5, 0xC6, 0xC7].map(|code| (with_marker(code, 8), "hierarchical jpeg")));
+    let arithmetic = [0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF];
+    cases.extend(arithmetic.map(|code| (with_marker(code, 8), "arithmetic-coded jpeg")));
+    cases.push((with_marker(0xC9, 12), "arithmetic-coded jpeg"));
+    // The frames of a hierarchical file are ordinary; a DHP segment precedes them.
+    let mut hierarchical = baseline.clone();
+    hierarchical.splice(at..at, *b"\xff\xde\0\x0b\x08\0\x20\0\x30\x01\x01\x11\0");
+    cases.push((hierarchical, "hierarchical jpeg"));
+    // A JPEG-LS file may begin with its frame header or with preset parameters.
+    cases.push(([&[0xFF, 0xD8], &with_marker(0xF7, 8)[at..]].concat(), "jpeg-ls"));
+    let preset = b"\xff\xd8\xff\xf8\0\x0d\x01\0\xff\0\x03\0\x07\0\x15\0\x40";
+    cases.push(([&preset[..], &with_marker(0xF7, 8)[at..]].concat(), "jpeg-ls"));
+    for (file, name) in cases {
+        let cut = file.len() - 8;
+        for bytes in [&file[..], &file[..cut]] {
+            let error = read(bytes).unwrap_err();
+            assert!(matches!(error, DecodeError::Unsupported { format, .. } if format == name), "{error}");
+            assert_eq!(error.reason().code(), "unsupported_format");
+            assert!(error.to_string().starts_with(&format!("{name} images are not supported")), "{error}");
+            assert_eq!(probe(bytes, &Limits::default()).unwrap_err(), error);
+        }
+    }
+    // A precision that no coding has is damage.
+    assert_eq!(read(&with_marker(0xC0, 9)).unwrap_err().reason().code(), "corrupt_image");
+}
+
+#[test]
+fn bitmap_codings_without_a_decoder_are_unsupported() {
+    for compression in [4, 5, 11] {
+        let mut file = fixture("rgb.bmp");
+        file[30] = compression;
+        let error = read(&file).unwrap_err();
+        assert!(matches!(error, DecodeError::Unsupported { format: "bmp", .. }), "{error}");
+    }
+}
+
 /// Draws an image without flat areas.
 fn busy(width: u32, height: u32) -> Frame {
     let pixel = |i: u32| {
@@ -249,7 +301,7 @@ fn sizes_are_refused_before_anything_is_allocated() {
     // Headers that state the largest size of each format. A decoder that allocated memory for it
     // would need gigabytes.
     let mut jpeg = fixture("baseline_444.jpg");
-    let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+    let frame = frame_header(&jpeg);
     jpeg[frame + 5..frame + 9].copy_from_slice(&[0xFF; 4]);
     let mut gif = fixture("still.gif");
     gif[6..10].copy_from_slice(&[0xFF; 4]);

@@ -1,5 +1,5 @@
 //! Tests all ways to pass an image, and all errors that concern an image.
-use crate::support::pictures::{avif, drawn, enormous, picture, truncated};
+use crate::support::pictures::{arithmetic, avif, drawn, enormous, picture, truncated};
 use crate::support::site::Site;
 use crate::support::{App, Options, field, ok, problem};
 use serde_json::{Value, json};
@@ -57,6 +57,7 @@ async fn content_that_is_no_usable_image_is_told_apart() {
         ("text", b"hello, this is no picture at all".to_vec(), 415, "not_an_image"),
         ("html", b"<!doctype html><title>404</title>".to_vec(), 415, "not_an_image"),
         ("avif", avif(), status, code),
+        ("a jpeg with arithmetic coding", arithmetic(&jpeg), 415, "unsupported_format"),
         ("the head of a jpeg", truncated(&jpeg), 422, "corrupt_image"),
         ("the head of a png", truncated(&drawn(300, 200)), 422, "corrupt_image"),
         ("enormous", enormous(), 413, "image_too_large"),

@@ -48,6 +48,14 @@ pub(crate) fn avif() -> Vec<u8> {
     file
 }
 
+/// Returns a JPEG with the frame header of arithmetic coding. No decoder reads further.
+pub(crate) fn arithmetic(jpeg: &[u8]) -> Vec<u8> {
+    let mut file = jpeg.to_vec();
+    let at = file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap();
+    file[at + 1] = 0xc9;
+    file
+}
+
 /// Returns the first tenth of a file. The header is complete, but most of the image is missing.
 pub(crate) fn truncated(file: &[u8]) -> Vec<u8> {
     file[..file.len() / 10].to_vec()
