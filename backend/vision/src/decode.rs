@@ -8,6 +8,7 @@
 #[cfg(any(feature = "avif", feature = "heic"))]
 mod heif;
 mod jpeg;
+mod png;
 mod raster;
 mod sniff;
 mod webp;

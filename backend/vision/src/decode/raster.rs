@@ -1,7 +1,8 @@
 //! Decodes PNG, WebP, GIF and BMP with the `image` crate, to 8-bit RGB.
 
 use super::{
-    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, unsupported, webp,
+    BYTES_PER_PIXEL, DecodeError, Format, ImageHeader, Limits, ROTATION_BYTES, corrupt, png, unsupported,
+    webp,
 };
 use crate::Frame;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
@@ -36,6 +37,7 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
     let (mut decoder, extra_bytes): (Box<dyn ImageDecoder + 'a>, u32) = match format {
         Format::Png => {
             check_png_header(bytes, limits)?;
+            orientation = png::orientation(bytes);
             let allowed = allocation_limits(limits, limits.max_pixels);
             (Box::new(PngDecoder::with_limits(input, allowed).map_err(failed)?), 0)
         }
@@ -57,9 +59,6 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
     limits.check(width, height)?;
     let pixels = u64::from(width) * u64::from(height);
     decoder.set_limits(allocation_limits(limits, pixels)).map_err(failed)?;
-    if format == Format::Png {
-        orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    }
     Ok(Opened { decoder, width, height, orientation, extra_bytes })
 }
 

@@ -157,6 +157,63 @@ fn webp_orientation() {
     }
 }
 
+/// Returns a PNG chunk with its checksum.
+fn png_chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
+    let body = [&name[..], content].concat();
+    let checksum = crc32(&body).to_be_bytes();
+    [&(content.len() as u32).to_be_bytes()[..], &body, &checksum].concat()
+}
+
+/// Returns the position of the first chunk of this name in a PNG.
+fn chunk_position(png: &[u8], name: &[u8; 4]) -> usize {
+    png.windows(4).position(|window| window == name).unwrap() - 4
+}
+
+#[test]
+fn png_orientation_before_and_after_the_pixels() {
+    let plain = fixture("rgb8.png");
+    let (pixels, end) = (chunk_position(&plain, b"IDAT"), chunk_position(&plain, b"IEND"));
+    let with = |at: usize, chunks: &[Vec<u8>]| {
+        let mut file = plain.clone();
+        file.splice(at..at, chunks.concat());
+        file
+    };
+    let turned = png_chunk(b"eXIf", &exif(6, true));
+    let prefixed = png_chunk(b"eXIf", &[b"Exif\0\0", &exif(6, false)[..]].concat());
+    let text = png_chunk(b"tEXt", b"Comment\0eXIf");
+    for file in [
+        with(pixels, std::slice::from_ref(&turned)),
+        with(end, std::slice::from_ref(&turned)),
+        with(end, &[text, prefixed]),
+        // Only the first chunk counts.
+        with(end, &[turned.clone(), png_chunk(b"eXIf", &exif(3, true))]),
+    ] {
+        let frame = read(&file).unwrap().frame;
+        assert_eq!((frame.width(), frame.height()), (32, 48));
+        assert_near("turned png", quadrants(&frame), [BLUE, RED, GREY, GREEN], 0);
+        // Rotating needs memory, which is reserved from the header.
+        let head = probe(&file, &Limits::default()).unwrap();
+        assert!(head.decoding_bytes() >= 2 * head.decoded_bytes());
+    }
+
+    let mut damaged = turned.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut long = exif(6, true);
+    long.resize((1 << 20) + 1, 0);
+    let mut endless = turned.clone();
+    endless[..4].copy_from_slice(&u32::MAX.to_be_bytes());
+    for ignored in [
+        with(end, &[damaged]),
+        with(end, &[png_chunk(b"eXIf", &long)]),
+        with(end, &[endless]),
+        with(end, &[png_chunk(b"eXIf", &exif(9, true))]),
+        [&plain[..], &turned].concat(),
+    ] {
+        let frame = read(&ignored).unwrap().frame;
+        assert_near("ignored", quadrants(&frame), [RED, GREEN, BLUE, GREY], 0);
+    }
+}
+
 /// Returns the position of the frame header of a baseline JPEG.
 fn frame_header(jpeg: &[u8]) -> usize {
     jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap()
@@ -338,15 +395,20 @@ fn sizes_are_refused_before_anything_is_allocated() {
     assert_eq!(error, DecodeError::TooManyBytes { bytes: small.len(), limit: small.len() - 1 });
 }
 
+/// Returns the checksum of a PNG chunk's name and content.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
+    })
+}
+
 /// Returns a PNG header of 100,000 x 100,000 pixels with a valid checksum.
 fn large_png() -> Vec<u8> {
     let mut header = b"IHDR".to_vec();
     header.extend(100_000u32.to_be_bytes());
     header.extend(100_000u32.to_be_bytes());
     header.extend([8, 2, 0, 0, 0]);
-    let checksum = !header.iter().fold(!0u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
-    });
+    let checksum = crc32(&header);
     let parts: [&[u8]; 5] = [
         b"\x89PNG\r\n\x1a\n",
         &13u32.to_be_bytes(),
