@@ -98,12 +98,26 @@ fn write(boxes: &[TimedBox]) -> Vec<u8> {
 /// Returns the numbers to store; `None` if the box is not finite or out of range.
 fn quantise(known: &TimedBox) -> Option<Quantised> {
     let Rect { x, y, width, height } = known.bbox;
-    let quarters = |value: f32| {
-        (value.is_finite() && value.abs() <= MAX_COORDINATE).then(|| (value * QUARTERS).round() as i64)
-    };
-    let side = |value: f32| if value > 0.0 { quarters(value).map(|value| value.max(1)) } else { None };
-    Some([known.at_us.div_euclid(1000), quarters(x)?, quarters(y)?, side(width)?, side(height)?])
-        .filter(|numbers| numbers[0] >= -MAX_MS)
+    let (x, width) = quantise_span(x, width)?;
+    let (y, height) = quantise_span(y, height)?;
+    Some([known.at_us.div_euclid(1000), x, y, width, height]).filter(|numbers| numbers[0] >= -MAX_MS)
+}
+
+/// Returns start and length in quarters of a pixel. Both ends are rounded, so that a box inside an
+/// image stays inside.
+fn quantise_span(start: f32, length: f32) -> Option<(i64, i64)> {
+    let in_range = |value: f32| value.is_finite() && value.abs() <= MAX_COORDINATE;
+    if !in_range(start) || !in_range(length) || length <= 0.0 {
+        return None;
+    }
+    let [start, end] = [start, start + length].map(|end| f64::from(end) * f64::from(QUARTERS));
+    let (mut first, mut last) = (start.round() as i64, end.round() as i64);
+    if first == last {
+        // A tiny box takes the quarter of a pixel that contains its end.
+        last = end.ceil() as i64;
+        first = last - 1;
+    }
+    Some((first, (last - first).clamp(1, MAX_QUARTERS)))
 }
 
 fn restore(numbers: &Quantised) -> Option<TimedBox> {
@@ -185,7 +199,19 @@ mod tests {
                 prop_assert!(b.at_us - a.at_us < 1000 && b.at_us >= a.at_us);
                 let [x, y] = [a.bbox.x - b.bbox.x, a.bbox.y - b.bbox.y];
                 let [w, h] = [a.bbox.width - b.bbox.width, a.bbox.height - b.bbox.height];
-                prop_assert!(x.abs().max(y.abs()) <= 0.126 && w.abs().max(h.abs()) <= 0.25);
+                prop_assert!(x.abs().max(y.abs()) <= 0.251 && w.abs().max(h.abs()) <= 0.251);
+            }
+        }
+
+        #[test]
+        fn boxes_inside_an_image_stay_inside(
+            (width, height) in (1u32..5000, 1u32..5000), boxes in some_boxes(50),
+        ) {
+            let inside = |known: &TimedBox| Some(TimedBox { bbox: known.bbox.clipped((width, height))?, ..*known });
+            let boxes: Vec<TimedBox> = boxes.iter().filter_map(inside).collect();
+            for TimedBox { bbox, .. } in decode(&encode(&boxes)).unwrap() {
+                prop_assert!(bbox.x >= 0.0 && bbox.x + bbox.width <= width as f32, "{bbox:?} in {width}");
+                prop_assert!(bbox.y >= 0.0 && bbox.y + bbox.height <= height as f32, "{bbox:?} in {height}");
             }
         }
 

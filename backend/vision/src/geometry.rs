@@ -9,7 +9,8 @@ pub struct Point {
     pub y: f32,
 }
 
-/// An axis-aligned rectangle in pixels. It may extend outside the image, as detectors' boxes do.
+/// An axis-aligned rectangle in pixels. It may extend outside the image, as detectors' boxes do;
+/// [`Rect::clipped`] returns the part inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rect {
     /// Left edge.
@@ -35,6 +36,18 @@ impl Rect {
         Self { x, y, width, height }
     }
 
+    /// Returns the part inside an image of this size (width, height), or `None` if no part is
+    /// inside or a number is not finite. The left edge and the width add up to at most the width of
+    /// the image, also in JSON; the same applies to the top edge and the height.
+    pub fn clipped(&self, (width, height): (u32, u32)) -> Option<Self> {
+        if !self.is_finite() {
+            return None;
+        }
+        let (x, width) = clipped_span(self.x, self.width, width)?;
+        let (y, height) = clipped_span(self.y, self.height, height)?;
+        Some(Self { x, y, width, height })
+    }
+
     /// Returns intersection over union, 0..1; 0 if both are empty.
     pub fn iou(&self, other: &Self) -> f32 {
         let shared = self.intersection(other).area();
@@ -45,6 +58,29 @@ impl Rect {
     fn is_finite(&self) -> bool {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite())
     }
+}
+
+/// Returns start and length of the part of a span that lies between 0 and `whole`.
+fn clipped_span(start: f32, length: f32, whole: u32) -> Option<(f32, f32)> {
+    let whole = f64::from(whole);
+    let first = start.clamp(0.0, whole as f32);
+    let mut length = (length - (first - start)).min((whole - decimal(first)) as f32);
+    // Rounded numbers can exceed the side of the image by a last digit.
+    while length > 0.0 && end(first, length) > whole {
+        length = length.next_down();
+    }
+    (length > 0.0).then_some((first, length))
+}
+
+/// Returns the largest end that a reader of both numbers computes.
+fn end(start: f32, length: f32) -> f64 {
+    (f64::from(start) + f64::from(length)).max(decimal(start) + decimal(length))
+}
+
+/// Returns the number that a reader of JSON sees. JSON contains the shortest decimal that
+/// identifies the 32-bit number, and readers parse it with 64 bits.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 
 /// A part of an image in whole pixels; never empty, always inside the image.

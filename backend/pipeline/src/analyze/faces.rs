@@ -154,7 +154,8 @@ impl Analyzer {
     }
 
     /// Cuts the face crops and assesses them if there is a `profile`. A face whose landmarks
-    /// coincide cannot be aligned and is dropped.
+    /// coincide cannot be aligned and is dropped, like a face outside the image. The boxes of the
+    /// results lie inside the image.
     async fn align(
         &self,
         source: Source,
@@ -176,9 +177,12 @@ impl Analyzer {
                         let chip = source.chip(&detection);
                         aligning += started.elapsed();
                         let chip = chip?;
+                        let bbox = detection.bbox.clipped(source.size)?;
                         let started = Instant::now();
                         let quality = profile.map(|profile| source.assess(&chip, &detection, profile));
                         assessing += started.elapsed();
+                        // The quality measures how much of the detector's box is inside the image.
+                        let detection = Detection { bbox, ..detection };
                         let face = AnalyzedFace { detection, quality, embedding: None, chip: None };
                         Some(AlignedFace { chip: Arc::new(chip), face })
                     })

@@ -45,7 +45,8 @@ impl Timings {
 
 #[derive(Clone, Debug)]
 pub struct AnalyzedFace {
-    /// The detection, in pixels of the image as a browser shows it. The box can extend beyond it.
+    /// The detection, in pixels of the image as a browser shows it. The box lies inside the image;
+    /// landmarks may lie outside.
     pub detection: Detection,
     /// `None` if not requested. The pose is that of the upright face, for any `rotation`.
     pub quality: Option<QualityReport>,

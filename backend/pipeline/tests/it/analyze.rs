@@ -5,7 +5,7 @@ use sha2::Digest;
 use std::sync::Arc;
 use std::time::Instant;
 use testing::picture;
-use vision::{DecodeError, Frame, Rect, crop};
+use vision::{DecodeError, Frame, Rect, crop, encode};
 
 async fn analyze(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
     look(analyzer, picture(name), options).await
@@ -60,6 +60,37 @@ async fn one_face(picture: Vec<u8>, size: (u32, u32), wanted: [f32; 4]) {
     assert_eq!((chip.width(), chip.height()), (112, 112));
     assert_eq!(face.embedding.as_ref().unwrap().as_slice().len(), analyzer.engine().embedder().dimensions);
     assert!(face.quality.as_ref().unwrap().passed, "{:?}", face.quality);
+}
+
+#[testing::test]
+async fn boxes_of_faces_at_the_edge_lie_inside_the_image() {
+    let analyzer = analyzer().await;
+    let options = AnalyzeOptions::default();
+    let portrait = analyze(&analyzer, "ada.jpg", &options).await;
+    let Rect { x, y, width, height } = portrait.faces[0].detection.bbox;
+    let (mut faces, mut cut) = (0, 0);
+    for share in [0.1, 0.2, 0.3] {
+        // The image ends inside the face at one of its sides.
+        let (across, down) = (share * width, share * height);
+        let (right, bottom) = (portrait.frame.width() as f32, portrait.frame.height() as f32);
+        for part in [
+            Rect { x: x + across, y: 0.0, width: right, height: bottom },
+            Rect { x: 0.0, y: y + down, width: right, height: bottom },
+            Rect { x: 0.0, y: 0.0, width: x + width - across, height: bottom },
+            Rect { x: 0.0, y: 0.0, width: right, height: y + height - down },
+        ] {
+            let part = encode::png(&crop::face_crop(&portrait.frame, &part, 0.0));
+            let found = look(&analyzer, part, &options).await;
+            for face in &found.faces {
+                let bbox = face.detection.bbox;
+                let size = (found.frame.width(), found.frame.height());
+                assert_eq!(bbox.clipped(size), Some(bbox), "{size:?}");
+                faces += 1;
+                cut += usize::from(face.quality.as_ref().unwrap().truncation.raw < 1.0);
+            }
+        }
+    }
+    assert!(faces > 0 && cut > 0, "the detector's boxes of {faces} faces never left the image");
 }
 
 #[testing::test]

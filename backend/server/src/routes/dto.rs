@@ -23,8 +23,8 @@ pub(crate) struct Binary(Vec<u8>);
 #[allow(dead_code, reason = "only describes texts in the OpenAPI document")]
 pub(crate) struct ShortText(String);
 
-/// A rectangle in pixels of the image after its orientation is applied. It may extend beyond the
-/// image.
+/// A rectangle in pixels of the image after its orientation is applied. It lies inside the image,
+/// except for faces that version 0.1.0 stored.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(example = json!({"x": 136.6, "y": 108.5, "width": 185.7, "height": 244.3}))]
 pub(crate) struct BoundingBox {

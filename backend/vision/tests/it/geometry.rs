@@ -33,6 +33,25 @@ fn frames() -> impl Strategy<Value = Frame> {
     })
 }
 
+#[test]
+fn boxes_inside_the_image_are_not_changed_and_boxes_outside_are_dropped() {
+    let image = (535, 400);
+    let inside = Rect { x: 12.3, y: 0.0, width: 500.1, height: 400.0 };
+    assert_eq!(inside.clipped(image), Some(inside));
+    let beyond = Rect { x: 500.0, y: -6.0, width: 63.0, height: 420.0 };
+    assert_eq!(beyond.clipped(image), Some(Rect { x: 500.0, y: 0.0, width: 35.0, height: 400.0 }));
+    for nothing in [
+        Rect { x: 535.0, ..inside },
+        Rect { x: -500.1, ..inside },
+        Rect { width: 0.0, ..inside },
+        Rect { y: f32::NAN, ..inside },
+        Rect { width: f32::NAN, ..inside },
+        Rect { x: f32::NEG_INFINITY, ..inside },
+    ] {
+        assert_eq!(nothing.clipped(image), None, "{nothing:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn letterbox_fills_one_side_and_restores(
@@ -59,6 +78,33 @@ proptest! {
             prop_assert!(close(a.x, b.x) && close(a.y, b.y));
         }
         prop_assert_eq!(back.det_score, detection.det_score);
+    }
+
+    #[test]
+    fn clipped_boxes_lie_inside_the_image(bbox in boxes(600.0), image in (1u32..16_385, 1u32..700), zoom in 1.0f32..25.0) {
+        let bbox = Rect { x: bbox.x * zoom, width: bbox.width * zoom, ..bbox };
+        let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
+        let Some(clipped) = bbox.clipped(image) else {
+            prop_assert!(bbox.intersection(&whole).area() < 1e-2, "{bbox:?} in {image:?}");
+            return Ok(());
+        };
+        prop_assert!(clipped.width > 0.0 && clipped.height > 0.0);
+        // As a client sees it: shortest decimals, parsed with 64 bits.
+        let shown: Vec<f64> = [clipped.x, clipped.y, clipped.width, clipped.height]
+            .iter()
+            .map(|value| serde_json::to_string(value).unwrap().parse().unwrap())
+            .collect();
+        prop_assert!(shown[0] >= 0.0 && shown[0] + shown[2] <= f64::from(image.0), "{clipped:?} in {image:?}");
+        prop_assert!(shown[1] >= 0.0 && shown[1] + shown[3] <= f64::from(image.1), "{clipped:?} in {image:?}");
+        let exact = |start: f32, length: f32| f64::from(start) + f64::from(length);
+        prop_assert!(exact(clipped.x, clipped.width) <= f64::from(image.0));
+        prop_assert!(exact(clipped.y, clipped.height) <= f64::from(image.1));
+        // Nothing else changes.
+        let expected = bbox.intersection(&whole);
+        let close = |a: f32, b: f32| (a - b).abs() <= 2e-2;
+        prop_assert!(close(clipped.x, expected.x) && close(clipped.width, expected.width));
+        prop_assert!(close(clipped.y, expected.y) && close(clipped.height, expected.height));
+        prop_assert_eq!(clipped.clipped(image), Some(clipped));
     }
 
     #[test]
