@@ -77,6 +77,29 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 }
 
 #[testing::test]
+async fn what_arrived_of_a_broken_transfer_is_used() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let half = |name| {
+        let mut bytes = picture(name);
+        bytes.truncate(bytes.len() * 9 / 10);
+        Answer::jpeg(bytes).breaking_off()
+    };
+    site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
+    site.set("/ada.jpg", half("ada.jpg"));
+    // The connection breaks by chance, so the second attempt gets the whole file.
+    site.set_series("/ben.jpg", vec![half("ben.jpg"), Answer::jpeg(picture("ben.jpg"))]);
+    let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
+
+    assert_eq!(crawl.state, CrawlState::Completed);
+    assert_eq!(counts(&progress.pages), map([("fetched", 1)]));
+    assert_eq!(counts(&progress.images), map([("processed", 2)]));
+    assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
+    assert_eq!(progress.faces, 2);
+    assert_eq!(["/", "/ada.jpg", "/ben.jpg"].map(|path| site.asked(path)), [2, 2, 2]);
+}
+
+#[testing::test]
 async fn what_is_found_is_stored_with_its_sources_and_pictures() {
     let world = World::new().await;
     let site = Site::start().await;

@@ -5,7 +5,9 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
+use futures::stream::{self, Stream, StreamExt};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
@@ -17,6 +19,8 @@ pub(crate) struct Answer {
     body: Vec<u8>,
     /// Each response consumes one permit. While there are no permits, the client waits.
     gate: Option<Arc<Semaphore>>,
+    /// Whether the connection is closed after the body, without the end of the response.
+    breaks_off: bool,
 }
 
 impl Answer {
@@ -26,6 +30,7 @@ impl Answer {
             headers: vec![("content-type".into(), content_type.into())],
             body: body.into(),
             gate: None,
+            breaks_off: false,
         }
     }
 
@@ -38,7 +43,7 @@ impl Answer {
     }
 
     pub(crate) fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Vec::new(), gate: None }
+        Self { status, headers: Vec::new(), body: Vec::new(), gate: None, breaks_off: false }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -54,6 +59,12 @@ impl Answer {
     /// Adds a modification date. A request with this date in `If-Modified-Since` receives 304.
     pub(crate) fn modified(self, date: &str) -> Self {
         self.header("last-modified", date)
+    }
+
+    /// Closes the connection after the body, without the end of the response.
+    pub(crate) fn breaking_off(mut self) -> Self {
+        self.breaks_off = true;
+        self
     }
 
     fn holds_for(&self, request: &Request) -> bool {
@@ -174,5 +185,19 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     for (name, value) in &answer.headers {
         response = response.header(name, value);
     }
-    response.body(Body::from(answer.body)).unwrap()
+    let body = match answer.breaks_off {
+        false => Body::from(answer.body),
+        true => Body::from_stream(broken_off(answer.body)),
+    };
+    response.body(body).unwrap()
+}
+
+/// Returns a body that fails after its bytes.
+fn broken_off(bytes: Vec<u8>) -> impl Stream<Item = io::Result<Vec<u8>>> {
+    let end = async {
+        // Lets the server send the bytes before the error closes the connection.
+        tokio::task::yield_now().await;
+        Err(io::Error::other("the response breaks off"))
+    };
+    stream::iter([Ok(bytes)]).chain(stream::once(end))
 }
