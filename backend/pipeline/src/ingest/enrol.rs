@@ -1,13 +1,14 @@
 //! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
 //! Crawled images are stored in the parent module.
 
+use super::blobs::StoredBlobs;
 use super::record::{new_face, new_image};
 use super::{Ingest, IngestError, Inner};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
-use store::StoreError;
 use store::faces::NewFace;
+use store::{StoreError, retried};
 use uuid::Uuid;
 use vision::{Profile, QualityReport, Rect};
 
@@ -106,18 +107,26 @@ impl Ingest {
         if !reasons.is_empty() && !enrolment.force {
             return Err(EnrolError::Quality(reasons));
         }
-        let (face, image) = self.store_enrolled(&enrolment, &analysis, face).await?;
+        let blobs = self.write_blobs(&analysis).await?;
+        let stored = retried("enrol", || self.store_enrolled(&enrolment, &analysis, face, &blobs)).await?;
+        let Some((face, image)) = stored else {
+            self.discard_blobs(blobs.keys()).await;
+            let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
+            return Err(IngestError::from(StoreError::Conflict(sentence.into())).into());
+        };
         Ok(Enrolled { face, image, reasons })
     }
 
+    /// Stores the image and assigns the chosen face to the subject. Returns the ids of the face and
+    /// of the image, or `None` without a change if a suppression excludes the image.
     async fn store_enrolled(
         &self,
         enrolment: &Enrolment,
         analysis: &Analysis,
         chosen: &AnalyzedFace,
-    ) -> Result<(Uuid, Uuid), IngestError> {
+        blobs: &StoredBlobs,
+    ) -> Result<Option<(Uuid, Uuid)>, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
-        let blobs = self.write_blobs(analysis).await?;
         let (collection, subject) = (enrolment.collection, enrolment.subject);
         let mut tx = store.begin().await?;
         store.lock_suppressions(tx.conn(), collection, false).await?;
@@ -132,13 +141,8 @@ impl Ingest {
             erased |= store.suppresses_address(tx.conn(), collection, address).await?;
         }
         if erased || !self.suppressed_parts(&mut tx, collection, None, analysis).await?.is_clear() {
-            drop(tx);
-            self.discard_blobs(blobs.keys()).await;
-            let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
-            return Err(StoreError::Conflict(sentence.into()).into());
+            return Ok(None);
         }
-        // Lock subjects before images, in the same order as the deletion of an enrolled image with
-        // its last face.
         store.lock_subjects(tx.conn(), collection, &[subject]).await?;
         let image = new_image(analysis, blobs.thumbnail.clone());
         let (image, is_new, known) = match store.insert_image(tx.conn(), collection, &image).await? {
@@ -168,11 +172,11 @@ impl Ingest {
                 id
             }
         };
-        self.keep_blobs(&mut tx, &blobs).await?;
+        self.keep_blobs(&mut tx, blobs).await?;
         store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
         store.add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref()).await?;
         tx.commit().await?;
-        Ok((face, image))
+        Ok(Some((face, image)))
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
+use store::retried;
 use utoipa::ToSchema;
 
 /// A collection to create. An absent or null field uses the default of the service.
@@ -81,11 +82,15 @@ pub(super) async fn create_collection(
         retention_days: body.retention_days.map(days),
     };
     let store = caller.store();
-    let mut tx = store.begin().await?;
-    let collection = store.create_collection(tx.conn(), &body.name, &settings).await?;
-    let detail = json!({"name": collection.name});
-    caller.audit(&mut tx, Action::CreateCollection, collection.id, detail).await?;
-    tx.commit().await?;
+    let collection = retried("create_collection", || async {
+        let mut tx = store.begin().await?;
+        let collection = store.create_collection(tx.conn(), &body.name, &settings).await?;
+        let detail = json!({"name": collection.name});
+        caller.audit(&mut tx, Action::CreateCollection, collection.id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(collection)
+    })
+    .await?;
     let location = HeaderValue::from_str(&format!("/collections/{}", collection.name));
     let location = location.map_err(ApiError::internal)?;
     let view = CollectionView::from(collection);

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(super) const SPEC: Spec =
     Spec::needs(Scope::Admin).problems(&[&[Code::BadQuery, Code::ConfirmationNeeded]]);
@@ -44,11 +45,14 @@ pub(super) async fn delete_collection(
         return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
     }
     confirmations.check(&deletion, params.confirm.as_deref())?;
-    let mut tx = store.begin().await?;
-    state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
-    store.mark_collection_deleted(tx.conn(), collection.id).await?;
-    let detail = json!({"name": collection.name});
-    caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
-    tx.commit().await?;
+    retried("delete_collection", || async {
+        let mut tx = store.begin().await?;
+        state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
+        store.mark_collection_deleted(tx.conn(), collection.id).await?;
+        let detail = json!({"name": collection.name});
+        caller.audit(&mut tx, Action::DeleteCollection, collection.id, detail).await?;
+        Ok::<_, ApiError>(tx.commit().await?)
+    })
+    .await?;
     Ok(StatusCode::ACCEPTED.into_response())
 }

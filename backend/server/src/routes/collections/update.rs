@@ -15,6 +15,7 @@ use serde_json::json;
 use store::audit::Action;
 use store::collections::CollectionSettings;
 use store::extent::Extent;
+use store::retried;
 use utoipa::ToSchema;
 
 /// The changes to a collection. An absent field keeps its value; null selects the default of the
@@ -103,14 +104,18 @@ pub(super) async fn update_collection(
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
     confirmations.check(&deletion, params.confirm.as_deref())?;
-    let mut tx = store.begin().await?;
     let name = body.name.as_deref().unwrap_or(&old.name);
-    let new = store.update_collection(tx.conn(), old.id, name, &settings).await?;
-    let detail = json!({
-        "name": new.name, "quality_profile": new.quality_profile, "match_threshold": new.match_threshold,
-        "retention_days": new.retention_days,
-    });
-    caller.audit(&mut tx, Action::UpdateCollection, new.id, detail).await?;
-    tx.commit().await?;
+    let new = retried("update_collection", || async {
+        let mut tx = store.begin().await?;
+        let new = store.update_collection(tx.conn(), old.id, name, &settings).await?;
+        let detail = json!({
+            "name": new.name, "quality_profile": new.quality_profile,
+            "match_threshold": new.match_threshold, "retention_days": new.retention_days,
+        });
+        caller.audit(&mut tx, Action::UpdateCollection, new.id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(new)
+    })
+    .await?;
     Ok(Json(UpdateAnswer::Changed(new.into())).into_response())
 }

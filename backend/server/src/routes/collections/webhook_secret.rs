@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::Duration;
 use store::audit::Action;
+use store::retried;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
@@ -65,14 +66,17 @@ pub(super) async fn rotate_webhook_secret(
 ) -> Result<(StatusCode, Json<WebhookSecretView>), ApiError> {
     let collection = find(&caller, which).await?;
     let hours = body.overlap_hours.map_or(OVERLAP_HOURS, |hours| hours.get().unsigned_abs());
-    let mut tx = caller.store().begin().await?;
-    let crawls = &state.services.crawls;
-    let made =
-        crawls.rotate_webhook_secret(&mut tx, collection.id, Duration::from_secs(hours * 3600)).await?;
-    let until = made.overlaps_until.format(&Rfc3339).map_err(ApiError::internal)?;
-    let detail = json!({"overlaps_until": until});
-    caller.audit(&mut tx, Action::RotateWebhookSecret, collection.id, detail).await?;
-    tx.commit().await?;
+    let overlap = Duration::from_secs(hours * 3600);
+    let made = retried("rotate_webhook_secret", || async {
+        let mut tx = caller.store().begin().await?;
+        let made = state.services.crawls.rotate_webhook_secret(&mut tx, collection.id, overlap).await?;
+        let until = made.overlaps_until.format(&Rfc3339).map_err(ApiError::internal)?;
+        let detail = json!({"overlaps_until": until});
+        caller.audit(&mut tx, Action::RotateWebhookSecret, collection.id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(made)
+    })
+    .await?;
     let view = WebhookSecretView {
         secret: made.secret,
         created_at: made.created_at,

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
 use store::extent::Extent;
+use store::retried;
 use utoipa::IntoParams;
 
 /// Options of the deletion of a crawl.
@@ -68,11 +69,15 @@ pub(super) async fn delete_crawl(
         return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
     }
     confirmations.check(&deletion, params.confirm.as_deref())?;
-    let mut tx = store.begin().await?;
-    let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;
-    let detail = json!({"crawl_id": id, "with_images": with_images});
-    caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
-    tx.commit().await?;
+    let blobs = retried("delete_crawl", || async {
+        let mut tx = store.begin().await?;
+        let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;
+        let detail = json!({"crawl_id": id, "with_images": with_images});
+        caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -2,7 +2,7 @@ use super::target::{ErasureBody, ResolvedTarget, TargetInput};
 use super::threshold::check_range;
 use super::view::{ErasureAnswer, ErasureView};
 use crate::auth::Caller;
-use crate::confirmation::Deletion;
+use crate::confirmation::{Confirmations, Deletion};
 use crate::extract::Query;
 use crate::extract::image::{BodyFormat, ImageForm, one_part, raw, read_json};
 use crate::extract::values::{Bounded, Score};
@@ -14,10 +14,10 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
-use store::Tx;
 use store::audit::Action;
 use store::erasures::{CarriedOut, ErasureRecord, Plan, Target};
 use store::suppressions::Suppression;
+use store::{Tx, retried};
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -104,77 +104,120 @@ pub(super) async fn create_erasure(
         BodyFormat::Json => read_json::<ErasureBody>(request, &state).await?.split(params)?,
     };
     check_range(params.threshold)?;
-    let ResolvedTarget { target, collection, digest } = input.resolve(&state, &caller, &params).await?;
+    let target = input.resolve(&state, &caller, &params).await?;
     let confirmations = state.confirmations().await?;
-    let threshold = match &target {
-        Target::Likeness { threshold, .. } => Some(*threshold),
-        _ => None,
-    };
-    let store = caller.store();
-    let mut tx = store.begin().await?;
-    let plan = store.plan_erasure(tx.conn(), collection.id, &target).await?;
-    let suppress_person = params.suppress_person.unwrap_or(false);
-    let person_sketches =
-        if suppress_person { sketches(&state, &mut tx, &target, &plan).await? } else { Vec::new() };
-    let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
-    let videos = plan.videos.len();
-    let target_text = format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
-    let deletion = Deletion { target: target_text, count: (faces + images + subjects + videos) as u64 };
-    if params.dry_run.unwrap_or(false) {
-        let detail = json!({
-            "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images, "videos": videos,
-            "subjects": subjects,
-        });
-        caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
-        tx.commit().await?;
-        let confirm = confirmations.token(&deletion);
-        let answer = ErasureAnswer::dry_run(plan, confirm);
-        return Ok((StatusCode::OK, Json(answer)));
-    }
-    confirmations.check(&deletion, params.confirm.as_deref())?;
-    let suppress = params.suppress.unwrap_or(true);
-    let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
-    pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
-    let mut record = ErasureRecord {
-        id: Uuid::now_v7(),
-        collection_id: collection.id,
-        kind: target.kind().to_owned(),
-        suppress,
-        suppress_person,
-        threshold,
-        faces: faces as i64,
-        images: images as i64,
-        videos: Some(videos as i64),
-        suppressions: 0,
-        created_at: OffsetDateTime::now_utc(),
-        lifted_at: None,
-    };
-    record.created_at = store.record_erasure(tx.conn(), &record).await?;
-    let mut suppressions = person_sketches;
-    if suppress {
-        suppressions.extend(plan.pictures.iter().cloned());
-        if let Target::Url(spellings) = &target {
-            let is_normal =
-                |url: &str| crawler::urls::parse_address(url).is_ok_and(|normal| normal.as_str() == url);
-            // The first spelling is the normal form of the address. Earlier versions stored the
-            // other spellings.
-            let named = spellings.iter().enumerate().filter(|(index, url)| *index == 0 || is_normal(url));
-            suppressions.extend(named.map(|(_, url)| Suppression::Url(url.clone())));
+    let erasure = Erasure { state: &state, caller: &caller, params: &params, target: &target, confirmations };
+    let outcome = retried("create_erasure", || erasure.run()).await?;
+    match outcome {
+        Outcome::Preview { plan, confirm } => {
+            Ok((StatusCode::OK, Json(ErasureAnswer::dry_run(plan, confirm))))
+        }
+        Outcome::Erased { plan, record, blobs } => {
+            drop_blobs(&state, blobs).await;
+            let view = ErasureView::new(record, &target.collection.name);
+            Ok((StatusCode::CREATED, Json(ErasureAnswer::done(&plan, view))))
         }
     }
-    record.suppressions = store.suppress(tx.conn(), collection.id, record.id, &suppressions).await? as i64;
-    store.record_erasure(tx.conn(), &record).await?;
-    let detail = json!({
-        "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
-        "suppress_person": suppress_person, "faces": faces, "images": images, "videos": videos,
-        "subjects": subjects, "suppressions": record.suppressions,
-    });
-    caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
-    tx.commit().await?;
-    drop_blobs(&state, blobs).await;
-    let view = ErasureView::new(record, &collection.name);
-    let answer = ErasureAnswer::done(&plan, view);
-    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// An erasure that was requested.
+struct Erasure<'a> {
+    state: &'a AppState,
+    caller: &'a Caller,
+    params: &'a ErasureParams,
+    target: &'a ResolvedTarget,
+    confirmations: Confirmations,
+}
+
+/// What the transaction of an erasure did.
+enum Outcome {
+    Preview {
+        plan: Plan,
+        /// Token that confirms the erasure.
+        confirm: String,
+    },
+    Erased {
+        plan: Plan,
+        record: ErasureRecord,
+        /// Keys of the blobs to delete after the commit.
+        blobs: Vec<String>,
+    },
+}
+
+impl Erasure<'_> {
+    /// Plans the erasure and, unless this is a dry run, carries it out, in one transaction.
+    async fn run(&self) -> Result<Outcome, ApiError> {
+        let Self { state, caller, params, confirmations, .. } = self;
+        let ResolvedTarget { target, collection, digest } = self.target;
+        let threshold = match target {
+            Target::Likeness { threshold, .. } => Some(*threshold),
+            _ => None,
+        };
+        let store = caller.store();
+        let mut tx = store.begin().await?;
+        let plan = store.plan_erasure(tx.conn(), collection.id, target).await?;
+        let suppress_person = params.suppress_person.unwrap_or(false);
+        let mut suppressions =
+            if suppress_person { sketches(state, &mut tx, target, &plan).await? } else { Vec::new() };
+        let (faces, images, subjects) = (plan.faces.len(), plan.images.len(), plan.subjects.len());
+        let videos = plan.videos.len();
+        let target_text =
+            format!("create_erasure.{}.{}.{digest}.{threshold:?}", collection.id, target.kind());
+        let deletion = Deletion { target: target_text, count: (faces + images + subjects + videos) as u64 };
+        if params.dry_run.unwrap_or(false) {
+            let detail = json!({
+                "kind": target.kind(), "threshold": threshold, "faces": faces, "images": images,
+                "videos": videos, "subjects": subjects,
+            });
+            caller.audit(&mut tx, Action::PreviewErasure, collection.id, detail).await?;
+            tx.commit().await?;
+            return Ok(Outcome::Preview { confirm: confirmations.token(&deletion), plan });
+        }
+        confirmations.check(&deletion, params.confirm.as_deref())?;
+        let suppress = params.suppress.unwrap_or(true);
+        let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
+        pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
+        let mut record = ErasureRecord {
+            id: Uuid::now_v7(),
+            collection_id: collection.id,
+            kind: target.kind().to_owned(),
+            suppress,
+            suppress_person,
+            threshold,
+            faces: faces as i64,
+            images: images as i64,
+            videos: Some(videos as i64),
+            suppressions: 0,
+            created_at: OffsetDateTime::now_utc(),
+            lifted_at: None,
+        };
+        record.created_at = store.record_erasure(tx.conn(), &record).await?;
+        if suppress {
+            suppressions.extend(plan.pictures.iter().cloned());
+            if let Target::Url(spellings) = target {
+                suppressions.extend(suppressed_addresses(spellings));
+            }
+        }
+        record.suppressions =
+            store.suppress(tx.conn(), collection.id, record.id, &suppressions).await? as i64;
+        store.record_erasure(tx.conn(), &record).await?;
+        let detail = json!({
+            "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
+            "suppress_person": suppress_person, "faces": faces, "images": images, "videos": videos,
+            "subjects": subjects, "suppressions": record.suppressions,
+        });
+        caller.audit(&mut tx, Action::Erase, collection.id, detail).await?;
+        tx.commit().await?;
+        Ok(Outcome::Erased { plan, record, blobs })
+    }
+}
+
+/// Returns the suppressions of an address. The first spelling is its normal form. Earlier versions
+/// stored the other spellings.
+fn suppressed_addresses(spellings: &[String]) -> impl Iterator<Item = Suppression> {
+    let is_normal = |url: &str| crawler::urls::parse_address(url).is_ok_and(|normal| normal.as_str() == url);
+    let named = spellings.iter().enumerate().filter(move |(index, url)| *index == 0 || is_normal(url));
+    named.map(|(_, url)| Suppression::Url(url.clone()))
 }
 
 /// Returns the sketches that suppress a person. For a likeness, this is only the sketch of the

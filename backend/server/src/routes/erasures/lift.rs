@@ -6,6 +6,7 @@ use axum::Json;
 use serde::Serialize;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 use utoipa::ToSchema;
 
 /// The result of lifting suppressions.
@@ -38,11 +39,15 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 )]
 pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
     let store = caller.store();
-    let mut tx = store.begin().await?;
-    let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
-    let collection = store.collection_by_id(record.collection_id).await?;
-    let detail = json!({"erasure_id": id, "kind": record.kind, "suppressions": lifted});
-    caller.audit(&mut tx, Action::Lift, collection.id, detail).await?;
-    tx.commit().await?;
+    let (record, lifted, collection) = retried("lift_suppressions", || async {
+        let mut tx = store.begin().await?;
+        let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
+        let collection = store.collection_by_id(record.collection_id).await?;
+        let detail = json!({"erasure_id": id, "kind": record.kind, "suppressions": lifted});
+        caller.audit(&mut tx, Action::Lift, collection.id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>((record, lifted, collection))
+    })
+    .await?;
     Ok(Json(LiftAnswer { erasure: ErasureView::new(record, &collection.name), lifted }))
 }

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
@@ -22,10 +23,14 @@ pub(super) async fn delete_face(
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
     let face = store.face(id).await?;
-    let mut tx = store.begin().await?;
-    let blobs = store.delete_face(tx.conn(), id).await?;
-    caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
-    tx.commit().await?;
+    let blobs = retried("delete_face", || async {
+        let mut tx = store.begin().await?;
+        let blobs = store.delete_face(tx.conn(), id).await?;
+        caller.audit(&mut tx, Action::DeleteFace, face.collection_id, json!({"face_id": id})).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)
 }

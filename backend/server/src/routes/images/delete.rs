@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
@@ -22,11 +23,15 @@ pub(super) async fn delete_image(
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
     let image = store.image(id).await?;
-    let mut tx = store.begin().await?;
-    let blobs = store.delete_image(tx.conn(), id).await?;
-    let detail = json!({"image_id": id, "faces": image.face_count});
-    caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
-    tx.commit().await?;
+    let blobs = retried("delete_image", || async {
+        let mut tx = store.begin().await?;
+        let blobs = store.delete_image(tx.conn(), id).await?;
+        let detail = json!({"image_id": id, "faces": image.face_count});
+        caller.audit(&mut tx, Action::DeleteImage, image.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)
 }

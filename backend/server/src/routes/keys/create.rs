@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use store::audit::Action;
 use store::keys::{ApiKey, NewKey};
+use store::retried;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
@@ -85,10 +86,14 @@ pub(super) async fn create_key(
     };
     new.check().map_err(|unfit| ApiError::new(Code::InvalidField, unfit.sentence).field(unfit.field))?;
     check_power(by, &new)?;
-    let mut tx = store.begin().await?;
-    let (key, secret) = store.create_key(tx.conn(), &new).await?;
-    caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audited()).await?;
-    tx.commit().await?;
+    let (key, secret) = retried("create_key", || async {
+        let mut tx = store.begin().await?;
+        let (key, secret) = store.create_key(tx.conn(), &new).await?;
+        caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audited()).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>((key, secret))
+    })
+    .await?;
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 

@@ -6,6 +6,7 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use store::audit::Action;
 use store::keys::Revocation;
+use store::retried;
 use utoipa::{IntoParams, ToSchema};
 
 /// Options of a revocation.
@@ -60,11 +61,15 @@ pub(super) async fn revoke_key(
 ) -> Result<Json<RevokedKey>, ApiError> {
     calling_key(&caller)?;
     let store = caller.store();
-    let mut tx = store.begin().await?;
-    let ended = store.revoke_key(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
-    for key in ended.revoked() {
-        caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
-    }
-    tx.commit().await?;
+    let ended = retried("revoke_key", || async {
+        let mut tx = store.begin().await?;
+        let ended = store.revoke_key(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
+        for key in ended.revoked() {
+            caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
+        }
+        tx.commit().await?;
+        Ok::<_, ApiError>(ended)
+    })
+    .await?;
     Ok(Json(ended.into()))
 }

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use store::subjects::NewSubject;
+use store::{StoreError, retried};
 use utoipa::ToSchema;
 
 /// A person to enrol.
@@ -53,9 +54,13 @@ pub(super) async fn create_subject(
     };
     let collection = caller.collection(body.collection.as_deref()).await?;
     let store = caller.store();
-    let mut tx = store.begin().await?;
-    let id = store.insert_subject(tx.conn(), collection.id, &new).await?;
-    tx.commit().await?;
+    let id = retried("create_subject", || async {
+        let mut tx = store.begin().await?;
+        let id = store.insert_subject(tx.conn(), collection.id, &new).await?;
+        tx.commit().await?;
+        Ok::<_, StoreError>(id)
+    })
+    .await?;
     let location = HeaderValue::from_str(&format!("/subjects/{id}")).map_err(ApiError::internal)?;
     let view = SubjectView::from(store.subject(id).await?);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
@@ -27,17 +28,22 @@ pub(super) async fn delete_subject(
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
     let subject = store.subject(id).await?;
-    let mut tx = store.begin().await?;
-    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-    let images = store.lock_images_of_subject(tx.conn(), id).await?;
-    store.delete_subject(tx.conn(), id).await?;
-    let blobs = match params.enrolled_images.unwrap_or_default() {
-        Enrolled::Delete => store.drop_enrolled(tx.conn(), &images).await?,
-        Enrolled::Keep => Vec::new(),
-    };
-    let detail = json!({"subject_id": id, "faces": subject.face_count});
-    caller.audit(&mut tx, Action::DeleteSubject, subject.collection_id, detail).await?;
-    tx.commit().await?;
+    let enrolled = params.enrolled_images.unwrap_or_default();
+    let blobs = retried("delete_subject", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+        let images = store.lock_images_of_subject(tx.conn(), id).await?;
+        store.delete_subject(tx.conn(), id).await?;
+        let blobs = match enrolled {
+            Enrolled::Delete => store.drop_enrolled(tx.conn(), &images).await?,
+            Enrolled::Keep => Vec::new(),
+        };
+        let detail = json!({"subject_id": id, "faces": subject.face_count});
+        caller.audit(&mut tx, Action::DeleteSubject, subject.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)
 }

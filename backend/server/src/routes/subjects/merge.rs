@@ -5,9 +5,9 @@ use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::json;
-use store::StoreError;
 use store::audit::Action;
 use store::subjects::MAX_METADATA_BYTES;
+use store::{StoreError, retried};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -58,16 +58,20 @@ pub(super) async fn merge_subject(
     let subject = store.subject(id).await?;
     let mut all = others.clone();
     all.push(id);
-    let mut tx = store.begin().await?;
-    store.lock_subjects(tx.conn(), subject.collection_id, &all).await?;
-    store.merge_subjects(tx.conn(), id, &others).await.map_err(|error| match error {
+    let invalid = |error| match error {
         StoreError::Invalid(sentence) => ApiError::new(Code::InvalidField, format!("subjects: {sentence}"))
             .field("subjects")
             .allowed([format!("subjects whose merged metadata has at most {MAX_METADATA_BYTES} bytes")]),
         error => error.into(),
-    })?;
-    let detail = json!({"subject_id": id, "merged": others});
-    caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
-    tx.commit().await?;
+    };
+    retried("merge_subjects", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &all).await?;
+        store.merge_subjects(tx.conn(), id, &others).await.map_err(invalid)?;
+        let detail = json!({"subject_id": id, "merged": others});
+        caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
+        Ok::<_, ApiError>(tx.commit().await?)
+    })
+    .await?;
     Ok(Json(store.subject(id).await?.into()))
 }

@@ -7,6 +7,7 @@ use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::Value;
+use store::retried;
 use store::subjects::SubjectPatch;
 use utoipa::ToSchema;
 
@@ -52,9 +53,12 @@ pub(super) async fn update_subject(
     };
     let store = caller.store();
     let subject = store.subject(id).await?;
-    let mut tx = store.begin().await?;
-    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-    store.update_subject(tx.conn(), id, &patch).await?;
-    tx.commit().await?;
+    retried("update_subject", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+        store.update_subject(tx.conn(), id, &patch).await?;
+        tx.commit().await
+    })
+    .await?;
     Ok(Json(store.subject(id).await?.into()))
 }

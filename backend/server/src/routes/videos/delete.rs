@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
@@ -23,10 +24,14 @@ pub(super) async fn delete_video(
 ) -> Result<StatusCode, ApiError> {
     let store = caller.store();
     let video = store.video(id).await?;
-    let mut tx = store.begin().await?;
-    let blobs = state.services.videos.delete(&mut tx, store, id).await?;
-    caller.audit(&mut tx, Action::DeleteVideo, video.collection_id, json!({"video_id": id})).await?;
-    tx.commit().await?;
+    let blobs = retried("delete_video", || async {
+        let mut tx = store.begin().await?;
+        let blobs = state.services.videos.delete(&mut tx, store, id).await?;
+        caller.audit(&mut tx, Action::DeleteVideo, video.collection_id, json!({"video_id": id})).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)
 }

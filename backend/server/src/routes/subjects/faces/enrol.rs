@@ -10,6 +10,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use pipeline::ingest::{EnrolError, Enrolment, unmet_requirements};
 use serde::Serialize;
+use store::retried;
 use store::subjects::Subject;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -138,11 +139,14 @@ async fn enrol_stored(
         }
         enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
     }
-    let mut tx = store.begin().await?;
-    store.lock_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
     let moved = params.r#move.unwrap_or(false);
-    store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
-    tx.commit().await?;
+    retried("enrol_faces", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[subject.id]).await?;
+        store.enrol_faces(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
+        tx.commit().await
+    })
+    .await?;
     Ok(enrolled)
 }
 

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::json;
 use store::audit::Action;
+use store::retried;
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
 
@@ -37,12 +38,16 @@ pub(in super::super) async fn remove_subject_face(
     }
     let store = caller.store();
     let subject = store.subject(id).await?;
-    let mut tx = store.begin().await?;
-    store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
-    let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
-    let detail = json!({"subject_id": id, "face_id": face_id});
-    caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
-    tx.commit().await?;
+    let blobs = retried("remove_subject_face", || async {
+        let mut tx = store.begin().await?;
+        store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
+        let blobs = store.unlink_face(tx.conn(), id, face_id, drop).await?;
+        let detail = json!({"subject_id": id, "face_id": face_id});
+        caller.audit(&mut tx, Action::RemoveSubjectFace, subject.collection_id, detail).await?;
+        tx.commit().await?;
+        Ok::<_, ApiError>(blobs)
+    })
+    .await?;
     drop_blobs(&state, blobs).await;
     Ok(StatusCode::NO_CONTENT)
 }
