@@ -17,7 +17,7 @@ use queue::{Queue, QueueError};
 use std::collections::{BTreeSet, HashMap};
 use store::clusterings::Clustering;
 use store::clusters::ClusterScope;
-use store::{Store, StoreError};
+use store::{Store, StoreError, retried};
 use uuid::Uuid;
 
 /// Number of faces that one step processes.
@@ -65,11 +65,16 @@ impl Clusters {
         scope: &ClusterScope,
         threshold: f32,
     ) -> Result<(Clustering, bool), ClusterError> {
-        let mut tx = self.store.begin().await?;
-        let begun = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
+        let begun = retried("begin_clustering", || async {
+            let mut tx = self.store.begin().await?;
+            let begun = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
+            let (Ok(id) | Err(id)) = begun;
+            self.queue.enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job()]).await?;
+            tx.commit().await?;
+            Ok::<_, ClusterError>(begun)
+        })
+        .await?;
         let (Ok(id) | Err(id)) = begun;
-        self.queue.enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job()]).await?;
-        tx.commit().await?;
         Ok((self.store.clustering(id).await?, begun.is_ok()))
     }
 }

@@ -64,8 +64,8 @@ impl Store {
     }
 }
 
-/// Locks images in id order. All transactions lock subjects, images, faces and the assignments of
-/// faces to subjects in this order, which prevents deadlocks.
+/// Locks images in id order, after subjects and before faces (see the order of locks of this
+/// crate).
 pub(crate) async fn lock_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query("select 1 from images where id = any($1) order by id for update")
         .bind(ids)

@@ -4,6 +4,9 @@
 //! Rows are plain structs with public fields. A call that can be part of a larger transaction takes
 //! a `&mut PgConnection`; other calls use the pool. Crates that depend on this one do not use
 //! `sqlx` types directly: they pass `tx.conn()`.
+//!
+//! A transaction locks rows in the order that `docs/explanation/ARCHITECTURE.md` lists under "Order
+//! of locks".
 
 pub mod audit;
 mod blob_deletions;

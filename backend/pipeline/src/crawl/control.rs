@@ -98,10 +98,13 @@ impl Crawls {
                     cancelled => cancelled.map(|_| true)?,
                 },
                 None => {
-                    let mut tx = self.store().begin().await?;
-                    let ended = self.store().cancel_schedule(tx.conn(), series).await?;
-                    tx.commit().await?;
-                    ended
+                    retried("cancel_schedule", || async {
+                        let mut tx = self.store().begin().await?;
+                        let ended = self.store().cancel_schedule(tx.conn(), series).await?;
+                        tx.commit().await?;
+                        Ok::<_, StoreError>(ended)
+                    })
+                    .await?
                 }
             };
             if ended {
@@ -173,13 +176,16 @@ impl Crawls {
     /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` like [`queue::Queue::retry`],
     /// and with `StoreError::Conflict` if the job's crawl has ended or was deleted.
     pub async fn retry(&self, job: Uuid) -> Result<JobRow, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        let row = self.queue().retry(tx.conn(), job).await?;
-        if let Some(crawl) = row.group_id {
-            self.reopen(&mut tx, crawl, &row).await?;
-        }
-        tx.commit().await?;
-        Ok(row)
+        retried("retry_job", || async {
+            let mut tx = self.store().begin().await?;
+            let row = self.queue().retry(tx.conn(), job).await?;
+            if let Some(crawl) = row.group_id {
+                self.reopen(&mut tx, crawl, &row).await?;
+            }
+            tx.commit().await?;
+            Ok(row)
+        })
+        .await
     }
 
     /// Retries the discarded jobs of a kind and a crawl, newest first. `None` means all kinds or
@@ -216,15 +222,19 @@ impl Crawls {
     /// # Errors
     /// Fails with `QueueError::NotFound` if the job is not live.
     pub async fn cancel_job(&self, job: Uuid) -> Result<JobRow, CrawlError> {
-        let mut tx = self.store().begin().await?;
-        let row = self.queue().cancel(tx.conn(), job).await?;
-        let ledger_row = jobs::row_of(&row.kind, &row.payload);
-        if let Some((ledger, id)) = ledger_row {
-            let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
-            let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
-            Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
-        }
-        tx.commit().await?;
+        let (row, ledger_row) = retried("cancel_job", || async {
+            let mut tx = self.store().begin().await?;
+            let row = self.queue().cancel(tx.conn(), job).await?;
+            let ledger_row = jobs::row_of(&row.kind, &row.payload);
+            if let Some((ledger, id)) = ledger_row {
+                let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
+                let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
+                Row::new(ledger, id).settle(self.store(), &mut tx, end).await?;
+            }
+            tx.commit().await?;
+            Ok::<_, CrawlError>((row, ledger_row))
+        })
+        .await?;
         if let (Some(crawl), Some(_)) = (row.group_id, ledger_row) {
             completion::end_if_done(self.store(), self.queue(), crawl).await;
         }

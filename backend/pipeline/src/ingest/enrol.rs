@@ -172,9 +172,9 @@ impl Ingest {
                 id
             }
         };
-        self.keep_blobs(&mut tx, blobs).await?;
         store.enrol_faces(tx.conn(), collection, subject, &[face], enrolment.moved).await?;
         store.add_enrolment_source(tx.conn(), image, subject, asked.as_deref(), answered.as_deref()).await?;
+        self.keep_blobs(&mut tx, blobs).await?;
         tx.commit().await?;
         Ok(Some((face, image)))
     }

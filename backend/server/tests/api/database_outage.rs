@@ -1,8 +1,12 @@
 //! Tests the API while its database connections are terminated.
+use crate::support::keys::guarded;
+use crate::support::pictures::picture;
 use crate::support::{App, Models, Options, problem};
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use store::keys::Scope;
 
 /// Number of retries that the service must perform before the test ends.
 const REPEATS: u64 = 20;
@@ -120,4 +124,98 @@ async fn a_change_that_may_have_been_made_is_not_made_again_and_the_answer_says_
     let problem = problem(search(&app).await, 503, "database_unavailable").await;
     assert_eq!(problem["reason"], "outcome_unknown");
     assert_eq!(app.database.number("select last_value from attempts").await, 1);
+}
+
+/// Makes the first statement that changes one of these tables fail with a deadlock. The sequence
+/// `attempts` counts the statements.
+const DEADLOCK: [&str; 6] = [
+    "create sequence attempts",
+    "create function trouble() returns trigger language plpgsql as
+     $$ begin
+         if nextval('attempts') = 1 then
+             raise exception 'as if by chance' using errcode = '40P01';
+         end if;
+         return null;
+     end $$",
+    "create trigger trouble before insert or update on audit_log for each statement execute function trouble()",
+    "create trigger trouble before insert or update or delete on subjects for each statement execute function trouble()",
+    "create trigger trouble before insert or delete on subject_faces for each statement execute function trouble()",
+    "create trigger trouble before insert or update on clusterings for each statement execute function trouble()",
+];
+
+/// A service whose every change first fails with a deadlock.
+struct Deadlocks {
+    app: App,
+    key: String,
+}
+
+impl Deadlocks {
+    /// Sends a change and returns its response. Checks that the change was attempted again and
+    /// succeeded.
+    async fn change(&self, method: Method, path: &str, body: Option<Value>) -> Value {
+        let request = self.app.client.request(method.clone(), format!("{}{path}", self.app.url));
+        let request = match body {
+            Some(body) => request.json(&body),
+            None => request,
+        };
+        self.send(&format!("{method} {path}"), request).await
+    }
+
+    async fn send(&self, what: &str, request: reqwest::RequestBuilder) -> Value {
+        self.app.database.execute("alter sequence attempts restart").await;
+        let response = request.bearer_auth(&self.key).send().await.unwrap();
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        assert!(status.is_success(), "{what}: {text}");
+        let attempts = self.app.database.number("select last_value from attempts").await;
+        assert!(attempts > 1, "{what} met no deadlock");
+        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
+    }
+
+    async fn enrol(&self, subject: &Value, file: &str) -> Value {
+        let path = format!("/subjects/{}/faces?force=true", subject["id"].as_str().unwrap());
+        let request = self.app.client.post(format!("{}{path}", self.app.url)).body(picture(file));
+        self.send(&path, request.header("content-type", "image/jpeg")).await["faces"][0].clone()
+    }
+}
+
+#[testing::test]
+async fn a_change_that_ends_in_a_deadlock_is_made_again() {
+    let options = Options { worker: false, webhook_secret: Some("a secret of the tests"), ..guarded() };
+    let app = App::spawn_with(options).await;
+    let (_, key) = app.key(None, Scope::ALL).await;
+    for statement in DEADLOCK {
+        app.database.execute(statement).await;
+    }
+    let app = Deadlocks { app, key };
+    let (post, patch, delete) = (Method::POST, Method::PATCH, Method::DELETE);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+
+    app.change(post.clone(), "/collections", Some(json!({"name": "press"}))).await;
+    app.change(patch.clone(), "/collections/press", Some(json!({"match_threshold": 0.5}))).await;
+    app.change(post.clone(), "/collections/press/webhook-secret", Some(json!({}))).await;
+    app.change(delete.clone(), "/collections/press", None).await;
+    let made = json!({"name": "desk", "collection": null, "scopes": ["read"]});
+    let made = app.change(post.clone(), "/keys", Some(made)).await;
+    app.change(post.clone(), &format!("/keys/{}/revoke", text(&made["key"]["id"])), None).await;
+
+    let ada = app.change(post.clone(), "/subjects", Some(json!({"name": "Ada"}))).await;
+    let ben = app.change(post.clone(), "/subjects", Some(json!({"name": "Ben"}))).await;
+    let (ada_id, ben_id) = (text(&ada["id"]), text(&ben["id"]));
+    app.change(patch, &format!("/subjects/{ada_id}"), Some(json!({"name": "Ada L"}))).await;
+    let face = app.enrol(&ada, "ada.jpg").await;
+    let moved = json!({"face_ids": [face["face_id"]], "move": true});
+    app.change(post.clone(), &format!("/subjects/{ben_id}/faces?force=true"), Some(moved)).await;
+    let face_path = format!("/subjects/{ben_id}/faces/{}", text(&face["face_id"]));
+    app.change(delete.clone(), &format!("{face_path}?enrolled_images=keep"), None).await;
+    app.change(post.clone(), &format!("/subjects/{ada_id}/merge"), Some(json!({"subjects": [ben_id]}))).await;
+    app.change(delete.clone(), &format!("/faces/{}", text(&face["face_id"])), None).await;
+    let face = app.enrol(&ada, "ben.jpg").await;
+    app.change(delete.clone(), &format!("/images/{}", text(&face["image_id"])), None).await;
+    let face = app.enrol(&ada, "cora.jpg").await;
+    app.change(post.clone(), "/collections/default/cluster", Some(json!({}))).await;
+    let erased = app.change(post, "/erasures", Some(json!({"face_id": face["face_id"]}))).await;
+    let erasure = text(&erased["erasure"]["id"]);
+    app.change(delete.clone(), &format!("/erasures/{erasure}/suppressions"), None).await;
+    app.change(delete, &format!("/subjects/{ada_id}"), None).await;
 }

@@ -1,11 +1,14 @@
 //! Tests subjects, their faces, and the reads and writes of clustering.
 use crate::fixture::{self, direction, wait_for_a_lock};
 use domain::ClusteringState;
+use std::sync::Arc;
 use store::clusters::{ClusterScope, Group};
 use store::models::EmbeddingModel;
 use store::subjects::{NewSubject, Subject, SubjectFilter, SubjectPatch};
 use store::{Store, StoreError};
 use testing::TestDatabase;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 /// Stores an image with `count` faces in random directions.
@@ -362,4 +365,93 @@ async fn a_face_is_deleted_while_its_image_is_enrolled_again() {
     deletion.await.unwrap().unwrap();
     assert_eq!(shown(&store, ada, collection).await, [] as [Uuid; 0]);
     assert!(store.face(found[1]).await.is_ok());
+}
+
+/// A change of a face or a person that users make at the same time as others.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    DeleteFace(Uuid),
+    DeletePerson(Uuid),
+    /// Enrols the stored image again, with this face.
+    Enrol {
+        seed: u64,
+        face: Uuid,
+        person: Uuid,
+    },
+    Move {
+        face: Uuid,
+        to: Uuid,
+    },
+    Unlink {
+        face: Uuid,
+        from: Uuid,
+    },
+}
+
+impl Change {
+    async fn make(self, store: &Store, collection: Uuid) -> Result<(), StoreError> {
+        let mut tx = store.begin().await?;
+        match self {
+            Self::DeleteFace(face) => drop(store.delete_face(tx.conn(), face).await?),
+            Self::DeletePerson(person) => {
+                store.lock_subjects(tx.conn(), collection, &[person]).await?;
+                let images = store.lock_images_of_subject(tx.conn(), person).await?;
+                store.delete_subject(tx.conn(), person).await?;
+                store.drop_enrolled(tx.conn(), &images).await?;
+            }
+            Self::Enrol { seed, face, person } => {
+                store.lock_subjects(tx.conn(), collection, &[person]).await?;
+                let image = fixture::image(seed);
+                if let Err(stored) = store.insert_image(tx.conn(), collection, &image).await? {
+                    store.enrol_faces(tx.conn(), collection, person, &[face], true).await?;
+                    store.add_enrolment_source(tx.conn(), stored, person, None, None).await?;
+                }
+            }
+            Self::Move { face, to } => {
+                store.lock_subjects(tx.conn(), collection, &[to]).await?;
+                store.enrol_faces(tx.conn(), collection, to, &[face], true).await?;
+            }
+            Self::Unlink { face, from } => {
+                store.lock_subjects(tx.conn(), collection, &[from]).await?;
+                store.unlink_face(tx.conn(), from, face, true).await?;
+            }
+        }
+        tx.commit().await
+    }
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faces_and_people_that_change_at_the_same_time_never_deadlock() {
+    const ROUNDS: u64 = 40;
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    for seed in 0..ROUNDS {
+        let ada = subject(&store, collection, "Ada", None).await;
+        let bob = subject(&store, collection, "Bob", None).await;
+        let found = enrolled_image(&store, collection, ada, seed, 2).await;
+        let changes = [
+            Change::DeleteFace(found[0]),
+            Change::Move { face: found[0], to: bob },
+            Change::Unlink { face: found[1], from: ada },
+            Change::Enrol { seed, face: found[1], person: bob },
+            Change::DeletePerson(ada),
+            Change::DeleteFace(found[1]),
+        ];
+        let start = Arc::new(Barrier::new(changes.len()));
+        let mut running = JoinSet::new();
+        for change in changes {
+            let (store, start) = (store.clone(), start.clone());
+            running.spawn(async move {
+                start.wait().await;
+                (change, change.make(&store, collection).await)
+            });
+        }
+        while let Some(done) = running.join_next().await {
+            let (change, result) = done.unwrap();
+            // What another change deleted cannot be found.
+            let is_expected = matches!(result, Ok(()) | Err(StoreError::NotFound { .. }));
+            assert!(is_expected, "round {seed}, {change:?}: {result:?}");
+        }
+    }
 }
