@@ -14,8 +14,6 @@ pub enum StoreError {
     /// The schema does not allow a value. The text contains it and states what is allowed.
     #[error("{0}")]
     Invalid(String),
-    #[error("the cursor is not a cursor of this service")]
-    BadCursor,
     #[error("the blob store failed: {0}")]
     Blob(String),
     /// The server or this program is too old, the server has no pgvector or accepts no changes, or

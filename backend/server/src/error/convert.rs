@@ -114,7 +114,6 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::NotFound { .. } => Self::new(Code::NotFound, error.to_string()),
             StoreError::Conflict(sentence) => Self::new(Code::Conflict, sentence),
-            StoreError::BadCursor => Self::new(Code::BadQuery, error.to_string()).field("cursor"),
             StoreError::CommitUnknown(_) => Self::outcome_unknown(&error),
             other => match other.cause() {
                 Some(cause) => Self::database(cause, &other),

@@ -1,7 +1,10 @@
-//! Encodes and decodes opaque cursors. A cursor contains the key of the last row of a page.
+//! Encodes and decodes opaque cursors. A cursor contains the key of the last row of a page, and a
+//! hash of its list.
 use crate::{ApiError, Code};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use std::fmt::Debug;
 use uuid::Uuid;
 
 /// A key that identifies and orders rows.
@@ -42,33 +45,63 @@ impl CursorKey for (i64, Uuid) {
     }
 }
 
-/// Decodes the key after which the next page begins.
-///
-/// # Errors
-/// Fails with 400 `bad_query` for a text that is not a cursor.
-pub(crate) fn decode<M: CursorKey>(cursor: Option<&str>) -> Result<Option<M>, ApiError> {
-    let Some(text) = cursor else { return Ok(None) };
-    URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| M::from_bytes(&bytes)).map(Some).ok_or_else(|| {
-        ApiError::new(Code::BadQuery, "cursor: the value is not a cursor of this service")
-            .field("cursor")
-            .value(text)
-            .allowed(["the next_cursor of an earlier response"])
-    })
-}
+/// Length of the hash of a list in its cursors, in bytes.
+const LIST_BYTES: usize = 4;
 
-/// Cuts `rows` to `limit` and returns the cursor of the next page. Returns `None` if there is no
-/// next page. The caller must have selected `limit + 1` rows.
-pub(crate) fn paginate<T, M: CursorKey>(
-    rows: &mut Vec<T>,
-    limit: i64,
-    id: impl Fn(&T) -> M,
-) -> Option<String> {
-    let limit = usize::try_from(limit).unwrap_or(0);
-    if rows.len() <= limit {
-        return None;
+/// A list with its filters. Its cursors are valid for no other list and for no other filters.
+pub(crate) struct List([u8; LIST_BYTES]);
+
+impl List {
+    /// `filters` are all values that decide which rows the list has, except the limit.
+    ///
+    /// Their debug texts are compared. If an update of the program changes these texts, cursors of
+    /// the previous version are rejected.
+    pub(crate) fn of(name: &str, filters: impl Debug) -> Self {
+        let digest = Sha256::digest(format!("{name}\n{filters:?}"));
+        Self(std::array::from_fn(|index| digest[index]))
     }
-    rows.truncate(limit);
-    rows.last().map(|row| URL_SAFE_NO_PAD.encode(id(row).to_bytes()))
+
+    /// Decodes the key after which the next page begins.
+    ///
+    /// # Errors
+    /// Fails with 400 `bad_query` for a text that is not a cursor, and for a cursor of another list
+    /// or of other filters.
+    pub(crate) fn after<K: CursorKey>(&self, cursor: Option<&str>) -> Result<Option<K>, ApiError> {
+        let Some(text) = cursor else { return Ok(None) };
+        let refuse = |why: &str| {
+            ApiError::new(Code::BadQuery, format!("cursor: {why}"))
+                .field("cursor")
+                .value(text)
+                .allowed(["the next_cursor of an earlier response for the same list and filters"])
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+        let (list, key) = bytes.split_at_checked(LIST_BYTES).unwrap_or_default();
+        let Some(key) = K::from_bytes(key) else {
+            return Err(refuse("the value is not a cursor of this list"));
+        };
+        if list != self.0 {
+            return Err(refuse(
+                "the value is a cursor of another list, or of the same list with other filters",
+            ));
+        }
+        Ok(Some(key))
+    }
+
+    /// Cuts `rows` to `limit` and returns the cursor of the next page. Returns `None` if there is
+    /// no next page. The caller must have selected `limit + 1` rows.
+    pub(crate) fn paginate<T, K: CursorKey>(
+        &self,
+        rows: &mut Vec<T>,
+        limit: i64,
+        key: impl Fn(&T) -> K,
+    ) -> Option<String> {
+        let limit = usize::try_from(limit).unwrap_or(0);
+        if rows.len() <= limit {
+            return None;
+        }
+        rows.truncate(limit);
+        rows.last().map(|row| URL_SAFE_NO_PAD.encode([&self.0[..], &key(row).to_bytes()].concat()))
+    }
 }
 
 #[cfg(test)]
@@ -79,17 +112,29 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_the_id_it_stands_for() {
         let ids: Vec<Uuid> = (0..3).map(|_| Uuid::now_v7()).collect();
-        let mut rows = ids.clone();
-        let cursor = paginate(&mut rows, 2, |id| *id);
+        let (mut rows, list) = (ids.clone(), List::of("faces", "all"));
+        let cursor = list.paginate(&mut rows, 2, |id| *id);
         assert_eq!(rows, ids[..2]);
-        assert_eq!(decode(cursor.as_deref()).unwrap(), Some(ids[1]));
-        assert_eq!(paginate(&mut rows, 2, |id| *id), None);
+        assert_eq!(list.after(cursor.as_deref()).unwrap(), Some(ids[1]));
+        assert_eq!(list.paginate(&mut rows, 2, |id| *id), None);
     }
 
     #[test]
     fn strange_cursors_are_refused() {
         for text in ["", "x", "????", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"] {
-            assert_eq!(decode::<Uuid>(Some(text)).unwrap_err().code(), Code::BadQuery, "{text}");
+            let error = List::of("faces", "all").after::<Uuid>(Some(text)).unwrap_err();
+            assert_eq!(error.code(), Code::BadQuery, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_of_another_list_or_filter_is_refused() {
+        let id = Uuid::now_v7();
+        let cursor = List::of("faces", "all").paginate(&mut vec![id, id], 1, |id| *id).unwrap();
+        for other in [List::of("images", "all"), List::of("faces", "some")] {
+            let problem = other.after::<Uuid>(Some(&cursor)).unwrap_err().into_problem();
+            assert_eq!((problem.code, problem.field.as_deref()), (Code::BadQuery, Some("cursor")));
+            assert!(problem.detail.contains("another list"), "{}", problem.detail);
         }
     }
 }

@@ -36,7 +36,7 @@ async fn what_passes_is_told_from_what_would_come_again() {
     }
     assert_eq!(StoreError::Database(sqlx::Error::PoolTimedOut).cause(), Some(Cause::Capacity));
     assert_eq!(StoreError::Database(sqlx::Error::RowNotFound).cause(), None);
-    assert_eq!(StoreError::BadCursor.cause(), None);
+    assert_eq!(StoreError::Conflict("taken".into()).cause(), None);
 }
 
 #[testing::test]

@@ -1,6 +1,7 @@
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::{Bounded, time, uuid};
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,6 @@ pub(super) async fn list_audit(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<AuditList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let action = params.action.as_deref().map(action).transpose()?;
     let collection_id = match &params.collection {
         Some(name) => Some(caller.store().collection(name).await?.id),
@@ -131,8 +131,10 @@ pub(super) async fn list_audit(
         since: params.since,
         until: params.until,
     };
+    let list = List::of("audit", &filter);
+    let before = list.after(params.cursor.as_deref())?;
     let mut rows = caller.store().audit_log(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |record| record.id);
+    let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
     Ok(Json(AuditList { records: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
 

@@ -1,7 +1,8 @@
 use super::view::CrawlView;
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::{Bounded, uuid};
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use domain::CrawlState;
@@ -56,7 +57,6 @@ pub(super) async fn list_crawls(
     Query(params): Query<ListParams>,
 ) -> Result<Json<CrawlList>, ApiError> {
     let store = caller.store();
-    let before = cursor::decode(params.cursor.as_deref())?;
     if let Some(name) = &params.collection {
         store.collection(name).await?;
     }
@@ -66,8 +66,10 @@ pub(super) async fn list_crawls(
         state: params.state,
         series: params.series_id,
     };
+    let list = List::of("crawls", &filter);
+    let before = list.after(params.cursor.as_deref())?;
     let mut rows = store.crawls(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |crawl| crawl.id);
+    let next_cursor = list.paginate(&mut rows, limit, |crawl| crawl.id);
     let crawls = stream::iter(rows)
         .map(|crawl| CrawlView::of(&caller, crawl))
         .buffered(CONCURRENT_COUNTS)

@@ -1,7 +1,8 @@
 use super::view::ErasureView;
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -42,11 +43,12 @@ pub(super) async fn list_erasures(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<ErasureList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
+    let list = List::of("erasures", collection.id);
+    let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().erasures(collection.id, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |record| record.id);
+    let next_cursor = list.paginate(&mut rows, limit, |record| record.id);
     let erasures = rows.into_iter().map(|record| ErasureView::new(record, &collection.name)).collect();
     Ok(Json(ErasureList { erasures, next_cursor }))
 }

@@ -1,7 +1,8 @@
 use super::{StoredFace, filter, with_sources};
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::{Bounded, Fraction, site, time, uuid};
-use crate::extract::{Query, cursor};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -71,7 +72,6 @@ pub(super) async fn list_faces(
     Query(params): Query<ListParams>,
 ) -> Result<Json<FaceList>, ApiError> {
     let store = caller.store();
-    let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter = filter::checked(
         FaceFilter {
@@ -83,9 +83,11 @@ pub(super) async fn list_faces(
         },
         Code::BadQuery,
     )?;
-    let list = FaceListQuery { collection: collection.name, image_id: params.image_id, filter };
+    let query = FaceListQuery { collection: collection.name, image_id: params.image_id, filter };
+    let list = List::of("faces", &query);
+    let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
-    let mut faces = store.faces(&list, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut faces, limit, |face| face.id);
+    let mut faces = store.faces(&query, before, limit + 1).await?;
+    let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
     Ok(Json(FaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }

@@ -1,7 +1,8 @@
 use super::stored::StoredImage;
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::{Bounded, uuid};
-use crate::extract::{Query, cursor};
 use crate::routes::faces::sources_by_image;
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
@@ -53,13 +54,14 @@ pub(super) async fn list_images(
     Query(params): Query<ListParams>,
 ) -> Result<Json<ImageList>, ApiError> {
     let store = caller.store();
-    let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
     let filter =
         ImageFilter { collection: collection.name, crawl_id: params.crawl_id, has_faces: params.has_faces };
+    let list = List::of("images", &filter);
+    let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut images = store.images(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut images, limit, |image| image.id);
+    let next_cursor = list.paginate(&mut images, limit, |image| image.id);
     let lists = images.len();
     let sources = sources_by_image(&state, images.iter().map(|image| image.id).collect()).await?;
     let images = images

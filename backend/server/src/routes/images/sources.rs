@@ -1,6 +1,7 @@
 use crate::auth::Caller;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Id, Query, cursor};
+use crate::extract::{Id, Query};
 use crate::routes::dto::Source;
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
@@ -41,12 +42,13 @@ pub(super) async fn list_image_sources(
     Id(id): Id,
     Query(params): Query<ListParams>,
 ) -> Result<Json<SourcePage>, ApiError> {
-    let after = cursor::decode(params.cursor.as_deref())?;
     let store = caller.store();
     let image = store.image(id).await?;
+    let list = List::of("image_sources", id);
+    let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut found = store.sources_of(image.id, after, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut found, limit, |(number, _)| *number);
+    let next_cursor = list.paginate(&mut found, limit, |(number, _)| *number);
     Ok(Json(SourcePage {
         sources: found.into_iter().map(|(_, source)| source.into()).collect(),
         next_cursor,

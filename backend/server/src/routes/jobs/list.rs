@@ -1,6 +1,7 @@
 use super::view::JobView;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::{Bounded, uuid};
-use crate::extract::{Query, cursor};
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -78,11 +79,12 @@ pub(super) async fn list_jobs(
     State(state): State<AppState>,
     Query(params): Query<ListParams>,
 ) -> Result<Json<JobList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let wanted = params.state.unwrap_or(StateFilter::Discarded).state();
+    let list = List::of("jobs", (wanted, &params.kind, params.crawl_id));
+    let before = list.after(params.cursor.as_deref())?;
     let mut rows =
         state.services.queue.list(wanted, params.kind.as_deref(), params.crawl_id, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |job| job.id);
+    let next_cursor = list.paginate(&mut rows, limit, |job| job.id);
     Ok(Json(JobList { jobs: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

@@ -1,7 +1,8 @@
 use super::view::KeyView;
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -42,9 +43,10 @@ pub(super) async fn list_keys(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<KeyList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
+    let list = List::of("keys", ());
+    let before = list.after(params.cursor.as_deref())?;
     let mut rows = caller.store().keys(before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |key| key.id);
+    let next_cursor = list.paginate(&mut rows, limit, |key| key.id);
     Ok(Json(KeyList { keys: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

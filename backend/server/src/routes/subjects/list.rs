@@ -1,7 +1,8 @@
-use super::view::SubjectView;
+use super::view::{SubjectView, normal_text};
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -25,9 +26,9 @@ enum Origin {
 pub(super) struct ListParams {
     /// The collection; the default is the collection of the key, else `default`.
     collection: Option<String>,
-    /// Only subjects with this name; case is ignored.
+    /// Only subjects with this name; case and surrounding white space are ignored.
     name: Option<String>,
-    /// Only the subject with this external id.
+    /// Only the subject with this external id; surrounding white space is ignored.
     external_id: Option<String>,
     /// `enrolled` if a caller created or changed it; `cluster` if clustering created it and no
     /// caller has changed it.
@@ -61,18 +62,19 @@ pub(super) async fn list_subjects(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<SubjectList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let filter = SubjectFilter {
         collection_id: caller.collection(params.collection.as_deref()).await?.id,
-        name: params.name,
-        external_id: params.external_id,
+        name: params.name.as_deref().map(normal_text).map(str::to_owned),
+        external_id: params.external_id.as_deref().map(normal_text).map(str::to_owned),
         origin: params.origin.map(|origin| match origin {
             Origin::Enrolled => "enrolled".into(),
             Origin::Cluster => "cluster".into(),
         }),
     };
+    let list = List::of("subjects", &filter);
+    let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut rows = caller.store().subjects(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |row| row.id);
+    let next_cursor = list.paginate(&mut rows, limit, |row| row.id);
     Ok(Json(SubjectList { subjects: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }

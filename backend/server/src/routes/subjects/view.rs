@@ -59,12 +59,19 @@ impl From<Subject> for SubjectView {
     }
 }
 
-/// Validates a name or an external id and removes surrounding white space.
+/// Returns a name or an external id in the form in which it is stored and found: without
+/// surrounding white space.
+pub(super) fn normal_text(text: &str) -> &str {
+    text.trim()
+}
+
+/// Validates a name or an external id and returns its [normal form](normal_text).
 pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = text else { return Ok(None) };
-    let length = text.trim().chars().count();
+    let normal = normal_text(&text);
+    let length = normal.chars().count();
     if (1..=MAX_CHARS).contains(&length) && !text.chars().any(char::is_control) {
-        return Ok(Some(text.trim().to_owned()));
+        return Ok(Some(normal.to_owned()));
     }
     let allowed = format!("1 to {MAX_CHARS} characters without control characters");
     Err(ApiError::new(Code::InvalidField, format!("{field}: the value must have {allowed}"))

@@ -1,7 +1,8 @@
 use super::view::VideoView;
 use crate::auth::Caller;
+use crate::extract::Query;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Query, cursor};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use domain::VideoState;
@@ -50,11 +51,12 @@ pub(super) async fn list_videos(
     caller: Caller,
     Query(params): Query<ListParams>,
 ) -> Result<Json<VideoList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(20, Bounded::get);
     let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
+    let list = List::of("videos", &filter);
+    let before = list.after(params.cursor.as_deref())?;
     let mut rows = caller.store().videos(&filter, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |video| video.id);
+    let next_cursor = list.paginate(&mut rows, limit, |video| video.id);
     Ok(Json(VideoList { videos: rows.into_iter().map(VideoView::from).collect(), next_cursor }))
 }

@@ -1,6 +1,7 @@
 use crate::auth::Caller;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Id, Query, cursor};
+use crate::extract::{Id, Query};
 use crate::routes::dto::{boxes, to_ms};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
@@ -94,16 +95,17 @@ pub(super) async fn list_tracks(
     Id(id): Id,
     Query(params): Query<TrackParams>,
 ) -> Result<Json<TrackList>, ApiError> {
-    let after = cursor::decode(params.cursor.as_deref())?;
     let us = |ms: Bounded<0, 86_400_000>| ms.get().saturating_mul(1000);
     let filter = TrackFilter {
         from_us: params.from_ms.map(us),
         to_us: params.to_ms.map(us),
         person: params.person.and_then(|person| i32::try_from(person.get()).ok()),
     };
+    let list = List::of("tracks", (id, &filter));
+    let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(100, Bounded::get);
     let mut rows = caller.store().tracks(id, &filter, after, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut rows, limit, |track| (track.started_us, track.id));
+    let next_cursor = list.paginate(&mut rows, limit, |track| (track.started_us, track.id));
     let tracks = rows.into_iter().map(TrackView::of).collect::<Result<_, _>>()?;
     Ok(Json(TrackList { tracks, next_cursor }))
 }

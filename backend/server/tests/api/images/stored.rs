@@ -33,6 +33,11 @@ async fn stored_images_are_listed_shown_and_deleted() {
     let second = app.get_ok(&format!("/images?limit=1&cursor={cursor}")).await;
     assert_eq!(json!([first["images"][0], second["images"][0]]), all["images"]);
     assert_eq!(second["next_cursor"], Value::Null);
+    // The cursor is valid for this list and these filters only.
+    for path in ["/faces?", "/crawls?", "/images?has_faces=true&", &format!("/images/{id}/sources?")] {
+        let refused = problem(app.get(&format!("{path}cursor={cursor}")).await, 400, "bad_query").await;
+        assert_eq!(field(&refused), "cursor", "{path} {refused}");
+    }
 
     let thumbnail = app.get(&format!("/images/{id}/thumbnail")).await;
     assert_eq!(thumbnail.headers()["content-type"], "image/jpeg");

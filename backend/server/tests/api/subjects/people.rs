@@ -43,6 +43,7 @@ async fn a_subject_is_made_changed_listed_and_deleted() {
     };
     assert_eq!(names("").await, ["Bob", "Ada"]);
     assert_eq!(names("?name=ADA").await, ["Ada"]);
+    assert_eq!(names("?name=%20ada%09").await, ["Ada"], "a name is stored without surrounding spaces");
     assert_eq!(names("?external_id=a-1").await, ["Ada"]);
     assert!(names("?origin=cluster").await.is_empty());
     let first = app.get_ok("/subjects?limit=1").await;

@@ -1,6 +1,7 @@
 use crate::auth::Caller;
+use crate::extract::cursor::List;
 use crate::extract::values::Bounded;
-use crate::extract::{Id, Query, cursor};
+use crate::extract::{Id, Query};
 use crate::routes::faces::{StoredFace, with_sources};
 use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
@@ -43,11 +44,12 @@ pub(in super::super) async fn list_subject_faces(
     Id(id): Id,
     Query(params): Query<ListParams>,
 ) -> Result<Json<SubjectFaceList>, ApiError> {
-    let before = cursor::decode(params.cursor.as_deref())?;
     let store = caller.store();
     let subject = store.subject(id).await?;
+    let list = List::of("subject_faces", id);
+    let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);
     let mut faces = store.faces_of_subject(subject.collection_id, id, before, limit + 1).await?;
-    let next_cursor = cursor::paginate(&mut faces, limit, |face| face.id);
+    let next_cursor = list.paginate(&mut faces, limit, |face| face.id);
     Ok(Json(SubjectFaceList { faces: with_sources(&state, faces).await?, next_cursor }))
 }
