@@ -9,7 +9,7 @@ use super::Api;
 use crate::body_memory::BodyReservation;
 use crate::extract::{discard_rest, is_json, unsupported};
 use crate::operation::Operations;
-use crate::{ApiError, request};
+use crate::{ApiError, Code, request};
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
@@ -29,10 +29,11 @@ const UNCOUNTED: u64 = 64 << 10;
 /// and later a string, the same string without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Rejects a body without a content type. Counts the memory of every other body until the response
+/// Rejects a body without a content type, and a compressed one. Counts the memory of every other body until the response
 /// is ready, except that of uploads, which are not held in memory.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
-    if let Err(error) = check_type(&api.operations, &request) {
+    let checked = check_type(&api.operations, &request).and_then(|()| check_encoding(&request));
+    if let Err(error) = checked {
         crate::extract::drop_unread(request).await;
         return error.into_response();
     }
@@ -64,6 +65,27 @@ fn check_type(operations: &Operations, request: &Request) -> Result<(), ApiError
     let media: Vec<&str> = media.iter().map(String::as_str).collect();
     let allowed = if media.is_empty() { &["application/json"][..] } else { &media };
     Err(unsupported(request.headers(), allowed))
+}
+
+/// Rejects a compressed body. The limits of bodies count the bytes that arrive, so they would not
+/// limit the memory for a decompressed body.
+fn check_encoding(request: &Request) -> Result<(), ApiError> {
+    const ALLOWED: &str = "identity";
+    let header = header::CONTENT_ENCODING;
+    let mut encodings = request.headers().get_all(&header).iter();
+    let Some(other) =
+        encodings.find(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(ALLOWED.as_bytes()))
+    else {
+        return Ok(());
+    };
+    let other = String::from_utf8_lossy(other.as_bytes());
+    let sentence = format!(
+        "the content encoding is `{other}`; send the body without compression and without the header"
+    );
+    Err(ApiError::new(Code::UnsupportedMediaType, sentence)
+        .field(header.as_str())
+        .value(other)
+        .allowed([ALLOWED]))
 }
 
 fn has_type(headers: &HeaderMap) -> bool {
