@@ -87,8 +87,8 @@ impl Guard {
         if !matches!(url.scheme(), "http" | "https") {
             return refuse(format!("the scheme is {:?}; only http and https are allowed", url.scheme()));
         }
-        if !url.username().is_empty() || url.password().is_some() {
-            return refuse("it contains a user name or a password".into());
+        if let Some(why) = urls::credentials_error(url) {
+            return refuse(why.into());
         }
         let Some(port) = url.port_or_known_default() else {
             return refuse("it has no port".into());

@@ -111,6 +111,7 @@ impl Robots {
                 // A `Sitemap` line neither is in a group nor ends one (RFC 9309 2.2.4).
                 Line::Sitemap(text) => {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
+                    let url = url.filter(|url| crate::urls::credentials_error(url).is_none());
                     if let Some(url) = url
                         && sitemaps.len() < MAX_SITEMAPS
                         && known.insert(url.clone())

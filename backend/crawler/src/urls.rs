@@ -36,7 +36,6 @@ const TRACKING: &[&str] = &[
     "gclid",
     "gclsrc",
     "igshid",
-    "jsessionid",
     "li_fat_id",
     "mc_cid",
     "mc_eid",
@@ -44,7 +43,6 @@ const TRACKING: &[&str] = &[
     "msclkid",
     "oly_anon_id",
     "oly_enc_id",
-    "phpsessid",
     "srsltid",
     "ttclid",
     "twclid",
@@ -53,6 +51,18 @@ const TRACKING: &[&str] = &[
     "wickedid",
     "yclid",
 ];
+
+/// Query parameters that contain the id of a session, whatever their value is: Java, PHP, osCommerce
+/// and its successors, Zen Cart, ColdFusion. Lower case.
+const SESSION: &[&str] =
+    &["cftoken", "jsessionid", "oscadminid", "oscsid", "phpsessid", "xtcsid", "zenadminid", "zenid"];
+/// Query parameters that contain the id of a session if their value looks like one (see
+/// [`looks_like_session_id`]). Some servers use these names for other values. Lower case.
+const MAYBE_SESSION: &[&str] = &["s", "sess", "sessid", "session", "session_id", "sessionid", "sid"];
+/// Minimum length of the id of a session in characters.
+const MIN_SESSION_ID: usize = 16;
+/// Minimum length of the value of `s`, which is mostly the text of a search.
+const MIN_SHORT_NAME_SESSION_ID: usize = 32;
 
 /// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
 /// segments, no tracking parameters.
@@ -68,20 +78,21 @@ pub fn parse(text: &str) -> Result<Url, String> {
     if text.len() > MAX_PARSED_LENGTH {
         return Err(too_long(text.len()));
     }
+    let shown = without_credentials(text);
     let url = Url::parse(text).map_err(|error| match error {
         ParseError::RelativeUrlWithoutBase => {
-            format!("the URL {text:?} has no scheme; it must begin with http:// or https://")
+            format!("the URL {shown:?} has no scheme; it must begin with http:// or https://")
         }
-        other => format!("the URL {text:?} is not valid: {other}"),
+        other => format!("the URL {shown:?} is not valid: {other}"),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!(
-            "the URL {text:?} has the scheme {:?}; only http and https are allowed",
+            "the URL {shown:?} has the scheme {:?}; only http and https are allowed",
             url.scheme()
         ));
     }
     if let Some(why) = host_error(&url) {
-        return Err(format!("the URL {text:?} is not valid: {why}"));
+        return Err(format!("the URL {shown:?} is not valid: {why}"));
     }
     // Percent escapes turn one byte into up to three.
     let url = normalise(url);
@@ -91,8 +102,26 @@ pub fn parse(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// Returns why the URL must not be stored or fetched, if it contains a user name or a password
+/// (RFC 9110 4.2.4). The sentence contains neither.
+pub fn credentials_error(url: &Url) -> Option<&'static str> {
+    let has_none = url.username().is_empty() && url.password().is_none();
+    (!has_none).then_some("it contains a user name or a password")
+}
+
+/// Replaces everything before the last `@` of the authority, for messages.
+fn without_credentials(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    match authority.rfind('@') {
+        Some(at) => format!("{scheme}://…{}", &rest[at..]).into(),
+        None => text.into(),
+    }
+}
+
 /// Resolves a URL in a page, a sitemap or a server's response, and normalises it. Returns `None`
-/// for a URL that cannot be parsed, is not http or https, or is longer than [`MAX_PARSED_LENGTH`].
+/// for a URL that cannot be parsed, is not http or https, contains a user name or a password, or is
+/// longer than [`MAX_PARSED_LENGTH`].
 pub fn resolve(base: &Url, text: &str) -> Option<Url> {
     let text = text.trim();
     if text.len() > MAX_PARSED_LENGTH {
@@ -123,7 +152,7 @@ pub(crate) fn normalise_checked(url: Url) -> Option<Url> {
     // URL.
     let fits =
         |url: &Url| matches!(url.scheme(), "http" | "https") && url.as_str().len() <= MAX_PARSED_LENGTH;
-    Some(url).filter(fits).map(normalise).filter(fits)
+    Some(url).filter(fits).filter(|url| credentials_error(url).is_none()).map(normalise).filter(fits)
 }
 
 /// Returns why the host of a URL is not a valid host name, if it is not. DNS allows at most 253
@@ -174,7 +203,10 @@ pub fn normalise(mut url: Url) -> Url {
     if let Some(path) = normal_path(url.path()) {
         url.set_path(&path);
     }
-    retain_parameters(&mut url, |p| !is_tracking(p));
+    let is_cold_fusion = url.query().is_some_and(|query| query.split('&').any(|p| key(p) == "cftoken"));
+    retain_parameters(&mut url, |p| {
+        !is_tracking(p) && !is_session(p) && !(is_cold_fusion && key(p) == "cfid")
+    });
     if url.query() == Some("") {
         url.set_query(None);
     }
@@ -253,9 +285,37 @@ pub(crate) fn hex_value(digit: u8) -> u8 {
     }
 }
 
+/// Returns the name of a query parameter in lower case.
+fn key(parameter: &str) -> String {
+    parameter.split('=').next().unwrap_or_default().to_ascii_lowercase()
+}
+
 fn is_tracking(parameter: &str) -> bool {
-    let key = parameter.split('=').next().unwrap_or_default().to_ascii_lowercase();
+    let key = key(parameter);
     key.starts_with("utm_") || TRACKING.binary_search(&key.as_str()).is_ok()
+}
+
+fn is_session(parameter: &str) -> bool {
+    let key = key(parameter);
+    let value = parameter.split_once('=').map_or("", |(_, value)| value);
+    // The rest of this name differs from server to server.
+    key.starts_with("aspsessionid")
+        || SESSION.contains(&key.as_str())
+        || (MAYBE_SESSION.contains(&key.as_str()) && looks_like_session_id(&key, value))
+}
+
+/// Returns whether the value of a parameter looks like the id of a session: at least 16 ASCII
+/// letters and digits, both of them, and nothing else. For `s`, it must have at least 32 hexadecimal
+/// digits.
+fn looks_like_session_id(key: &str, value: &str) -> bool {
+    let bytes = value.as_bytes();
+    if key == "s" {
+        return bytes.len() >= MIN_SHORT_NAME_SESSION_ID && bytes.iter().all(u8::is_ascii_hexdigit);
+    }
+    bytes.len() >= MIN_SESSION_ID
+        && bytes.iter().all(u8::is_ascii_alphanumeric)
+        && bytes.iter().any(u8::is_ascii_digit)
+        && bytes.iter().any(u8::is_ascii_alphabetic)
 }
 
 /// How a link's trailing slash is normalised.

@@ -40,6 +40,56 @@ fn one_spelling_per_resource() {
 }
 
 #[test]
+fn ids_of_sessions_select_no_other_page() {
+    const ID: &str = "3f2a9c0b7e6d5148";
+    for (query, kept) in [
+        ("PHPSESSID=1&id=2", "?id=2"),
+        ("osCsid=abc&id=2", "?id=2"),
+        ("zenid=abc", ""),
+        ("XTCsid=abc", ""),
+        ("JSESSIONID=0F", ""),
+        ("ASPSESSIONIDQQABCDEF=X&id=2", "?id=2"),
+        ("CFID=12&id=2&CFTOKEN=34", "?id=2"),
+        ("sid=3f2a9c0b7e6d5148", ""),
+        ("id=2&SID=3f2a9c0b7e6d5148", "?id=2"),
+        ("sessionId=3F2A9C0B7E6D5148aaaa", ""),
+        ("s=3f2a9c0b7e6d51483f2a9c0b7e6d5148", ""),
+        // These values select a page.
+        ("CFID=12", "?CFID=12"),
+        ("sid=27", "?sid=27"),
+        ("sid=1234567890123456", "?sid=1234567890123456"),
+        ("sid=internationalisation", "?sid=internationalisation"),
+        ("session=summer-2024-workshop", "?session=summer-2024-workshop"),
+        ("s=iphone15promaxcases", "?s=iphone15promaxcases"),
+        ("assid=3f2a9c0b7e6d5148", "?assid=3f2a9c0b7e6d5148"),
+        ("sid", "?sid"),
+    ] {
+        assert_eq!(norm(&format!("http://example.com/?{query}")), format!("http://example.com/{kept}"));
+    }
+    let page = |id: &str| norm(&format!("http://example.com/p?osCsid={id}&sid={id}"));
+    assert_eq!(page(ID), page("ffffffffffff0000"));
+}
+
+#[test]
+fn credentials_are_found_and_shown_nowhere() {
+    let error = |text: &str| credentials_error(&Url::parse(text).unwrap());
+    for text in ["http://ada:secret@example.com/", "https://ada@example.com/", "http://:secret@example.com/"]
+    {
+        assert!(error(text).is_some_and(|why| !why.contains("secret")), "{text}");
+        assert_eq!(resolve(&Url::parse("http://example.com/").unwrap(), text), None, "{text}");
+    }
+    for text in ["http://example.com/a@b", "http://example.com/?user:pass@host"] {
+        assert_eq!(error(text), None, "{text}");
+    }
+    for text in
+        ["ftp://ada:secret@example.com/", "http://ada:secret@exa mple.com/", "http://ada:s@secret@[::1/"]
+    {
+        let error = parse(text).unwrap_err();
+        assert!(!error.contains("secret") && !error.contains("ada"), "{error}");
+    }
+}
+
+#[test]
 fn an_address_of_a_file_is_spelled_as_a_scan_does() {
     for (text, expected) in [
         (" FILE:///album/%61%20b.jpg", "file:///album/a%20b.jpg"),

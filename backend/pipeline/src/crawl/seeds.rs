@@ -25,11 +25,8 @@ pub(super) fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     for (index, seed) in seeds.iter().enumerate() {
         let wrong = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
         let url = crawler::urls::parse(seed.trim()).map_err(&wrong)?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(wrong(format!(
-                "{seed:?} has the scheme {:?}; allowed are http and https",
-                url.scheme()
-            )));
+        if let Some(why) = crawler::urls::credentials_error(&url) {
+            return Err(wrong(format!("the URL is not allowed: {why}; send it without them")));
         }
         if seen.insert(url.clone()) {
             bytes += url.as_str().len();

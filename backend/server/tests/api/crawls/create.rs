@@ -82,6 +82,15 @@ async fn wrong_crawls_are_refused_with_the_field() {
         let wrong = problem(app.post_json("/crawls", &body).await, 422, "invalid_field").await;
         assert_eq!(field(&wrong), named, "{wrong}");
     }
+    for seed in
+        ["http://ada:secret@127.0.0.1:9/", "https://secret@127.0.0.1/a.jpg", "ftp://ada:secret@a.test/"]
+    {
+        let wrong = app.post_json("/crawls", &json!({"seeds": [good, seed]})).await;
+        let wrong = problem(wrong, 422, "invalid_field").await;
+        assert_eq!(field(&wrong), "seeds", "{wrong}");
+        assert!(wrong["detail"].as_str().unwrap().contains("number 2"), "{wrong}");
+        assert!(!wrong.to_string().contains("secret"), "{wrong}");
+    }
     problem(app.post_raw("/crawls", "application/json", b"{".to_vec()).await, 400, "bad_json").await;
     problem(app.post_raw("/crawls", "text/plain", b"{}".to_vec()).await, 415, "unsupported_media_type").await;
     assert_eq!(app.get_ok("/crawls").await["crawls"], json!([]), "no crawl may be created");
