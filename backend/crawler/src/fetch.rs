@@ -125,11 +125,13 @@ pub enum FetchError {
     #[error("the host name cannot be resolved: {0}")]
     Dns(String),
     /// No connection could be established, or it broke before the response.
-    #[error("the connection failed: {0}")]
-    Connect(String),
-    /// The response is not HTTP, or its body cannot be decoded.
-    #[error("the response is invalid: {0}")]
+    #[error("the connection failed: {why}")]
+    Connect { cause: ConnectError, why: String },
+    #[error("the response is not valid HTTP: {0}")]
     Invalid(String),
+    /// The body is not in the encoding that `Content-Encoding` states.
+    #[error("the body cannot be decoded: {0}")]
+    Undecodable(String),
     /// The body broke off.
     #[error("the response did not arrive completely: {why}")]
     Incomplete {
@@ -157,6 +159,29 @@ pub enum FetchError {
     },
 }
 
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// The host rejected the connection.
+    Refused,
+    /// The connection was closed or reset before the head of the response was complete.
+    Closed,
+    /// The TLS handshake failed.
+    Tls,
+    Other,
+}
+
+impl ConnectError {
+    fn reason(self) -> Reason {
+        match self {
+            Self::Refused => Reason::ConnectionRefused,
+            Self::Closed => Reason::ConnectionClosed,
+            Self::Tls => Reason::TlsFailure,
+            Self::Other => Reason::ConnectFailure,
+        }
+    }
+}
+
 impl FetchError {
     /// Returns the reason that the ledgers and the API show.
     pub fn reason(&self) -> Reason {
@@ -166,8 +191,9 @@ impl FetchError {
             Self::Refused(reason) => reason.clone(),
             Self::Postponed(_) => Reason::Later,
             Self::Dns(_) => Reason::DnsFailure,
-            Self::Connect(_) => Reason::ConnectFailure,
+            Self::Connect { cause, .. } => cause.reason(),
             Self::Invalid(_) => Reason::InvalidResponse,
+            Self::Undecodable(_) => Reason::UndecodableBody,
             Self::Incomplete { .. } => Reason::IncompleteTransfer,
             Self::Timeout(_) => Reason::Timeout,
             Self::TooLarge { .. } => Reason::TooManyBytes,
@@ -181,7 +207,7 @@ impl FetchError {
         match self {
             Self::Postponed(_)
             | Self::Dns(_)
-            | Self::Connect(_)
+            | Self::Connect { .. }
             | Self::Incomplete { .. }
             | Self::Timeout(_) => true,
             Self::Status { status, .. } => {
@@ -190,6 +216,7 @@ impl FetchError {
             Self::Guard(_)
             | Self::Refused(_)
             | Self::Invalid(_)
+            | Self::Undecodable(_)
             | Self::TooLarge { .. }
             | Self::TooManyRedirects => false,
         }

@@ -81,10 +81,17 @@ reasons! {
     /// The crawl has to wait. Never stored.
     Later = "later", "The crawl has to wait";
     DnsFailure = "dns_failure", "The host is unknown";
-    /// No connection could be established, or it broke before the response.
-    ConnectFailure = "connect_failure", "The host did not answer";
-    /// The response is not HTTP, or its body cannot be decoded.
+    /// The host rejected the connection: nothing listens on the port.
+    ConnectionRefused = "connection_refused", "The host refused the connection";
+    /// The host closed or reset the connection before it sent a complete head of a response.
+    ConnectionClosed = "connection_closed", "The host closed the connection without a response";
+    /// No encrypted connection could be established. A frequent cause is an invalid certificate.
+    TlsFailure = "tls_failure", "No encrypted connection could be established";
+    /// No connection could be established for another reason, such as a network without a route.
+    ConnectFailure = "connect_failure", "The host cannot be reached";
     InvalidResponse = "invalid_response", "The response is not valid HTTP";
+    /// The body is not in the encoding that `Content-Encoding` states.
+    UndecodableBody = "undecodable_body", "The body is not in the encoding that the server states";
     /// The body broke off. A page or an image with this reason may have been processed in part.
     IncompleteTransfer = "incomplete_transfer", "The response did not arrive completely";
     /// The connection, the response or the body took too long.

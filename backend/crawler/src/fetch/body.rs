@@ -12,6 +12,9 @@ pub(super) struct Limits {
     pub(super) bytes: usize,
     /// Whether bytes beyond `bytes` are ignored. If `false`, they are an error.
     pub(super) truncate: bool,
+    /// Whether a body that cannot be decoded is read as it arrived, if that is text. Only
+    /// [`Body::into_memory`] does so.
+    pub(super) accept_plain_text: bool,
     /// Time at which the last byte must have arrived.
     pub(super) deadline: Instant,
     /// Minimum decoded bytes per second, measured over `window`. 0 disables the check.
@@ -27,6 +30,8 @@ pub(super) struct Body {
     response: reqwest::Response,
     /// Decodes the body if it is encoded.
     decoder: Option<Decoder>,
+    /// What arrived up to now, if it may have to be read without decoding.
+    received: Option<BytesMut>,
     limits: Limits,
     read: usize,
     window_end: Instant,
@@ -37,8 +42,10 @@ pub(super) struct Body {
 impl Body {
     /// Fails if the announced length is above the limit.
     pub(super) fn new(response: reqwest::Response, limits: Limits) -> Result<Self, FetchError> {
+        let decoder = Decoder::of(response.headers());
         let body = Self {
-            decoder: Decoder::of(response.headers()),
+            received: (decoder.is_some() && limits.accept_plain_text).then(BytesMut::new),
+            decoder,
             window_end: Instant::now() + limits.window,
             response,
             limits,
@@ -79,6 +86,9 @@ impl Body {
                     (Some(piece), None) => piece,
                     (piece, decoder) => {
                         if let (Some(piece), Some(decoder)) = (piece, decoder) {
+                            if let Some(received) = &mut self.received {
+                                received.extend_from_slice(&piece);
+                            }
                             decoder.push(piece);
                         }
                         if !self.ended {
@@ -144,9 +154,26 @@ impl Body {
             match self.next().await {
                 Ok(Some(piece)) => all.extend_from_slice(&piece),
                 Ok(None) => break Ok(()),
+                Err(FetchError::Undecodable(why)) => match self.without_decoding() {
+                    Some(received) => all = received,
+                    None => break Err(FetchError::Undecodable(why)),
+                },
                 Err(error) => break Err(error),
             }
         };
         (all.freeze(), end)
+    }
+
+    /// Stops decoding. Returns what arrived up to now, or `None` if that is not the beginning of a
+    /// text. No compressed body of a few bytes or more is UTF-8.
+    fn without_decoding(&mut self) -> Option<BytesMut> {
+        let mut received = self.received.take()?;
+        if std::str::from_utf8(&received).is_err_and(|error| error.error_len().is_some()) {
+            return None;
+        }
+        self.decoder = None;
+        received.truncate(self.limits.bytes);
+        self.read = received.len();
+        Some(received)
     }
 }

@@ -251,6 +251,8 @@ impl Fetcher {
                 Kind::Playlist => hls::MAX_BYTES,
             },
             truncate: kind == Kind::Robots || video,
+            // RFC 9309 2.3.1.5: the lines of robots.txt that can be parsed apply.
+            accept_plain_text: kind == Kind::Robots,
             deadline,
             min_speed,
             window,

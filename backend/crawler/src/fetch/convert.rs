@@ -1,8 +1,9 @@
 //! Converts errors of the HTTP client to [`FetchError`].
-use super::FetchError;
+use super::{ConnectError, FetchError, connection};
 use crate::dns::NoAddress;
 use crate::guard::GuardError;
 use std::error::Error;
+use std::io::{self, ErrorKind};
 
 /// Converts an error. Errors of our resolver and of the guard are found among its causes.
 pub(super) fn explain(error: reqwest::Error) -> FetchError {
@@ -27,7 +28,36 @@ pub(super) fn explain(error: reqwest::Error) -> FetchError {
     if error.is_timeout() {
         return FetchError::Timeout("no connection within the time limit");
     }
-    FetchError::Connect(why)
+    FetchError::Connect { cause: connect_error(&error), why }
+}
+
+/// Returns why there is no connection.
+fn connect_error(error: &reqwest::Error) -> ConnectError {
+    let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    while let Some(inner) = cause {
+        if is_tls_error(inner) {
+            return ConnectError::Tls;
+        }
+        match inner.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(ErrorKind::ConnectionRefused) => return ConnectError::Refused,
+            // A TCP connection that is not established yet has no end, so this is the handshake.
+            Some(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+                if error.is_connect() =>
+            {
+                return ConnectError::Tls;
+            }
+            _ => {}
+        }
+        cause = inner.source();
+    }
+    if connection::is_lost(error) { ConnectError::Closed } else { ConnectError::Other }
+}
+
+/// Returns whether this is an error of the TLS library, or contains one. The source of an I/O error
+/// skips the error that it contains.
+fn is_tls_error(error: &(dyn Error + 'static)) -> bool {
+    let contained = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    error.is::<rustls::Error>() || contained.is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
 /// Converts the error of a body. Its head was valid, so the transfer failed.
@@ -44,6 +74,6 @@ pub(super) fn cut_off() -> FetchError {
     FetchError::Incomplete { why: "the encoded body ends too early".into(), received: None }
 }
 
-pub(super) fn undecodable(error: std::io::Error) -> FetchError {
-    FetchError::Invalid(format!("the body cannot be decoded: {error}"))
+pub(super) fn undecodable(error: io::Error) -> FetchError {
+    FetchError::Undecodable(error.to_string())
 }

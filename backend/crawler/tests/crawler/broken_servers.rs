@@ -157,10 +157,10 @@ async fn repeats_a_request_only_once_and_only_after_reuse() {
     let fetcher = Fetcher::new(&local_config());
     fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap();
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
-    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectFailure, true), "{error}");
+    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectionClosed, true), "{error}");
     assert_eq!(site.counts(), (2, 3), "one repetition");
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
-    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectFailure, true), "{error}");
+    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectionClosed, true), "{error}");
     assert_eq!(site.counts(), (3, 4), "a new connection causes no repetition");
 }
 
@@ -308,4 +308,75 @@ async fn keeps_what_arrived_of_a_body_that_breaks_off() {
         }
         assert_eq!(site.counts(), (7, 7), "{name}");
     }
+}
+
+#[tokio::test]
+async fn tells_why_there_is_no_connection() {
+    let refused = Url::parse(&format!("http://127.0.0.1:{}/", crate::support::closed_port().await)).unwrap();
+    let closed = RawSite::start(0, |_, _| Answer::Close(Vec::new())).await;
+    let reset = RawSite::start(0, |_, _| Answer::Reset).await;
+    let https = |site: &RawSite| Url::parse(&format!("https://{}/", site.address)).unwrap();
+    // A server without TLS sends a text in place of the handshake, or nothing.
+    let plain = plain_server(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    let silent = plain_server(b"").await;
+    for (url, reason) in [
+        (refused, Reason::ConnectionRefused),
+        (closed.request(Kind::Page).url, Reason::ConnectionClosed),
+        (reset.request(Kind::Page).url, Reason::ConnectionClosed),
+        (https(&plain), Reason::TlsFailure),
+        (https(&silent), Reason::TlsFailure),
+    ] {
+        let error = Fetcher::new(&local_config()).fetch(Request::new(url.clone(), Kind::Page), &AnyHop).await;
+        let error = error.unwrap_err();
+        assert_eq!((error.reason(), error.is_transient()), (reason, true), "{url} {error}");
+    }
+}
+
+/// Starts a server that sends these bytes when the client has sent something, and then closes the
+/// connection.
+async fn plain_server(bytes: &'static [u8]) -> RawSite {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut received = [0; 4096];
+            let _ = socket.read(&mut received).await;
+            let _ = socket.write_all(bytes).await;
+        }
+    });
+    RawSite { address, connections: Arc::default(), requests: Arc::default() }
+}
+
+/// Returns a response whose body is not in the encoding that it states.
+fn falsely_encoded(encoding: &str, body: &[u8]) -> Vec<u8> {
+    let head =
+        format!("HTTP/1.1 200 OK\r\ncontent-encoding: {encoding}\r\ncontent-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+#[tokio::test]
+async fn reads_a_robots_txt_with_a_false_encoding_as_text() {
+    let rules = "User-agent: *\nDisallow: /private\n# caf\u{e9}\n".repeat(500);
+    for encoding in ["gzip", "br", "zstd"] {
+        let site = RawSite::sending(falsely_encoded(encoding, rules.as_bytes())).await;
+        assert_eq!(site.fetch(Kind::Robots).await.unwrap().body, rules.as_bytes(), "{encoding}");
+        for kind in [Kind::Page, Kind::Image, Kind::Sitemap, Kind::Playlist] {
+            let error = site.fetch(kind).await.unwrap_err();
+            assert_eq!((error.reason(), error.is_transient()), (Reason::UndecodableBody, false), "{error}");
+        }
+    }
+    // The rest of damaged compressed data is unknown.
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(rules.as_bytes()).unwrap();
+    let mut damaged = gzip.finish().unwrap();
+    damaged[12..40].fill(0xff);
+    let site = RawSite::sending(falsely_encoded("gzip", &damaged)).await;
+    assert_eq!(site.fetch(Kind::Robots).await.unwrap_err().reason(), Reason::UndecodableBody);
+}
+
+#[tokio::test]
+async fn a_robots_txt_with_a_false_encoding_is_cut_at_its_limit() {
+    let limit = local_config().robots_limit;
+    let site = RawSite::sending(falsely_encoded("gzip", &vec![b'#'; 2 * limit])).await;
+    assert_eq!(site.fetch(Kind::Robots).await.unwrap().body.len(), limit);
 }

@@ -134,7 +134,7 @@ async fn compressed_pages() {
     let error = fetch(&site, "/bomb").await.unwrap_err();
     assert_eq!(error.reason().code(), "too_many_bytes");
     assert!(matches!(error, FetchError::TooLarge { limit } if limit == 5 << 20), "{error}");
-    assert_eq!(fetch(&site, "/broken").await.unwrap_err().reason().code(), "invalid_response");
+    assert_eq!(fetch(&site, "/broken").await.unwrap_err().reason().code(), "undecodable_body");
 }
 
 #[tokio::test]
@@ -415,7 +415,7 @@ async fn the_policy_sees_every_hop() {
     let closed = crate::support::closed_port().await;
     let url = Url::parse(&format!("http://127.0.0.1:{closed}/x")).unwrap();
     let error = fetcher.fetch(Request::new(url, Kind::Page), &policy).await.unwrap_err();
-    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectFailure, true));
+    assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectionRefused, true));
     assert!(error.to_string().to_lowercase().contains("refused"), "{error}");
     assert_eq!(policy.lines(), ["admit /x", "finished /x failed"]);
 }

@@ -118,7 +118,7 @@ async fn only_authorities_that_were_named_are_trusted() {
     let site = SecureSite::start(router, &["h2"]).await;
     let other = SecureSite::start(version(), &["h2"]).await;
     let stranger = trusting(&other, local_config());
-    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().reason().to_string(), "connect_failure");
+    assert_eq!(get_of(&stranger, &site, "/").await.unwrap_err().reason().to_string(), "tls_failure");
     assert!(futures::FutureExt::now_or_never(asked.notified()).is_none(), "no request was sent");
     let both = format!("{}\n{}", site.authority, other.authority);
     let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));

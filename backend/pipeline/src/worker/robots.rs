@@ -4,7 +4,7 @@
 use super::fetch_policy::PermitGuard;
 use super::host_throttle::{HostThrottle, RequestedDelay};
 use crate::crawl::Config;
-use crawler::fetch::Kind;
+use crawler::fetch::{ConnectError, Kind};
 use crawler::{FetchError, Fetcher, HopPolicy, Request, Robots};
 use domain::Reason;
 use std::collections::HashMap;
@@ -29,6 +29,10 @@ const MAX_HOSTS: usize = 10_000;
 /// Total size of the rules in memory, in bytes, above which unused hosts are removed. A robots.txt
 /// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
 const MAX_BYTES: usize = 64 << 20;
+
+/// Stored in place of the status of a response that is not valid HTTP or cannot be decoded. It is
+/// handled like the statuses from 500 on.
+const UNREADABLE: u16 = 599;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
 
@@ -72,10 +76,41 @@ impl Drop for Share {
 #[derive(Clone)]
 enum Answer {
     Rules(Arc<Robots>),
-    /// The status is 5xx or 429, so everything is disallowed (RFC 9309 2.3.1.4).
+    /// The status is 5xx, 429 or [`UNREADABLE`], so everything is disallowed (RFC 9309 2.3.1.4).
     Unavailable,
-    /// The host did not respond.
-    Unreachable,
+    /// The host did not respond, for this reason.
+    Unreachable(NoResponse),
+}
+
+/// Why a host did not respond.
+#[derive(Clone, Copy)]
+enum NoResponse {
+    Dns,
+    Connect(ConnectError),
+    Timeout,
+    Incomplete,
+}
+
+impl NoResponse {
+    fn of(error: &FetchError) -> Self {
+        match error {
+            FetchError::Dns(_) => Self::Dns,
+            FetchError::Timeout(_) => Self::Timeout,
+            FetchError::Incomplete { .. } => Self::Incomplete,
+            FetchError::Connect { cause, .. } => Self::Connect(*cause),
+            _ => Self::Connect(ConnectError::Other),
+        }
+    }
+
+    fn error(self) -> FetchError {
+        const WHY: &str = "the host did not respond to a recent request for robots.txt";
+        match self {
+            Self::Dns => FetchError::Dns(WHY.into()),
+            Self::Connect(cause) => FetchError::Connect { cause, why: WHY.into() },
+            Self::Timeout => FetchError::Timeout(WHY),
+            Self::Incomplete => FetchError::Incomplete { why: WHY.into(), received: None },
+        }
+    }
 }
 
 impl RobotsCache {
@@ -107,13 +142,13 @@ impl RobotsCache {
                 Ok(record) => record,
                 Err((error, record)) => {
                     if let Some(record) = record {
-                        *entry = Some(self.entry(record).await);
+                        *entry = Some(self.entry(record, Some(NoResponse::of(&error))).await);
                     }
                     return Err(error);
                 }
             },
         };
-        let fresh = self.entry(record).await;
+        let fresh = self.entry(record, None).await;
         let answer = fresh.answer.clone();
         *entry = Some(fresh);
         answer.rules()
@@ -185,8 +220,9 @@ impl RobotsCache {
             Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
-            // For the crawl, this is a host that does not respond. It may be mended later.
-            Err(FetchError::Invalid(why)) => Err((FetchError::Connect(why), Some(record(0, None)))),
+            // A response without rules that can be parsed. The host has a robots.txt, so nothing may
+            // be fetched until it is mended.
+            Err(FetchError::Invalid(_) | FetchError::Undecodable(_)) => Ok(record(UNREADABLE, None)),
             Err(error) => Err((error, Some(record(0, None)))),
         }
     }
@@ -197,10 +233,11 @@ impl RobotsCache {
         }
     }
 
-    async fn entry(&self, record: RobotsRecord) -> Entry {
+    /// Returns the entry of a record. `why` is known if this process made the request.
+    async fn entry(&self, record: RobotsRecord, why: Option<NoResponse>) -> Entry {
         let left = self.ttl(record.status).saturating_sub(record.age);
         let (answer, bytes) = match record.status {
-            0 => (Answer::Unreachable, 0),
+            0 => (Answer::Unreachable(why.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
             429 | 500.. => (Answer::Unavailable, 0),
             status => {
                 // Other statuses, such as redirects without a target, mean no robots.txt.
@@ -254,9 +291,7 @@ impl Answer {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),
             Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
-            Self::Unreachable => {
-                Err(FetchError::Connect("the host did not respond to a recent request for robots.txt".into()))
-            }
+            Self::Unreachable(why) => Err(why.error()),
         }
     }
 }

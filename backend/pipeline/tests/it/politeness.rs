@@ -42,6 +42,38 @@ async fn a_host_whose_robots_txt_stays_broken_is_never_fetched_from() {
     assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
 }
 
+#[testing::test]
+async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
+    let world = World::with(quick_retries(), fast_politeness()).await;
+    let site = Site::start().await;
+    let rules = Answer::new("text/plain", "user-agent: *\ndisallow: /closed");
+    site.set("/robots.txt", rules.header("content-encoding", "gzip"));
+    site.set("/", Answer::html("<img src=cora.jpg><img src=/closed/ada.jpg>"));
+    site.set("/cora.jpg", Answer::jpeg(picture("cora.jpg")));
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, CrawlState::Completed);
+    assert_eq!(counts(&progress.images), [("processed", 1), ("skipped", 1)].into());
+    assert_eq!(progress.reasons.get(&Reason::RobotsDisallowed), Some(&1));
+
+    let site = Site::start().await;
+    let noise = Answer::new("text/plain", vec![0xff; 200]).header("content-encoding", "gzip");
+    site.set("/robots.txt", noise);
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, CrawlState::Failed);
+    assert_eq!(progress.reasons.get(&Reason::RobotsUnavailable), Some(&1), "{:?}", progress.reasons);
+    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+}
+
+#[testing::test]
+async fn each_page_of_a_host_without_a_connection_has_the_cause() {
+    let world = World::with(quick_retries(), fast_politeness()).await;
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let seeds: Vec<String> = (0..3).map(|page| format!("http://{closed}/{page}")).collect();
+    let (crawl, progress) = world.crawl(&seeds, fast()).await;
+    assert_eq!(crawl.state, CrawlState::Failed);
+    assert_eq!(progress.reasons.get(&Reason::ConnectionRefused), Some(&3), "{:?}", progress.reasons);
+}
+
 /// The permit may expire before its job knows of it, and another job may then get one.
 #[testing::test]
 async fn a_permit_that_was_granted_too_slowly_is_not_used() {

@@ -140,7 +140,7 @@ async fn urls_are_fetched_under_the_guard() {
         (format!("{}/to-metadata", site.url), 422, "forbidden_url", Some("forbidden_address")),
         (format!("{}/nowhere.jpg", site.url), 422, "url_unreachable", Some("http_404")),
         (format!("{}/broken", site.url), 422, "url_unreachable", Some("http_500")),
-        (format!("http://{closed}/a.jpg"), 422, "url_unreachable", Some("connect_failure")),
+        (format!("http://{closed}/a.jpg"), 422, "url_unreachable", Some("connection_refused")),
         (format!("{}/text", site.url), 415, "not_an_image", None),
     ] {
         eprintln!("{url}");
@@ -148,6 +148,31 @@ async fn urls_are_fetched_under_the_guard() {
         let problem = problem(answer, status, code).await;
         assert_eq!(problem.get("reason").and_then(Value::as_str), reason, "{problem}");
     }
+}
+
+#[testing::test]
+async fn a_compressed_body_is_refused_with_the_name_of_the_header() {
+    let app = App::spawn_bare(Config::default()).await;
+    for (path, media) in [
+        ("/faces/detect", "image/jpeg"),
+        ("/faces/detect", "application/json"),
+        ("/faces/search", "multipart/form-data; boundary=x"),
+        ("/crawls", "application/json"),
+        ("/videos", "video/mp4"),
+    ] {
+        for encoding in ["gzip", "br", "identity, gzip"] {
+            let request = app.client.post(format!("{}{path}", app.url)).header("content-type", media);
+            let sent = request.header("content-encoding", encoding).body("compressed").send().await.unwrap();
+            let refused = problem(sent, 415, "unsupported_media_type").await;
+            assert_eq!(
+                (&refused["field"], &refused["value"]),
+                (&json!("content-encoding"), &json!(encoding))
+            );
+            assert_eq!(refused["allowed"], json!(["identity"]));
+        }
+    }
+    let request = app.client.post(format!("{}/crawls", app.url)).header("content-encoding", "Identity");
+    problem(request.json(&json!({})).send().await.unwrap(), 422, "invalid_field").await;
 }
 
 #[testing::test]
