@@ -52,8 +52,8 @@ const TRACKING: &[&str] = &[
     "yclid",
 ];
 
-/// Query parameters that contain the id of a session, whatever their value is: Java, PHP, osCommerce
-/// and its successors, Zen Cart, ColdFusion. Lower case.
+/// Query parameters that contain the id of a session, whatever their value is: Java, PHP,
+/// osCommerce and its successors, Zen Cart, ColdFusion. Lower case.
 const SESSION: &[&str] =
     &["cftoken", "jsessionid", "oscadminid", "oscsid", "phpsessid", "xtcsid", "zenadminid", "zenid"];
 /// Query parameters that contain the id of a session if their value looks like one (see
@@ -305,8 +305,8 @@ fn is_session(parameter: &str) -> bool {
 }
 
 /// Returns whether the value of a parameter looks like the id of a session: at least 16 ASCII
-/// letters and digits, both of them, and nothing else. For `s`, it must have at least 32 hexadecimal
-/// digits.
+/// letters and digits, both of them, and nothing else. For `s`, it must have at least 32
+/// hexadecimal digits.
 fn looks_like_session_id(key: &str, value: &str) -> bool {
     let bytes = value.as_bytes();
     if key == "s" {

@@ -4,8 +4,7 @@
 use crate::claim::interval;
 use crate::runner::backoff::with_time_limit;
 use crate::{Queue, QueueError};
-use std::time::Instant;
-use time::OffsetDateTime;
+use std::time::{Duration, Instant};
 
 /// Rows per statement. One statement takes some tens of milliseconds.
 const BATCH: i64 = 5_000;
@@ -37,14 +36,18 @@ impl Queue {
         Ok(sqlx::query_scalar(PURGE).bind(keep).bind(BATCH).bind(LOCK).fetch_one(&self.pool).await?)
     }
 
-    /// Deletes discarded jobs that ended before `ended_before`. Returns the number deleted. Nothing
-    /// else deletes discarded jobs.
-    pub async fn purge_discarded(&self, ended_before: OffsetDateTime) -> Result<u64, QueueError> {
-        Ok(sqlx::query("delete from finished_jobs where state = 'discarded' and finished_at < $1")
-            .bind(ended_before)
-            .execute(&self.pool)
-            .await?
-            .rows_affected())
+    /// Deletes discarded jobs that ended at least `age` ago by the clock of the database, in
+    /// batches. Returns the number deleted. Nothing else deletes discarded jobs.
+    pub async fn purge_discarded(&self, age: Duration) -> Result<u64, QueueError> {
+        let mut purged = 0;
+        loop {
+            let deleted = sqlx::query(PURGE_DISCARDED).bind(interval(age)).bind(BATCH);
+            let deleted = deleted.execute(&self.pool).await?.rows_affected();
+            purged += deleted;
+            if deleted < BATCH.unsigned_abs() {
+                return Ok(purged);
+            }
+        }
     }
 }
 
@@ -63,3 +66,9 @@ with gate as materialized (
     delete from finished_jobs where id = any(array(select id from old)) returning 1
 )
 select count(*) from gone";
+
+/// Skips rows that are being retried.
+const PURGE_DISCARDED: &str = "
+delete from finished_jobs where id = any(array(
+    select id from finished_jobs where state = 'discarded' and finished_at <= now() - $1::interval
+    order by finished_at limit $2 for update skip locked))";

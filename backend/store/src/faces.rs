@@ -60,6 +60,8 @@ pub struct Face {
 pub struct FaceListQuery {
     pub collection: String,
     pub image_id: Option<Uuid>,
+    /// `true`: only faces that did not fail their quality profile; `false`: only those that did.
+    pub passed: Option<bool>,
     pub filter: FaceFilter,
 }
 
@@ -159,6 +161,11 @@ impl Store {
         if let Some(image) = list.image_id {
             query.push(" and f.image_id = ").push_bind(image);
         }
+        match list.passed {
+            Some(true) => query.push(" and f.quality_passed is distinct from false"),
+            Some(false) => query.push(" and f.quality_passed = false"),
+            None => &mut query,
+        };
         let images = few_images_of_site(&self.pool, collection, &list.filter, self.exact_limit).await?;
         // The statement reads faces from the newest and tests each one. If the site has many
         // images, it soon finds `limit` faces.

@@ -1,7 +1,8 @@
 //! Reads both ledgers of a crawl together: queued rows and outcomes.
 use crate::{Store, StoreError};
-use domain::{CrawlState, Reason};
+use domain::{CrawlState, ImageState, Reason};
 use sqlx::{FromRow, PgConnection, PgExecutor};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// One of the two ledgers of a crawl.
@@ -20,7 +21,48 @@ pub struct Outcomes {
     pub count: i64,
 }
 
+/// An image URL of a crawl that was not processed.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct UnprocessedImage {
+    pub id: Uuid,
+    pub url: String,
+    /// The first page that contained the image.
+    pub page_url: Option<String>,
+    /// `Skipped` or `Failed`.
+    pub state: ImageState,
+    pub reason: Option<Reason>,
+    pub finished_at: Option<OffsetDateTime>,
+}
+
 impl Store {
+    /// Returns image URLs of a crawl that were skipped or failed, after the row `after`, in the
+    /// order in which they were found. `reason` selects those with this reason. Suppressed images
+    /// are omitted.
+    pub async fn unprocessed_images(
+        &self,
+        crawl: Uuid,
+        reason: Option<&Reason>,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<UnprocessedImage>, StoreError> {
+        Ok(sqlx::query_as(
+            "select u.id, u.url, u.state, u.reason, u.finished_at,
+                    (select s.page_url from image_sources s where s.image_url_id = u.id order by s.id limit 1) as page_url
+             from image_urls u
+             where u.crawl_id = $1 and u.state in ('skipped', 'failed')
+               and ($2::text is null or u.reason = $2) and ($3::uuid is null or u.id > $3)
+               and ($4::uuid is null or exists (select from crawls where id = $1 and collection_id = $4))
+             order by u.id limit $5",
+        )
+        .bind(crawl)
+        .bind(reason)
+        .bind(after)
+        .bind(self.collection_scope)
+        .bind(limit.max(0))
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Locks the crawl's row until the transaction ends (lock order: before any row of its
     /// ledgers). Other transactions can still add rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {

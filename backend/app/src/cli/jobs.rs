@@ -1,5 +1,6 @@
-//! Implements `jobs list|show|retry|cancel|stats`, with which operators manage the queue. The
+//! Implements `jobs list|show|retry|cancel|purge|stats`, with which operators manage the queue. The
 //! commands need only the database.
+use super::span::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};
@@ -40,6 +41,12 @@ enum JobsCommand {
         /// Ids of the jobs
         #[arg(required = true)]
         ids: Vec<Uuid>,
+    },
+    /// Delete the records of discarded jobs, which are kept until then
+    Purge {
+        /// Minimum time since the job ended: 12h, 90d, 52w
+        #[arg(long, value_name = "TIME", value_parser = span)]
+        older_than: time::Duration,
     },
     /// Print the number of waiting, running and failed jobs by kind, and their rates
     Stats {
@@ -139,6 +146,15 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
                 results.add(id, crawls.cancel_job(id).await)?;
             }
             results.print(JobState::Cancelled.as_str(), json)
+        }
+        JobsCommand::Purge { older_than } => {
+            let purged = queue.purge_discarded(older_than.unsigned_abs()).await?;
+            if json {
+                output::json(&json!({ "purged": purged }))?;
+            } else {
+                output::line(format!("{purged} purged"))?;
+            }
+            Ok(Exit::Success)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
     }

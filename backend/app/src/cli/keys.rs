@@ -1,3 +1,4 @@
+use super::span::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};
@@ -90,20 +91,6 @@ impl ValueEnum for ScopeArg {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.0.as_str()).help(self.0.meaning()))
     }
-}
-
-/// Parses a duration like `12h`, `90d` or `52w`.
-fn span(text: &str) -> Result<Duration, String> {
-    const ALLOWED: &str = "a whole number with h, d or w, up to 100 years: 12h, 90d, 52w";
-    let unit = match text.chars().last() {
-        Some('h') => Duration::HOUR,
-        Some('d') => Duration::DAY,
-        Some('w') => Duration::WEEK,
-        _ => return Err(ALLOWED.into()),
-    };
-    let number = text[..text.len() - 1].parse::<i32>().ok().filter(|number| *number > 0);
-    let span = number.and_then(|number| unit.checked_mul(number));
-    span.filter(|span| *span <= Duration::DAY * 36_525).ok_or_else(|| ALLOWED.into())
 }
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {

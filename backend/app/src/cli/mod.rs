@@ -19,6 +19,7 @@ mod reembed;
 mod restore;
 mod samples;
 mod scan;
+mod span;
 mod sweep;
 mod up;
 mod video;

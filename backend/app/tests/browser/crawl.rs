@@ -46,6 +46,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     }
     browser.until_text(".reasons", "robots.txt does not allow it").await;
     browser.until_text(".reasons", "The server responded with HTTP 404").await;
+    browser.click_text("Images that were not processed").await;
+    browser.until_text("details[open] li", "/missing.jpg: The server responded with HTTP 404").await;
     browser.until(PICTURES).await;
     browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
     stage.check_view("crawl").await;
@@ -54,20 +56,28 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.until_text(".crawl .numbers", "15").await;
     stage.check_view("crawls").await;
 
-    // The steps are: all faces of the crawl, a filter without results, one face, and back to the
-    // list.
+    // The steps are: the faces that pass their quality profile, all faces, a filter without
+    // results, one face, and back to the list.
     stage.open("/faces", "Faces").await;
+    let passing = browser
+        .run_async("return (await (await fetch('/faces?limit=100')).json()).faces.filter((face) => face.quality.passed).length")
+        .await;
+    let passing = passing.as_u64().unwrap();
+    assert!((1..15).contains(&passing), "{passing} of 15 faces pass");
+    browser.until(&format!("document.querySelectorAll('.tile').length === {passing}")).await;
+    browser.click("#all-faces").await;
+    browser.until("location.hash === '#/faces?all=true'").await;
     browser.until("document.querySelectorAll('.tile').length === 15").await;
     browser.until(PICTURES).await;
     stage.check_view("faces").await;
     browser.run("const q = document.getElementById('min-quality'); q.value = 1; q.dispatchEvent(new Event('input')); q.dispatchEvent(new Event('change'))").await;
     browser.until_text(".empty", "No face passes these filters").await;
-    browser.until("location.hash === '#/faces?min_quality=1'").await;
-    stage.open("/faces", "Faces").await;
+    browser.until("location.hash === '#/faces?min_quality=1&all=true'").await;
+    stage.open("/faces?all=true", "Faces").await;
     browser.click("summary").await;
     browser.run(&filter("site", "example.org")).await;
     browser.until_text(".empty", "No face passes these filters").await;
-    browser.until("location.hash === '#/faces?site=example.org'").await;
+    browser.until("location.hash === '#/faces?site=example.org&all=true'").await;
     stage.check_view("faces-filtered").await;
     browser.run(&filter("site", "127.0.0.1")).await;
     browser.run(&filter("from", "2020-01-31")).await;
@@ -77,7 +87,7 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.run(&filter("site", "a b")).await;
     browser.until_text(".problem", "a host name such as example.org").await;
     stage.expect_only_status(400).await;
-    stage.open("/faces", "Faces").await;
+    stage.open("/faces?all=true", "Faces").await;
     browser.click(".tile").await;
     browser.until_text("h1", "Face").await;
     browser
@@ -128,6 +138,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     stage.check_view("erase").await;
     browser.click("dialog .danger").await;
     browser.until_text(".toast", "The face was erased").await;
+    browser.until("document.querySelector('#all-faces')").await;
+    browser.click("#all-faces").await;
     browser.until("document.querySelectorAll('.tile').length === 14").await;
     stage.open("/crawls", "Crawls").await;
     browser.click(".crawl a").await;
@@ -138,6 +150,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     browser.click("dialog .danger").await;
     browser.until_text(".empty", "A crawl reads a site").await;
     stage.open("/faces", "Faces").await;
+    browser.until_text(".empty", "No faces that pass the quality profile are stored yet").await;
+    browser.click("#all-faces").await;
     browser.until_text(".empty", "No faces are stored yet").await;
     stage.stop().await;
 }

@@ -49,7 +49,7 @@ async fn a_key_is_asked_for_and_opens_what_it_opens() {
     stage.expect_only_status(401).await;
     browser.type_into("dialog input", &secret).await;
     browser.click_text("Use key").await;
-    browser.until_text(".empty", "No faces are stored yet").await;
+    browser.until_text(".empty", "No faces that pass the quality profile are stored yet").await;
     browser.until("!document.querySelector('dialog') && !document.getElementById('key').hidden").await;
 
     // The key is also sent for crops and for the event stream of a crawl.

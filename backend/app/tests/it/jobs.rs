@@ -47,6 +47,9 @@ async fn an_operator_sees_retries_and_cancels_jobs() {
     let nobody = "00000000-0000-7000-8000-000000000000";
     assert!(jobs(&["show", nobody]).expect(2).stderr.contains(nobody));
 
+    assert_eq!(jobs(&["purge", "--older-than", "1h"]).expect(0).json()["purged"], 0);
+    assert!(jobs(&["purge"]).expect(2).stderr.contains("--older-than"));
+
     let stats = jobs(&["stats"]).expect(0).json();
     assert_eq!((&stats["kinds"][0]["kind"], &stats["kinds"][0]["discarded"]), (&json!("work"), &json!(2)));
     let some = jobs(&["retry", &discarded[0], nobody]).expect(3).json();
@@ -69,4 +72,24 @@ async fn an_operator_sees_retries_and_cancels_jobs() {
     assert!(table.expect(0).stdout.contains(&any[0]));
     let table = Finished::of(place.facecrawl(&["jobs", "stats"]).env("DATABASE_URL", database.url()));
     assert!(table.expect(0).stdout.contains("Completed/s"));
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn an_operator_deletes_old_discarded_jobs() {
+    let database = TestDatabase::create().await;
+    filled(&database).await;
+    database
+        .execute(
+            "update finished_jobs set finished_at = now() - interval '31 days'
+             where id = (select id from finished_jobs order by id limit 1)",
+        )
+        .await;
+    let place = TestFolder::new();
+    let jobs = |args: &[&str]| {
+        let mut command = place.facecrawl(&["jobs"]);
+        Finished::of(command.args(args).env("DATABASE_URL", database.url()))
+    };
+    assert_eq!(jobs(&["purge", "--older-than", "30d"]).expect(0).stdout.trim(), "1 purged");
+    assert_eq!(ids(&jobs(&["list", "--json"]).expect(0).json()).len(), 1);
+    assert_eq!(database.number("select count(*) from jobs").await, 1, "the waiting job");
 }

@@ -220,8 +220,8 @@ impl RobotsCache {
             Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
-            // A response without rules that can be parsed. The host has a robots.txt, so nothing may
-            // be fetched until it is mended.
+            // A response without rules that can be parsed. The host has a robots.txt, so nothing
+            // may be fetched until it is mended.
             Err(FetchError::Invalid(_) | FetchError::Undecodable(_)) => Ok(record(UNREADABLE, None)),
             Err(error) => Err((error, Some(record(0, None)))),
         }

@@ -29,8 +29,8 @@ const UNCOUNTED: u64 = 64 << 10;
 /// and later a string, the same string without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;
 
-/// Rejects a body without a content type, and a compressed one. Counts the memory of every other body until the response
-/// is ready, except that of uploads, which are not held in memory.
+/// Rejects a body without a content type, and a compressed one. Counts the memory of every other
+/// body until the response is ready, except that of uploads, which are not held in memory.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
     let checked = check_type(&api.operations, &request).and_then(|()| check_encoding(&request));
     if let Err(error) = checked {

@@ -53,9 +53,6 @@ impl Names {
         let mut text = text.to_owned();
         for (index, name) in self.all().into_iter().enumerate() {
             text = text.replace(name, &format!("<{index}>"));
-            if let Ok(id) = Uuid::parse_str(name) {
-                text = text.replace(&URL_SAFE_NO_PAD.encode(id), &format!("<cursor {index}>"));
-            }
         }
         text
     }
@@ -106,6 +103,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         }
         "create_crawl" => vec![body(json!({"seeds": ["http://127.0.0.1:1/"], "collection": collection}))],
         "get_crawl" | "follow_crawl" | "pause_crawl" | "resume_crawl" | "cancel_crawl" => of_crawls(""),
+        "list_unprocessed_images" => of_crawls("?reason=http_404"),
         "delete_crawl" => of_crawls("?with_images=true"),
         "export_crawl" => of_crawls("?format=csv&embeddings=true"),
         "list_images" => {
@@ -165,8 +163,12 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
 
 /// Returns requests without a name, whose responses change over time. They must not reveal anything
 /// about another collection either.
-fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)> {
-    let cursor = |id: &str| URL_SAFE_NO_PAD.encode(Uuid::parse_str(id).unwrap());
+async fn requests_without_names(
+    app: &App,
+    key: &str,
+    names: &Names,
+    embedding: &[f32],
+) -> Vec<(Method, Try)> {
     let mut requests: Vec<(Method, Try)> = [
         "/collections",
         "/crawls",
@@ -189,11 +191,23 @@ fn requests_without_names(names: &Names, embedding: &[f32]) -> Vec<(Method, Try)
         ("/keys", &names.key),
     ];
     for (path, id) in ids {
-        requests.push((Method::GET, (format!("{path}?cursor={}", cursor(id)), None)));
+        let cursor = foreign_cursor(app, key, path, id).await;
+        requests.push((Method::GET, (format!("{path}?cursor={cursor}"), None)));
     }
     let search = json!({"embedding": embedding, "threshold": -1.0, "limit": 1000});
     requests.push((Method::POST, ("/faces/search".into(), Some(search))));
     requests
+}
+
+/// Returns a cursor of the caller's own list, which must have two rows, with the id of another
+/// tenant's row in place of the last 16 bytes.
+async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
+    let page = ok(app.ask(key, Method::GET, &format!("{path}?limit=1"), None).await).await;
+    let own = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{path} has one row"));
+    let mut cursor = URL_SAFE_NO_PAD.decode(own).unwrap();
+    let start = cursor.len() - 16;
+    cursor[start..].copy_from_slice(Uuid::parse_str(id).unwrap().as_bytes());
+    URL_SAFE_NO_PAD.encode(cursor)
 }
 
 /// Returns everything that a tenant can see of its collection.
@@ -230,11 +244,11 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
 }
 
 /// Adds a video that no worker reads, and returns its id.
-async fn add_video(app: &App, collection: Uuid) -> String {
+async fn add_video(app: &App, collection: Uuid, number: u8) -> String {
     let store = &app.state.services.store;
     let video = store::videos::NewVideo {
         collection,
-        sha256: Some([7; 32]),
+        sha256: Some([number; 32]),
         bytes: Some(1),
         source_url: None,
         source_key: None,
@@ -258,10 +272,15 @@ async fn enrol(app: &App, key: &str, face: &Value) -> String {
 #[testing::test]
 async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     let app = App::spawn_with(guarded()).await;
-    let (ours_site, site) = (Site::with(&["ada_small.jpg"]).await, Site::with(&["two_people.jpg"]).await);
-    let (_, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    let ours_site = Site::with(&["ada_small.jpg", "ben.jpg"]).await;
+    let site = Site::with(&["two_people.jpg"]).await;
+    let (our_key, ours) = app.key(Some("ours"), &tenant_scopes()).await;
+    app.key(Some("ours"), &tenant_scopes()).await;
     let (their_key, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
-    app.crawl_as(&ours, None, &ours_site.page()).await;
+    for number in 0..2 {
+        app.crawl_as(&ours, None, &ours_site.page()).await;
+        add_video(&app, our_key.collection_id.unwrap(), number).await;
+    }
     let crawls = fill(&app, &theirs, &site).await;
     let face = ok(app.ask(&theirs, Method::GET, "/faces", None).await).await["faces"][0].clone();
     let never = json!({"url": "https://example.org/never.jpg"});
@@ -275,7 +294,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
         face: face["id"].as_str().unwrap().to_owned(),
         subject: enrol(&app, &theirs, &face["id"]).await,
         erasure: erased["erasure"]["id"].as_str().unwrap().to_owned(),
-        video: add_video(&app, their_key.collection_id.unwrap()).await,
+        video: add_video(&app, their_key.collection_id.unwrap(), 2).await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);
@@ -286,7 +305,7 @@ async fn no_operation_shows_or_changes_what_belongs_to_another_collection() {
     ok(app.ask(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
     let before = inventory(&app, &theirs).await;
 
-    for (method, request) in requests_without_names(&real, &embedding) {
+    for (method, request) in requests_without_names(&app, &ours, &real, &embedding).await {
         let (status, text) = answer(&app, &ours, &method, &request).await;
         assert_eq!(status, StatusCode::OK, "{request:?}: {text}");
         for name in real.all() {

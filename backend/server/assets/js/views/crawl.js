@@ -2,6 +2,7 @@
 import { get } from "../api.js";
 import { IMAGES, PAGES, VIDEOS, cancel, changeState, done, isOver, name, outcomes, remove, stateChip } from "../crawls.js";
 import { h, put } from "../dom.js";
+import { endless } from "../endless.js";
 import { follow } from "../events.js";
 import { exports } from "../exports.js";
 import { externalLink, tile } from "../faces.js";
@@ -68,7 +69,7 @@ function draw(first, signal) {
     h("div.pair", {},
       panel("Outcomes", h("h3", {}, "Images"), images.element, h("h3", {}, "Pages"), pages.element,
         (first.options.videos || Object.values(first.counts.videos).some((n) => n > 0)) && [h("h3", {}, "Videos"), videos.element, linkButton("Show the videos", href("/videos", { crawl_id: id }))], !isOver(first) && rates.element),
-      panel("Not processed", reasons)),
+      panel("Not processed", reasons, unprocessed(id, signal))),
     panel("Newest faces", strip),
     h("div.pair", {}, panel("Export", exports(`/crawls/${id}/export`, `crawl-${id}`, "Every image and video with its sources and faces, one per line. The tracks of a video follow it.")), panel("Options", options(first))),
   ];
@@ -119,7 +120,7 @@ function recent(id, slot, signal) {
     if (signal.aborted) return;
     if (answer instanceof Error) put(slot, problemBox(answer, requestNewest));
     else if (answer.faces.length === 0) put(slot, h("p.quiet", {}, "No faces found yet."));
-    else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id }), { symbol: "faces" })));
+    else put(slot, h("div.grid.small", {}, answer.faces.map((face) => tile(face, signal))), h("p", {}, linkButton("All faces of this crawl", href("/faces", { crawl_id: id, all: true }), { symbol: "faces" })));
     setTimeout(() => ((asking = false), again && !signal.aborted && requestNewest()), answer.faces?.length > 0 ? 2000 : 100);
   };
   return { requestNewest };
@@ -131,6 +132,23 @@ function reasonTable(reasons) {
   return h("table.reasons", {},
     h("caption.hidden", {}, "Why pages and images were not processed"),
     h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));
+}
+
+/** Returns the list of images that were not processed. It is loaded when the user opens it. */
+function unprocessed(id, signal) {
+  const [rows, end] = [h("ul.sources"), h("div.end")];
+  const list = endless(end, signal, {
+    more: "More images",
+    ask: (cursor) => get(`/crawls/${id}/unprocessed-images`, { limit: 50, cursor }, signal),
+    add: ({ images }) => {
+      rows.append(...images.map((image) => h("li", {}, externalLink(image.url), h("span.quiet", {}, `: ${outcome(image.reason)}`))));
+      return images.length;
+    },
+    none: () => h("p.quiet", {}, "All images found so far were processed."),
+  });
+  const element = h("details", {}, h("summary", {}, "Images that were not processed"), rows, end);
+  element.addEventListener("toggle", () => element.open && (put(rows), list.begin()));
+  return element;
 }
 
 function options(crawl) {

@@ -21,15 +21,19 @@ export function show(page, { query, signal, returning }) {
   const filters = { crawl_id: query.crawl_id, image_id: query.image_id };
   const places = faceFilters(query, () => changed());
   const quality = h("input", { type: "range", id: "min-quality", min: 0, max: 1, step: 0.05, value: query.min_quality ?? 0 });
+  // Without a switch, the newest faces of crowds would hide the others. The faces of one image are
+  // few.
+  const all = h("input", { type: "checkbox", id: "all-faces", checked: Boolean(query.all || query.image_id) });
   const output = h("output", { for: "min-quality" });
   const status = h("p.quiet", { role: "status" });
   const grid = h("div.grid");
   const end = h("div.end");
-  const params = () => ({ collection: collections.current(), ...filters, ...places.params(), min_quality: Number(quality.value) || undefined });
+  const params = () => ({ collection: collections.current(), ...filters, ...places.params(), min_quality: Number(quality.value) || undefined, passed: all.checked ? undefined : true });
   page.append(
     heading("Faces", linkButton("Search by image", "#/search", { symbol: "search" })),
     h("div.toolbar", {},
       h("div.slider", {}, h("label", { for: "min-quality" }, "Minimum quality"), quality, output),
+      h("label.check", {}, all, "Show all, also faces that fail the quality profile"),
       filters.crawl_id && linkButton("Faces of one crawl", href("/faces"), { symbol: "close", "aria-label": "Faces of one crawl. Show all" }),
       filters.image_id && linkButton("Faces of one image", href("/faces"), { symbol: "close", "aria-label": "Faces of one image. Show all" }),
       h("span.grow"), status),
@@ -50,7 +54,7 @@ export function show(page, { query, signal, returning }) {
     },
     none: () => Number(quality.value) > 0 || filters.crawl_id || filters.image_id || places.any()
       ? empty("faces", "No face passes these filters.")
-      : empty("faces", "No faces are stored yet.", linkButton("Start a crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })),
+      : empty("faces", all.checked ? "No faces are stored yet." : "No faces that pass the quality profile are stored yet.", linkButton("Start a crawl", "#/crawls/new", { kind: "primary", symbol: "plus" })),
   });
   function begin() {
     list = { key: JSON.stringify(params()), faces: [], cursor: null };
@@ -61,10 +65,11 @@ export function show(page, { query, signal, returning }) {
   const label = () => (output.value = Number(quality.value) > 0 ? percent(Number(quality.value)) : "any");
   quality.addEventListener("input", label);
   function changed() {
-    setQuery({ ...filters, ...places.query(), min_quality: Number(quality.value) || undefined });
+    setQuery({ ...filters, ...places.query(), min_quality: Number(quality.value) || undefined, all: all.checked && !filters.image_id ? true : undefined });
     begin();
   }
   quality.addEventListener("change", changed);
+  all.addEventListener("change", changed);
   label();
 
   if (returning && left?.list.key === JSON.stringify(params())) {

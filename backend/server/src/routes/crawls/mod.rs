@@ -8,6 +8,7 @@ mod get;
 mod list;
 mod pause;
 mod resume;
+mod unprocessed;
 mod view;
 
 #[cfg(feature = "fuzzing")]
@@ -27,4 +28,5 @@ pub(crate) fn router() -> Routes {
         .add(cancel::SPEC, routes!(cancel::cancel_crawl))
         .add(events::SPEC, routes!(events::follow_crawl))
         .add(export::SPEC, routes!(export::export_crawl))
+        .add(unprocessed::SPEC, routes!(unprocessed::list_unprocessed_images))
 }

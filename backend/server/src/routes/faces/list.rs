@@ -42,6 +42,9 @@ pub(super) struct ListParams {
     /// Minimum overall quality of a face.
     #[param(value_type = Option<f32>, minimum = 0, maximum = 1)]
     min_quality: Option<Fraction>,
+    /// `true`: only faces that met the quality profile when they were stored, or were not assessed.
+    /// `false`: only the other faces.
+    passed: Option<bool>,
     /// Maximum number of faces in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 50)]
     limit: Option<Bounded<1, 1000>>,
@@ -83,7 +86,12 @@ pub(super) async fn list_faces(
         },
         Code::BadQuery,
     )?;
-    let query = FaceListQuery { collection: collection.name, image_id: params.image_id, filter };
+    let query = FaceListQuery {
+        collection: collection.name,
+        image_id: params.image_id,
+        passed: params.passed,
+        filter,
+    };
     let list = List::of("faces", &query);
     let before = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(50, Bounded::get);

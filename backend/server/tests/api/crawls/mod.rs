@@ -3,5 +3,6 @@ mod events;
 mod export;
 mod schedule;
 mod steer;
+mod unprocessed;
 mod webhook;
 mod webhook_secrets;

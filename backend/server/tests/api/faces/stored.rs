@@ -17,6 +17,11 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     let all = app.get_ok("/faces").await;
     let faces = all["faces"].as_array().unwrap();
     assert_eq!((faces.len(), &all["next_cursor"]), (3, &Value::Null));
+    app.database
+        .execute("update faces set quality_passed = id <> (select id from faces order by id limit 1)")
+        .await;
+    assert_eq!(app.get_ok("/faces?passed=true").await["faces"], json!(faces[..2]));
+    assert_eq!(app.get_ok("/faces?passed=false").await["faces"], json!(faces[2..]));
     for face in faces {
         assert_eq!(face["collection"], "default");
         assert_eq!(face["landmarks"].as_array().unwrap().len(), 5);
