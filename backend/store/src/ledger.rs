@@ -37,7 +37,7 @@ pub struct UnprocessedImage {
 impl Store {
     /// Returns image URLs of a crawl that were skipped or failed, after the row `after`, in the
     /// order in which they were found. `reason` selects those with this reason. Suppressed images
-    /// are omitted.
+    /// and erased addresses are omitted.
     pub async fn unprocessed_images(
         &self,
         crawl: Uuid,
@@ -49,7 +49,7 @@ impl Store {
             "select u.id, u.url, u.state, u.reason, u.finished_at,
                     (select s.page_url from image_sources s where s.image_url_id = u.id order by s.id limit 1) as page_url
              from image_urls u
-             where u.crawl_id = $1 and u.state in ('skipped', 'failed')
+             where u.crawl_id = $1 and u.state in ('skipped', 'failed') and u.url <> 'erased:' || u.id
                and ($2::text is null or u.reason = $2) and ($3::uuid is null or u.id > $3)
                and ($4::uuid is null or exists (select from crawls where id = $1 and collection_id = $4))
              order by u.id limit $5",

@@ -63,6 +63,21 @@ impl Traces {
         images: &[Uuid],
     ) -> Result<(), StoreError> {
         self.read_images(conn, images).await?;
+        self.erase_image_rows(conn, images).await
+    }
+
+    /// Removes the rows of these addresses that led to no image, like
+    /// [`Self::erase_image_traces`].
+    pub(crate) async fn erase_addresses_of_images(
+        &mut self,
+        conn: &mut PgConnection,
+        addresses: &[String],
+    ) -> Result<(), StoreError> {
+        self.hashes.extend(addresses.iter().map(|address| url_hash(Some(address))));
+        self.erase_image_rows(conn, &[]).await
+    }
+
+    async fn erase_image_rows(&mut self, conn: &mut PgConnection, images: &[Uuid]) -> Result<(), StoreError> {
         // Rows of other crawls with the same URLs, which led to no image.
         let rows: Vec<LedgerRow> = sqlx::query_as(
             "select u.id, u.crawl_id, u.url, u.url_hash from crawls c join image_urls u on u.crawl_id = c.id

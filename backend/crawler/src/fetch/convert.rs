@@ -35,7 +35,7 @@ pub(super) fn explain(error: reqwest::Error) -> FetchError {
 fn connect_error(error: &reqwest::Error) -> ConnectError {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(inner) = cause {
-        if is_tls_error(inner) {
+        if inner.is::<rustls::Error>() {
             return ConnectError::Tls;
         }
         match inner.downcast_ref::<io::Error>().map(io::Error::kind) {
@@ -48,16 +48,16 @@ fn connect_error(error: &reqwest::Error) -> ConnectError {
             }
             _ => {}
         }
-        cause = inner.source();
+        cause = contained(inner).or_else(|| inner.source());
     }
     if connection::is_lost(error) { ConnectError::Closed } else { ConnectError::Other }
 }
 
-/// Returns whether this is an error of the TLS library, or contains one. The source of an I/O error
-/// skips the error that it contains.
-fn is_tls_error(error: &(dyn Error + 'static)) -> bool {
-    let contained = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    error.is::<rustls::Error>() || contained.is_some_and(|inner| inner.is::<rustls::Error>())
+/// Returns the error that an I/O error contains. The source of an I/O error is the source of the
+/// contained error, and skips that error itself.
+fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let inner = error.downcast_ref::<io::Error>()?.get_ref()?;
+    Some(inner)
 }
 
 /// Converts the error of a body. Its head was valid, so the transfer failed.

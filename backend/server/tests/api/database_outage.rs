@@ -212,7 +212,8 @@ async fn a_change_that_ends_in_a_deadlock_is_made_again() {
     app.change(delete.clone(), &format!("/faces/{}", text(&face["face_id"])), None).await;
     let face = app.enrol(&ada, "ben.jpg").await;
     app.change(delete.clone(), &format!("/images/{}", text(&face["image_id"])), None).await;
-    let face = app.enrol(&ada, "cora.jpg").await;
+    let cora = app.change(post.clone(), "/subjects", Some(json!({"name": "Cora"}))).await;
+    let face = app.enrol(&cora, "cora.jpg").await;
     app.change(post.clone(), "/collections/default/cluster", Some(json!({}))).await;
     let erased = app.change(post, "/erasures", Some(json!({"face_id": face["face_id"]}))).await;
     let erasure = text(&erased["erasure"]["id"]);

@@ -39,6 +39,7 @@ impl Store {
         traces.erase_video_traces(conn, &without_address).await?;
         keys.extend(delete_video_rows(conn, &plan.videos).await?);
         if !plan.addresses.is_empty() {
+            traces.erase_addresses_of_images(conn, &plan.addresses).await?;
             traces.erase_page_traces(conn, &plan.addresses).await?;
         }
         traces.finish(conn).await?;

@@ -44,8 +44,9 @@ async fn crawls_are_listed_newest_first_by_page_and_state() {
     assert_eq!(listed, ids);
     let first = app.get_ok("/crawls?limit=2&collection=default&state=running").await;
     assert_eq!(first["crawls"].as_array().unwrap().len(), 2);
-    let rest =
-        app.get_ok(&format!("/crawls?limit=2&cursor={}", first["next_cursor"].as_str().unwrap())).await;
+    let filters = "collection=default&state=running";
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let rest = app.get_ok(&format!("/crawls?limit=1&{filters}&cursor={cursor}")).await;
     assert_eq!((&rest["crawls"][0]["id"], &rest["next_cursor"]), (&ids[2], &Value::Null));
     assert_eq!(app.get_ok("/crawls?state=failed").await["crawls"], json!([]));
 
