@@ -46,8 +46,8 @@ async fn a_site_is_crawled_and_a_face_of_it_is_searched_and_erased() {
     }
     browser.until_text(".reasons", "robots.txt does not allow it").await;
     browser.until_text(".reasons", "The server responded with HTTP 404").await;
-    browser.click_text("Images that were not processed").await;
-    browser.until_text("details[open] li", "/missing.jpg: The server responded with HTTP 404").await;
+    browser.click("details.unprocessed summary").await;
+    browser.until_text("details.unprocessed li", ": The server responded with HTTP 404").await;
     browser.until(PICTURES).await;
     browser.until("document.querySelector('a[download][href*=\"/export?format=csv\"]')").await;
     stage.check_view("crawl").await;

@@ -146,7 +146,7 @@ function unprocessed(id, signal) {
     },
     none: () => h("p.quiet", {}, "All images found so far were processed."),
   });
-  const element = h("details", {}, h("summary", {}, "Images that were not processed"), rows, end);
+  const element = h("details.unprocessed", {}, h("summary", {}, "Images that were not processed"), rows, end);
   element.addEventListener("toggle", () => element.open && (put(rows), list.begin()));
   return element;
 }
