@@ -30,6 +30,16 @@ impl Store {
         faces: &[Uuid],
         moved: bool,
     ) -> Result<u64, StoreError> {
+        // Locks the images before the faces and their assignments. The deletion of a person holds
+        // its images, deletes the assignments, and may then delete the faces.
+        sqlx::query(
+            "select 1 from images where id in (select image_id from faces where collection_id = $1 and id = any($2))
+             order by id for key share",
+        )
+        .bind(collection)
+        .bind(faces)
+        .execute(&mut *conn)
+        .await?;
         // Locks the faces against a replacement of their image, in the same order as the
         // replacement does.
         let known: Vec<Uuid> = sqlx::query_scalar(
