@@ -1,5 +1,6 @@
-//! Stores images. Recognises known images before any model runs. Writes the blobs of a new image,
-//! and then its rows in one transaction. Fetching is in the module `worker`.
+//! Stores images. Recognises known files before any model runs, and other versions of known images
+//! by their faces. Writes the blobs of a new image, and then its rows in one transaction. Fetching
+//! is in the module `worker`.
 //!
 //! Blobs are named by their content. If the transaction is rolled back (stale claim, database
 //! failure) or another transaction stores the image first, the blobs are not deleted. The next
@@ -14,6 +15,7 @@ pub(crate) mod outcome;
 mod read_video;
 mod record;
 mod reembed;
+mod same_people;
 pub(crate) mod scan;
 mod scan_video;
 mod sketch;
@@ -33,10 +35,11 @@ pub use video::{StoredVideo, VideoReader};
 use crate::domain::ChangeError;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Dedupe};
 use bytes::Bytes;
-use dedupe::Relation;
 use domain::Reason;
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
+use record::{Analyzed, Recorded};
+use same_people::ShownFaces;
 use std::sync::Arc;
 use store::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
@@ -188,24 +191,11 @@ impl Ingest {
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let picture =
                 self.inner.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
-            let relation = match incoming.dedupe {
-                Dedupe::Near => {
-                    self.find_relation(incoming.collection, &picture.hashes, &picture.frame).await?
-                }
-                _ => Relation::New,
-            };
-            // A duplicate is settled without the check of `record`.
-            if (checks || relation != Relation::New)
+            if checks
                 && let Some(reason) =
                     self.suppression_reason(&incoming, &sha256, Some(&picture.hashes)).await?
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
-            }
-            if let Relation::Duplicate(image) = relation {
-                match self.settle_near(&incoming, claim, image).await? {
-                    Some(done) => return Ok(done),
-                    None => continue,
-                }
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
             let analysis = self.inner.analyzer.find_faces(picture, &options, Priority::Background).await?;
@@ -219,20 +209,31 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
+            let (shown, duplicate) = match incoming.dedupe {
+                Dedupe::Near => self.find_duplicate(incoming.collection, &analysis, &options).await?,
+                _ => (ShownFaces::default(), None),
+            };
             // The collection's first erasure may have been committed since `checks` was read. The
-            // faces that it erased must not be written as blobs, so the loop starts again.
-            if !checks && !analysis.faces.is_empty() && self.suppresses(incoming.collection).await? {
+            // faces that it erased must not be written as blobs, and a duplicate is settled without
+            // the check of `record`, so the loop starts again.
+            let writes = !analysis.faces.is_empty() || duplicate.is_some();
+            if !checks && writes && self.suppresses(incoming.collection).await? {
                 continue;
             }
-            let stored = self.write_blobs(&analysis).await?;
+            if let Some(image) = duplicate {
+                match self.settle_near(&incoming, claim, image).await? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
+            let blobs = self.write_blobs(&analysis).await?;
             let partly = !suppressed.faces.is_empty();
+            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: &blobs, partly };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
-            let recorded =
-                retried("store_image", || self.record(&incoming, claim, &analysis, &stored, partly)).await?;
+            let recorded = retried("store_image", || self.record(&incoming, claim, &analyzed)).await?;
             match recorded {
-                Some(done) => return Ok(done),
-                // The image, its address or a person was erased in the meantime.
-                None => self.discard_blobs(stored.keys()).await,
+                Recorded::Settled(done) => return Ok(done),
+                Recorded::Suppressed | Recorded::Overtaken => self.discard_blobs(blobs.keys()).await,
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())

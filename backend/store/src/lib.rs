@@ -70,5 +70,5 @@ pub use blobs::Blobs;
 pub use collection_deletion::Erased;
 pub use database::{Config, Store, Tx};
 pub use error::StoreError;
-pub use supersede::OlderFace;
+pub use supersede::StoredFace;
 pub use transient::retried;

@@ -13,9 +13,9 @@ use pgvector::HalfVector;
 use sqlx::{FromRow, PgConnection, PgExecutor};
 use uuid::Uuid;
 
-/// A face of an image that a larger version may replace.
+/// A face of a stored image, with which the faces of an incoming image are compared.
 #[derive(Clone, Debug)]
-pub struct OlderFace {
+pub struct StoredFace {
     pub image_id: Uuid,
     pub model_id: i32,
     /// x, y, width, height as fractions of the image.
@@ -34,7 +34,7 @@ struct FaceRow {
     height: i32,
 }
 
-impl From<FaceRow> for OlderFace {
+impl From<FaceRow> for StoredFace {
     fn from(row: FaceRow) -> Self {
         let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
         let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
@@ -95,12 +95,13 @@ impl Store {
         Ok(held.len() == images.len() && self.enrolled_images(conn, images).await?.is_empty())
     }
 
-    /// Returns the faces of images that are locked for replacement.
-    pub async fn faces_to_replace(
+    /// Returns the faces of images. An embedding takes about a kilobyte of memory, so pass images
+    /// with a limited number of faces per call.
+    pub async fn faces_of_images(
         &self,
         conn: &mut PgConnection,
         images: &[Uuid],
-    ) -> Result<Vec<OlderFace>, StoreError> {
+    ) -> Result<Vec<StoredFace>, StoreError> {
         let rows: Vec<FaceRow> = sqlx::query_as(
             "select f.image_id, f.model_id, f.bbox, f.embedding, i.width, i.height
              from faces f join images i on i.id = f.image_id where f.image_id = any($1) order by f.id",
@@ -108,7 +109,7 @@ impl Store {
         .bind(images)
         .fetch_all(conn)
         .await?;
-        Ok(rows.into_iter().map(OlderFace::from).collect())
+        Ok(rows.into_iter().map(StoredFace::from).collect())
     }
 
     /// Replaces the locked `images` with the image `by`. Moves their ledger rows and sources to

@@ -1,6 +1,11 @@
 //! Decides how an image relates to its near-duplicates among the stored images. This module does
 //! not read the store.
+//!
+//! Two images are near-duplicates if their perceptual hashes are near and they show the same people
+//! ([`super::same_people`]). Perceptual hashes alone do not suffice: badges, posters and studio
+//! portraits of different people can differ in a small part of the image only.
 
+use super::same_people::Comparison;
 use store::images::Image;
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes};
@@ -15,12 +20,17 @@ pub(super) enum Relation {
     New,
     /// The image is a duplicate of this stored one.
     Duplicate(Uuid),
-    /// The image has at least 1.5 times the pixels of each of these. It replaces those whose faces
-    /// it contains ([`super::versions`]).
+    /// The image has at least 1.5 times the pixels of each of these, and replaces them.
     Supersedes(Vec<Uuid>),
 }
 
-/// Returns the candidates that are near-duplicates.
+/// A stored image whose perceptual hashes are near those of the incoming image.
+pub(super) struct Candidate<'a> {
+    pub(super) image: &'a Image,
+    pub(super) people: Comparison,
+}
+
+/// Returns the candidates whose perceptual hashes are near.
 pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'a Image> {
     let hashes_of = |image: &Image| {
         Some(PerceptualHashes {
@@ -33,24 +43,32 @@ pub(super) fn near<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Ve
     candidates.iter().filter(is_near).collect()
 }
 
-/// Returns the relation to the images in `near`. `enrolled` lists those images in `near` that
-/// contain an enrolled face. They are never replaced.
+/// Returns the relation to the candidates. Only those that show the same people count. `enrolled`
+/// lists the candidates that contain an enrolled face. They are never replaced.
 ///
-/// If several images are near, the largest one represents them, and among equally large ones the
-/// oldest. All versions of an image therefore have the same representative.
-pub(super) fn relation(frame: &Frame, near: &[&Image], enrolled: &[Uuid]) -> Relation {
+/// If several images are near-duplicates, the largest one represents them, and among equally large
+/// ones the oldest. All versions of an image therefore have the same representative.
+pub(super) fn relation(frame: &Frame, candidates: &[Candidate<'_>], enrolled: &[Uuid]) -> Relation {
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
-    if let Some(kept) = near.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
+    let same: Vec<&Image> =
+        candidates.iter().filter(|one| one.people.is_same()).map(|one| one.image).collect();
+    if let Some(kept) = same.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
         return Relation::Duplicate(kept.id);
     }
-    let Some(largest) = near.iter().max_by_key(order) else { return Relation::New };
+    match same.iter().max_by_key(order) {
+        None => Relation::New,
+        Some(largest) if is_clearly_larger(frame, largest) => {
+            Relation::Supersedes(same.iter().map(|image| image.id).collect())
+        }
+        Some(largest) => Relation::Duplicate(largest.id),
+    }
+}
+
+/// Returns `true` if the frame has at least 1.5 times the pixels of the image.
+pub(super) fn is_clearly_larger(frame: &Frame, image: &Image) -> bool {
     let own = u64::from(frame.width()) * u64::from(frame.height());
     let (times, of) = CLEARLY_LARGER;
-    if own * of >= pixels(largest) * times {
-        Relation::Supersedes(near.iter().map(|image| image.id).collect())
-    } else {
-        Relation::Duplicate(largest.id)
-    }
+    own * of >= pixels(image) * times
 }
 
 fn pixels(image: &Image) -> u64 {
@@ -86,8 +104,10 @@ mod tests {
         let (small, same, large) = (stored(2, 100, 100), stored(1, 100, 100), stored(3, 200, 100));
         let id = Uuid::from_u128;
         let of = |width, height| Frame::filled(width, height, [0; 3]);
-        let judge =
-            |width, height, near: &[&Image], enrolled: &[Uuid]| relation(&of(width, height), near, enrolled);
+        let judge = |width, height, near: &[&Image], enrolled: &[Uuid]| {
+            let same = near.iter().map(|image| Candidate { image, people: Comparison::default() });
+            relation(&of(width, height), &same.collect::<Vec<_>>(), enrolled)
+        };
         assert_eq!(judge(100, 100, &[], &[]), Relation::New);
         assert_eq!(judge(149, 100, &[&small], &[]), Relation::Duplicate(id(2)));
         assert_eq!(judge(150, 100, &[&small], &[]), Relation::Supersedes(vec![id(2)]));
@@ -99,5 +119,21 @@ mod tests {
         assert_eq!(judge(290, 100, &[&small, &large], &[]), Relation::Duplicate(id(3)));
         assert_eq!(judge(300, 100, &[&small, &large], &[]), Relation::Supersedes(vec![id(2), id(3)]));
         assert_eq!(judge(300, 100, &[&small, &large], &[id(2)]), Relation::Duplicate(id(2)));
+    }
+
+    #[test]
+    fn a_picture_of_other_people_is_new_at_any_size() {
+        let stored = stored(1, 100, 100);
+        for people in [
+            Comparison { shared: 1, missing: 1, added: 0 },
+            Comparison { shared: 1, missing: 0, added: 1 },
+            Comparison { shared: 0, missing: 1, added: 1 },
+        ] {
+            for side in [50, 100, 500] {
+                let candidates = [Candidate { image: &stored, people }];
+                let relation = relation(&Frame::filled(side, side, [0; 3]), &candidates, &[stored.id]);
+                assert_eq!(relation, Relation::New, "{people:?} {side}");
+            }
+        }
     }
 }

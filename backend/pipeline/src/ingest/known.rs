@@ -1,16 +1,34 @@
 //! Settles images that the collection already contains. New images are in the module `record`.
 
-use super::dedupe::{self, Relation};
+use super::dedupe::{self, Candidate, Relation};
 use super::record::result;
-use super::{Incoming, Ingest, IngestError, Ingested};
-use crate::Dedupe;
+use super::same_people::{Comparison, ShownFaces};
+use super::versions::Versions;
+use super::{Incoming, Ingest, IngestError, Ingested, Inner};
+use crate::{Analysis, AnalyzeOptions, Dedupe};
 use domain::{ImageState, Reason};
+use inference::{Embedding, Priority};
 use queue::Claim;
 use store::images::Image;
 use store::pages::ImageUrlResult;
-use store::{StoreError, Tx};
+use store::{StoreError, StoredFace, Tx};
 use uuid::Uuid;
-use vision::{Frame, PerceptualHashes};
+use vision::PerceptualHashes;
+
+/// Maximum number of stored faces that are compared at a time. An image alone can have more.
+const FACES_AT_A_TIME: i32 = 1_000;
+
+/// How an analysed image relates to the stored images.
+pub(super) enum Nearness {
+    Related {
+        relation: Relation,
+        /// The smaller versions that the image replaces or is stored beside.
+        versions: Versions,
+    },
+    /// The relation depends on faces whose embeddings are missing in the [`ShownFaces`]. The
+    /// images that are near were stored in the meantime.
+    Unknown,
+}
 
 impl Ingest {
     /// Settles the row of a file whose bytes are already stored. The file becomes an additional
@@ -84,19 +102,49 @@ impl Ingest {
         Ok(Some(done))
     }
 
-    /// Returns how an image relates to the stored images. Acquires no locks.
-    pub(super) async fn find_relation(
+    /// Returns the faces of an analysed image for comparisons with stored images, and whether the
+    /// image is a duplicate. Acquires no locks.
+    ///
+    /// Near hashes only nominate a stored image. If there is one, faces that have no embedding
+    /// because they do not meet the quality profile get one for the comparison.
+    pub(super) async fn find_duplicate(
         &self,
         collection: Uuid,
-        hashes: &PerceptualHashes,
-        frame: &Frame,
-    ) -> Result<Relation, StoreError> {
+        analysis: &Analysis,
+        options: &AnalyzeOptions,
+    ) -> Result<(ShownFaces, Option<Uuid>), IngestError> {
         let store = &self.inner.store;
-        let (p, d) = signed(hashes);
+        let (p, d) = signed(&analysis.hashes);
         let candidates = store.near_candidates(store.pool(), collection, p, d).await?;
-        let near = dedupe::near(hashes, &candidates);
-        let enrolled = store.enrolled_images(store.pool(), &ids(&near)).await?;
-        Ok(dedupe::relation(frame, &near, &enrolled))
+        let near = dedupe::near(&analysis.hashes, &candidates);
+        let lacks = options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
+        if near.is_empty() {
+            let mut shown = ShownFaces::of(analysis, &[]);
+            shown.lacks_embeddings = lacks;
+            return Ok((shown, None));
+        }
+        let extra = if lacks { self.missing_embeddings(analysis).await? } else { Vec::new() };
+        let shown = ShownFaces::of(analysis, &extra);
+        let mut tx = store.begin().await?;
+        let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
+        let duplicate = match relation {
+            Relation::Duplicate(image) => Some(image),
+            Relation::New | Relation::Supersedes(_) => None,
+        };
+        Ok((shown, duplicate))
+    }
+
+    /// Returns embeddings of the faces without one, in the order of the faces.
+    async fn missing_embeddings(&self, analysis: &Analysis) -> Result<Vec<Option<Embedding>>, IngestError> {
+        let lacking = analysis.faces.iter().enumerate().filter(|(_, face)| face.embedding.is_none());
+        let (places, chips): (Vec<usize>, Vec<_>) =
+            lacking.filter_map(|(at, face)| Some((at, face.chip.clone()?))).unzip();
+        let found = self.inner.analyzer.embed_chips(chips, Priority::Background).await?;
+        let mut all = vec![None; analysis.faces.len()];
+        for (at, embedding) in places.into_iter().zip(found) {
+            all[at] = embedding;
+        }
+        Ok(all)
     }
 
     /// Returns how an image relates to the stored images, after waiting for all transactions that
@@ -108,37 +156,93 @@ impl Ingest {
         &self,
         tx: &mut Tx,
         collection: Uuid,
-        hashes: &PerceptualHashes,
-        frame: &Frame,
-    ) -> Result<Relation, StoreError> {
+        analysis: &Analysis,
+        shown: &ShownFaces,
+    ) -> Result<Nearness, StoreError> {
         let store = &self.inner.store;
+        let hashes = &analysis.hashes;
         let (p, d) = signed(hashes);
         store.lock_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
         for _ in 0..super::MAX_ATTEMPTS {
             let candidates = store.near_candidates(tx.conn(), collection, p, d).await?;
             let near = dedupe::near(hashes, &candidates);
-            let enrolled = store.enrolled_images(tx.conn(), &ids(&near)).await?;
-            let relation = dedupe::relation(frame, &near, &enrolled);
+            if shown.lacks_embeddings && !near.is_empty() {
+                return Ok(Nearness::Unknown);
+            }
+            let (relation, versions) = self.relation_to(tx, analysis, shown, &near).await?;
             let locked = match &relation {
-                Relation::New => true,
+                Relation::New => return Ok(Nearness::Related { relation, versions }),
                 Relation::Duplicate(image) => store.lock_image(tx.conn(), *image).await?,
                 Relation::Supersedes(images) => store.lock_to_replace(tx.conn(), images).await?,
             };
-            if locked {
-                return Ok(relation);
+            // Faces can be deleted or get other embeddings until their image is locked.
+            if locked && self.relation_to(tx, analysis, shown, &near).await?.0 == relation {
+                return Ok(Nearness::Related { relation, versions });
             }
         }
         Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
+    }
+
+    /// Returns how an image relates to the stored images in `near`, whose hashes are near.
+    async fn relation_to(
+        &self,
+        tx: &mut Tx,
+        analysis: &Analysis,
+        shown: &ShownFaces,
+        near: &[&Image],
+    ) -> Result<(Relation, Versions), StoreError> {
+        let candidates = self.compare_people(tx, shown, near).await?;
+        let same = candidates.iter().filter(|one| one.people.is_same());
+        let ids: Vec<Uuid> = same.map(|one| one.image.id).collect();
+        let enrolled = self.inner.store.enrolled_images(tx.conn(), &ids).await?;
+        let relation = dedupe::relation(&analysis.frame, &candidates, &enrolled);
+        let mut versions = Versions::default();
+        if let Relation::Supersedes(images) = &relation {
+            versions.add_replaced(images.clone(), &candidates);
+        }
+        versions.add_kept(&analysis.frame, &candidates);
+        Ok((relation, versions))
+    }
+
+    /// Compares the faces of an image with those of each image in `near`.
+    async fn compare_people<'a>(
+        &self,
+        tx: &mut Tx,
+        shown: &ShownFaces,
+        near: &[&'a Image],
+    ) -> Result<Vec<Candidate<'a>>, StoreError> {
+        let Inner { store, model_id, analyzer, .. } = &*self.inner;
+        let threshold = analyzer.engine().embedder().match_threshold;
+        let mut candidates = Vec::with_capacity(near.len());
+        let mut left = near;
+        while !left.is_empty() {
+            let mut faces_so_far = 0;
+            let fits = |image: &&&Image| {
+                let is_first = faces_so_far == 0;
+                faces_so_far += image.face_count;
+                is_first || faces_so_far <= FACES_AT_A_TIME
+            };
+            let (group, rest) = left.split_at(left.iter().take_while(fits).count().max(1));
+            let ids: Vec<Uuid> =
+                group.iter().filter(|image| image.face_count > 0).map(|image| image.id).collect();
+            let faces = match ids.is_empty() {
+                true => Vec::new(),
+                false => store.faces_of_images(tx.conn(), &ids).await?,
+            };
+            for image in group {
+                let own = faces.iter().filter(|face: &&StoredFace| face.image_id == image.id);
+                let people: Comparison = shown.compare(own, *model_id, threshold);
+                candidates.push(Candidate { image, people });
+            }
+            left = rest;
+        }
+        Ok(candidates)
     }
 }
 
 /// Returns the DCT and gradient hashes as Postgres stores them.
 fn signed(hashes: &PerceptualHashes) -> (i64, i64) {
     (hashes.p.cast_signed(), hashes.d.cast_signed())
-}
-
-fn ids(images: &[&Image]) -> Vec<Uuid> {
-    images.iter().map(|image| image.id).collect()
 }
 
 /// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,

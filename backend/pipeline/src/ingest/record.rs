@@ -3,6 +3,8 @@
 
 use super::blobs::StoredBlobs;
 use super::dedupe::Relation;
+use super::known::Nearness;
+use super::same_people::ShownFaces;
 use super::suppress::ImageAddress;
 use super::versions::Versions;
 use super::{FetchedFrom, Incoming, Ingest, IngestError, Ingested, Inner, outcome, suppress};
@@ -14,6 +16,25 @@ use store::faces::NewFace;
 use store::images::NewImage;
 use store::pages::ImageUrlResult;
 use uuid::Uuid;
+
+/// What became of an analysed image.
+pub(super) enum Recorded {
+    Settled(Ingested),
+    /// The image, its address or a person in it was erased in the meantime. Nothing was changed.
+    Suppressed,
+    /// A near image was stored in the meantime, and the faces must be compared with its faces.
+    /// Nothing was changed.
+    Overtaken,
+}
+
+/// An analysed image that is about to be stored.
+pub(super) struct Analyzed<'a> {
+    pub(super) analysis: &'a Analysis,
+    pub(super) shown: &'a ShownFaces,
+    pub(super) blobs: &'a StoredBlobs,
+    /// Whether some of its faces are omitted.
+    pub(super) partly: bool,
+}
 
 /// The transaction that settles an image's row and completes its job.
 pub(super) struct Settlement {
@@ -67,17 +88,14 @@ impl Ingest {
     }
 
     /// Stores the image, or settles it as a duplicate if another transaction stored it first.
-    /// `partly` means that some of its faces are omitted. Returns `None` and changes nothing if the
-    /// image, its address or a person in it was erased in the meantime.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        analysis: &Analysis,
-        blobs: &StoredBlobs,
-        partly: bool,
-    ) -> Result<Option<Ingested>, IngestError> {
+        analyzed: &Analyzed<'_>,
+    ) -> Result<Recorded, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
+        let Analyzed { analysis, shown, blobs, partly } = *analyzed;
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         store.lock_suppressions(settlement.tx.conn(), incoming.collection, false).await?;
         if !self
@@ -90,33 +108,31 @@ impl Ingest {
             .await?
             .is_clear()
         {
-            return Ok(None);
+            return Ok(Recorded::Suppressed);
         }
         let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
-            let (collection, frame) = (incoming.collection, &analysis.frame);
-            match self.find_relation_locked(&mut settlement.tx, collection, &analysis.hashes, frame).await? {
-                Relation::New => {}
-                // The smaller versions may show faces that the missing part does not.
-                Relation::Supersedes(_) if incoming.incomplete => {}
-                Relation::Supersedes(images) => {
-                    versions = self.versions(&mut settlement.tx, &images, analysis).await?;
-                }
-                Relation::Duplicate(image) => {
+            let collection = incoming.collection;
+            match self.find_relation_locked(&mut settlement.tx, collection, analysis, shown).await? {
+                Nearness::Unknown => return Ok(Recorded::Overtaken),
+                // The missing part may show something that the smaller versions show.
+                Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
+                Nearness::Related { relation: Relation::Duplicate(image), .. } => {
                     let reason = Reason::NearDuplicate;
                     self.commit_settlement(
                         settlement,
                         result(ImageState::Duplicate, Some(reason.clone()), image),
                     )
                     .await?;
-                    return Ok(Some(Ingested::Duplicate { image, reason }));
+                    return Ok(Recorded::Settled(Ingested::Duplicate { image, reason }));
                 }
+                Nearness::Related { versions: found, .. } => versions = found,
             }
         }
         let image = new_image(analysis, blobs.thumbnail.clone());
         let inserted = store.insert_image(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
-            return self.lost_race(settlement, incoming.dedupe, image).await.map(Some);
+            return self.lost_race(settlement, incoming.dedupe, image).await.map(Recorded::Settled);
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
             .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
@@ -140,7 +156,7 @@ impl Ingest {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
             self.drop_blobs(&unused).await;
         }
-        Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
+        Ok(Recorded::Settled(Ingested::Stored { image: image.id, faces: faces.len() }))
     }
 
     /// Settles an image whose bytes another transaction stored after the first check.

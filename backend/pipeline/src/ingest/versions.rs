@@ -1,74 +1,49 @@
-//! Decides whether a larger version of stored images contains all their faces and therefore
-//! replaces them. A version without some of the faces, because a face was painted over or replaced,
-//! replaces no image. A published file must not cause the deletion of stored faces.
+//! Records in the audit log which smaller versions of an image a larger one replaced. A published
+//! file must not cause the deletion of stored faces, so a version that does not show the same
+//! people replaces no image.
 
-use super::{Ingest, Inner};
-use crate::{Analysis, AnalyzedFace};
+use super::{Ingest, dedupe};
+use dedupe::Candidate;
 use serde_json::json;
-use std::collections::BTreeSet;
 use store::audit::{Action, AuditEntry};
-use store::{OlderFace, StoreError, Tx};
+use store::{StoreError, Tx};
 use uuid::Uuid;
-use vision::Rect;
+use vision::Frame;
 
-/// Minimum intersection over union of two boxes at the same place, both as fractions of the size of
-/// their image. It is lower than for two boxes of one file, because a version can be cropped by a
-/// few percent of its sides.
-const SAME_PLACE_IOU: f32 = 0.4;
-
-/// Which smaller versions are replaced.
+/// Which smaller versions a larger one replaced.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Images whose faces are all in the larger version, which replaces them.
     pub(super) replaced: Vec<Uuid>,
+    /// Smaller images that show some of the same people and are kept.
     pub(super) kept: Vec<Uuid>,
     /// Number of faces of the replaced images.
     faces: usize,
-    /// Number of faces that the larger version does not contain.
+    /// Number of faces of the kept images that the larger version does not contain.
     not_shown: usize,
 }
 
-impl Ingest {
-    /// Divides smaller versions into those whose faces the analysed image contains, and the others.
-    /// The caller must hold locks on them.
-    pub(super) async fn versions(
-        &self,
-        tx: &mut Tx,
-        smaller: &[Uuid],
-        analysis: &Analysis,
-    ) -> Result<Versions, StoreError> {
-        let Inner { store, model_id, analyzer, .. } = &*self.inner;
-        let older = store.faces_to_replace(tx.conn(), smaller).await?;
-        let threshold = analyzer.engine().embedder().match_threshold;
-        let (width, height) = (analysis.frame.width() as f32, analysis.frame.height() as f32);
-        let new_faces = analysis.faces.iter().filter_map(|face| VersionFace::of(face, (width, height)));
-        let new_faces: Vec<VersionFace<'_>> = new_faces.collect();
-        let mut missing = BTreeSet::new();
-        let mut versions = Versions::default();
-        for image in smaller {
-            let mut free: Vec<&VersionFace<'_>> = new_faces.iter().collect();
-            for face in older.iter().filter(|face| face.image_id == *image) {
-                // A face with another model's embedding cannot be compared, so its image is kept.
-                let same = free.iter().position(|candidate| {
-                    face.model_id == *model_id && candidate.is_same_face(face, threshold)
-                });
-                match same {
-                    Some(at) => {
-                        free.swap_remove(at);
-                    }
-                    None => {
-                        missing.insert(*image);
-                        versions.not_shown += 1;
-                    }
-                }
+impl Versions {
+    /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
+    /// people, and are kept because they also show others.
+    pub(super) fn add_kept(&mut self, frame: &Frame, candidates: &[Candidate<'_>]) {
+        let shares = |one: &&Candidate<'_>| one.people.shared > 0 && one.people.missing > 0;
+        for one in candidates.iter().filter(shares) {
+            if dedupe::is_clearly_larger(frame, one.image) {
+                self.kept.push(one.image.id);
+                self.not_shown += one.people.missing;
             }
         }
-        (versions.kept, versions.replaced) =
-            smaller.iter().copied().partition(|image| missing.contains(image));
-        versions.faces = older.iter().filter(|face| versions.replaced.contains(&face.image_id)).count();
-        Ok(versions)
     }
 
+    /// Adds the candidates `images`, which are replaced.
+    pub(super) fn add_replaced(&mut self, images: Vec<Uuid>, candidates: &[Candidate<'_>]) {
+        let replaced = candidates.iter().filter(|one| images.contains(&one.image.id));
+        self.faces += replaced.map(|one| one.people.shared).sum::<usize>();
+        self.replaced.extend(images);
+    }
+}
+
+impl Ingest {
     /// Records in the audit log whether `image` replaced its smaller versions.
     pub(super) async fn audit_versions(
         &self,
@@ -97,52 +72,5 @@ impl Ingest {
             self.inner.store.audit(tx.conn(), &entry).await?;
         }
         Ok(())
-    }
-}
-
-/// A face in the larger version.
-struct VersionFace<'a> {
-    /// The bounding box as fractions of the image size.
-    region: Rect,
-    embedding: &'a [f32],
-}
-
-impl<'a> VersionFace<'a> {
-    /// Returns `None` for a face without an embedding, because it is not stored.
-    fn of(face: &'a AnalyzedFace, (width, height): (f32, f32)) -> Option<Self> {
-        let Rect { x, y, width: w, height: h } = face.detection.bbox;
-        let region = Rect { x: x / width, y: y / height, width: w / width, height: h / height };
-        Some(Self { region, embedding: face.embedding.as_ref()?.as_slice() })
-    }
-
-    /// Returns `true` if this is the older face: if it is at the same place and has at least the
-    /// minimum similarity of a match. Both embeddings have length 1.
-    fn is_same_face(&self, older: &OlderFace, threshold: f32) -> bool {
-        let [x, y, width, height] = older.region;
-        let cosine: f32 = self.embedding.iter().zip(&older.embedding).map(|(a, b)| a * b).sum();
-        self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU && cosine >= threshold
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_face_is_the_same_at_the_same_place_with_a_similar_embedding() {
-        let new_face =
-            VersionFace { region: Rect { x: 0.2, y: 0.2, width: 0.2, height: 0.2 }, embedding: &[1.0, 0.0] };
-        let older = |x: f32, cosine: f32| OlderFace {
-            image_id: Uuid::nil(),
-            model_id: 1,
-            region: [x, 0.2, 0.2, 0.2],
-            embedding: vec![cosine, (1.0 - cosine * cosine).sqrt()],
-        };
-        // If one box is shifted by 0.0857, the intersection over union is 0.4.
-        for (x, cosine, same) in
-            [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
-        {
-            assert_eq!(new_face.is_same_face(&older(x, cosine), 0.36), same, "{x} {cosine}");
-        }
     }
 }

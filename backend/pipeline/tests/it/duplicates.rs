@@ -3,8 +3,9 @@ use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe};
 use store::crawls::CrawlProgress;
 use store::search::SearchQuery;
+use testing::people::{self, Head};
 use testing::picture;
-use vision::{Frame, Limits, crop, encode};
+use vision::{Frame, Limits, PerceptualHashes, crop, encode};
 
 fn decode(name: &str) -> Frame {
     vision::decode(&picture(name), &Limits::default()).unwrap().frame
@@ -184,4 +185,142 @@ async fn versions_that_come_together_end_as_the_largest_one() {
     assert_eq!(images(&progress), [("duplicate", 11), ("processed", 1)], "{:?}", progress.reasons);
     assert_eq!(progress.faces, 1);
     assert_alone(&world, 540, 12).await;
+}
+
+/// Asserts that the perceptual hashes of all these files are near each other. Without that, a test
+/// of images that must not be taken for duplicates proves nothing.
+fn assert_near(files: &[Vec<u8>]) {
+    let hashes: Vec<PerceptualHashes> = files
+        .iter()
+        .map(|file| PerceptualHashes::of(&vision::decode(file, &Limits::default()).unwrap().frame))
+        .collect();
+    for (at, one) in hashes.iter().enumerate() {
+        for (beside, other) in hashes.iter().enumerate() {
+            assert!(one.is_near(other), "{at} {beside}: {:?}", one.distance(other));
+        }
+    }
+}
+
+/// Serves each file and crawls the files one after the other.
+async fn crawl_files(world: &World, site: &Site, files: &[Vec<u8>]) -> Vec<CrawlProgress> {
+    let mut all = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        site.set(&format!("/{number}.jpg"), Answer::jpeg(file.clone()));
+        all.push(world.crawl(&[site.url(&format!("/{number}.jpg"))], fast()).await.1);
+    }
+    all
+}
+
+/// Asserts that each file is an image of its own: with one face, and only with its own address.
+async fn assert_apart(world: &World, site: &Site, files: usize) {
+    let images = world.images().await;
+    assert_eq!(images.len(), files);
+    let ids: Vec<_> = images.iter().map(|image| image.id).collect();
+    let sources = world.store.sources(&ids).await.unwrap();
+    let mut urls: Vec<String> = sources.iter().map(|(_, source)| source.image_url.clone()).collect();
+    urls.sort();
+    let expected: Vec<String> = (0..files).map(|number| site.url(&format!("/{number}.jpg"))).collect();
+    assert_eq!(urls, expected);
+    for image in &images {
+        assert_eq!((image.face_count, sources.iter().filter(|(id, _)| *id == image.id).count()), (1, 1));
+    }
+    assert_eq!(world.faces().await.len(), files);
+}
+
+#[testing::test]
+async fn badges_of_different_people_on_one_template_are_different_images() {
+    let files: Vec<Vec<u8>> = (0..5).map(people::badge_file).collect();
+    assert_near(&files);
+    let (world, site) = (World::new().await, Site::start().await);
+    for progress in crawl_files(&world, &site, &files).await {
+        assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
+    }
+    assert_apart(&world, &site, 5).await;
+    // The same badges, saved again, are versions of the stored ones.
+    let again = people::badge(Some(3));
+    let again = encode::jpeg(&Frame::new(1012, 638, again).unwrap(), 60);
+    site.set("/again.jpg", Answer::jpeg(again));
+    let (_, progress) = world.crawl(&[site.url("/again.jpg")], fast()).await;
+    assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
+    let images = world.images().await;
+    let ids: Vec<_> = images.iter().map(|image| image.id).collect();
+    let sources = world.store.sources(&ids).await.unwrap();
+    let of = |name: &str| {
+        let url = site.url(name);
+        sources.iter().find(|(_, source)| source.image_url == url).map(|(image, _)| *image)
+    };
+    assert_eq!((of("/again.jpg"), images.len()), (of("/3.jpg"), 5));
+}
+
+#[testing::test]
+async fn badges_that_come_together_are_stored_apart() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let mut page = String::new();
+    for person in 0..5 {
+        page.push_str(&format!("<img src=/{person}.jpg>"));
+        site.set(&format!("/{person}.jpg"), Answer::jpeg(people::badge_file(person)));
+    }
+    site.set("/", Answer::html(&page));
+    let workers = [world.worker("one"), world.worker("two")];
+    let crawl = world.create(&[site.url("/")], fast()).await;
+    world.ended(crawl.id).await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    let progress = world.progress(crawl.id).await;
+    assert_eq!(images(&progress), [("processed", 5)], "{:?}", progress.reasons);
+    assert_apart(&world, &site, 5).await;
+}
+
+#[testing::test]
+async fn a_larger_badge_of_another_person_replaces_no_image() {
+    let small = crop::thumbnail(&Frame::new(1012, 638, people::badge(Some(0))).unwrap(), 760);
+    let blank = crop::thumbnail(&Frame::new(1012, 638, people::badge(None)).unwrap(), 700);
+    let files = [encode::jpeg(&blank, 90), encode::jpeg(&small, 90), people::badge_file(1)];
+    assert_near(&files);
+    let (world, site) = (World::new().await, Site::start().await);
+    for progress in crawl_files(&world, &site, &files).await {
+        assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
+    }
+    let faces: Vec<i32> = world.images().await.iter().map(|image| image.face_count).collect();
+    assert_eq!(faces, [1, 1, 0]);
+}
+
+/// Returns an image of people who stand side by side in front of the same wall, as a JPEG.
+fn row_of(people: &[u32]) -> Vec<u8> {
+    let head = |(place, person): (usize, &u32)| Head {
+        person: *person,
+        x: 160.0 + 200.0 * place as f32,
+        y: 330.0,
+        height: 120.0,
+        turn: 0.0,
+    };
+    let heads: Vec<Head> = people.iter().enumerate().map(head).collect();
+    people::jpeg(1000, 700, people::picture(1000, 700, people::PATCHWORK + 4, &heads))
+}
+
+#[testing::test]
+async fn an_image_with_one_other_person_of_several_is_stored() {
+    let files = [row_of(&[0, 1, 2, 3]), row_of(&[0, 1, 2, 4])];
+    assert_near(&files);
+    let (world, site) = (World::new().await, Site::start().await);
+    for progress in crawl_files(&world, &site, &files).await {
+        assert_eq!(images(&progress), [("processed", 1)], "{:?}", progress.reasons);
+    }
+    assert_eq!(world.faces().await.len(), 8);
+}
+
+#[testing::test]
+async fn images_without_faces_are_near_duplicates_by_their_hashes() {
+    let view = decode("view.jpg");
+    let files =
+        [picture("view.jpg"), encode::jpeg(&crop::thumbnail(&view, 800), 80), encode::jpeg(&view, 50)];
+    assert_near(&files);
+    let (world, site) = (World::new().await, Site::start().await);
+    let all = crawl_files(&world, &site, &files).await;
+    assert_eq!(images(&all[0]), [("processed", 1)]);
+    for progress in &all[1..] {
+        assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
+    }
+    assert_eq!(world.images().await.len(), 1);
 }
