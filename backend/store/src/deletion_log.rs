@@ -49,9 +49,10 @@ const ERASURES: &str = "
     on conflict (id) do update set lifted_at = coalesce(erasures.lifted_at, excluded.lifted_at)";
 const SUPPRESSIONS: &str = "
     insert into suppressions (id, collection_id, erasure_id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key, model_id,
-                              reason, created_at, at_us)
+                              reason, created_at, at_us, whole_image)
     select s.id, s.collection_id, (select id from erasures where id = s.erasure_id), s.sha256, s.phash, s.dhash, s.ahash, s.region,
-           s.url_hash, s.sketch, s.sketch_key, (select id from embedding_models where identity = entry ->> 'model'), s.reason, s.created_at, s.at_us
+           s.url_hash, s.sketch, s.sketch_key, (select id from embedding_models where identity = entry ->> 'model'), s.reason, s.created_at, s.at_us,
+           coalesce(s.whole_image, false)
     from jsonb_array_elements($1) entry, jsonb_populate_record(null::suppressions, entry) s join collections c on c.id = s.collection_id
     on conflict (id) do nothing";
 const TOMBSTONES: &str = "

@@ -83,21 +83,66 @@ pub struct ErasureRecord {
     pub lifted_at: Option<OffsetDateTime>,
 }
 
+/// A face of a plan.
+#[derive(Clone, Debug)]
+pub struct EmbeddedFace {
+    pub image_id: Uuid,
+    pub model_id: i32,
+    pub embedding: Vec<f32>,
+    /// x, y, width, height as fractions of the image.
+    pub region: [f32; 4],
+    /// SHA-256 of the file of the image.
+    pub sha256: Vec<u8>,
+    /// The perceptual hashes of the image (DCT, gradients, mean); `None` for the frame of a video.
+    pub hashes: Option<[i64; 3]>,
+}
+
+#[derive(FromRow)]
+struct EmbeddingRow {
+    image_id: Uuid,
+    model_id: i32,
+    embedding: HalfVector,
+    bbox: Vec<f32>,
+    width: i32,
+    height: i32,
+    sha256: Vec<u8>,
+    phash: Option<i64>,
+    dhash: Option<i64>,
+    ahash: Option<i64>,
+}
+
+impl From<EmbeddingRow> for EmbeddedFace {
+    fn from(row: EmbeddingRow) -> Self {
+        let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
+        let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
+        let hashes = row.phash.zip(row.dhash).zip(row.ahash);
+        Self {
+            image_id: row.image_id,
+            model_id: row.model_id,
+            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
+            region: [at(0) / width, at(1) / height, at(2) / width, at(3) / height],
+            sha256: row.sha256,
+            hashes: hashes.map(|((phash, dhash), ahash)| [phash, dhash, ahash]),
+        }
+    }
+}
+
 impl Store {
-    /// Returns the models and embeddings of faces of a plan, in the order of their ids. An
-    /// embedding takes about a kilobyte of memory, so pass only a part of a large plan per call.
+    /// Returns faces of a plan with their embeddings, in the order of their ids. An embedding takes
+    /// about a kilobyte of memory, so pass only a part of a large plan per call.
     pub async fn planned_embeddings(
         &self,
         conn: &mut PgConnection,
         faces: &[Uuid],
-    ) -> Result<Vec<(i32, Vec<f32>)>, StoreError> {
-        let rows: Vec<(i32, HalfVector)> =
-            sqlx::query_as("select model_id, embedding from faces where id = any($1) order by id")
-                .bind(faces)
-                .fetch_all(conn)
-                .await?;
-        let floats = |vector: HalfVector| vector.as_slice().iter().map(|value| value.to_f32()).collect();
-        Ok(rows.into_iter().map(|(model, embedding)| (model, floats(embedding))).collect())
+    ) -> Result<Vec<EmbeddedFace>, StoreError> {
+        let rows: Vec<EmbeddingRow> = sqlx::query_as(
+            "select f.image_id, f.model_id, f.embedding, f.bbox, i.width, i.height, i.sha256, i.phash, i.dhash, i.ahash
+             from faces f join images i on i.id = f.image_id where f.id = any($1) order by f.id",
+        )
+        .bind(faces)
+        .fetch_all(conn)
+        .await?;
+        Ok(rows.into_iter().map(EmbeddedFace::from).collect())
     }
 
     /// Inserts the record of an erasure, or updates its number of suppressions. Returns the time of

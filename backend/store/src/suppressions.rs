@@ -35,6 +35,22 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
     },
+    /// A face of an erased image or in an image that is kept. Only images that show the face at the
+    /// same place match, and the file itself.
+    PictureFace {
+        /// SHA-256 of the file.
+        sha256: Vec<u8>,
+        phash: i64,
+        dhash: i64,
+        ahash: i64,
+        /// The face: x, y, width, height as fractions of the image.
+        region: [f32; 4],
+        /// The sketch of the face. Its bits are masked, so that they have no similarity to other
+        /// sketches.
+        sketch: Sketch,
+        /// Whether the whole image was erased.
+        whole_image: bool,
+    },
     VideoFace {
         /// SHA-256 of the video's file.
         sha256: Vec<u8>,
@@ -61,6 +77,27 @@ pub struct SuppressedPicture {
     pub ahash: i64,
     /// The face that is suppressed; `None` for the whole image.
     pub region: Option<Vec<f32>>,
+    /// Whether the whole image was erased, and the region is one of its faces.
+    pub whole_image: bool,
+    pub sha256: Option<Vec<u8>>,
+    /// Masked sketch of the face, with the name of its secret and the embedding model.
+    pub sketch: Option<String>,
+    pub sketch_key: Option<String>,
+    pub model_id: Option<i32>,
+}
+
+impl SuppressedPicture {
+    /// Returns `true` if the whole image was erased, and not only a face of it.
+    pub fn is_whole(&self) -> bool {
+        self.whole_image || self.region.is_none()
+    }
+}
+
+/// The columns of a [`SuppressedPicture`], except the first.
+macro_rules! picture_columns {
+    () => {
+        "phash, dhash, ahash, region, whole_image, sha256, sketch::text as sketch, sketch_key, model_id"
+    };
 }
 
 impl Store {
@@ -167,10 +204,11 @@ impl Store {
         hashes: Option<(i64, i64)>,
     ) -> Result<Vec<SuppressedPicture>, StoreError> {
         let Some((phash, dhash)) = hashes else {
-            return Ok(sqlx::query_as(
-                "select true as same_file, phash, dhash, ahash, region
-                 from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
-            )
+            return Ok(sqlx::query_as(concat!(
+                "select true as same_file, ",
+                picture_columns!(),
+                " from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
+            ))
             .bind(collection)
             .bind(sha256.as_slice())
             .fetch_all(conn)
@@ -178,9 +216,10 @@ impl Store {
         };
         // Built at run time, because two tables share the query for candidates.
         let sql = format!(
-            "select sha256 is not distinct from $15 as same_file, phash, dhash, ahash, region
+            "select sha256 is not distinct from $15 as same_file, {}
              from suppressions where phash is not null and id in (
                  select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
+            picture_columns!(),
             near::candidates("suppressions")
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
@@ -224,7 +263,7 @@ impl Store {
         .await?)
     }
 
-    /// Returns, for each sketch, whether a suppressed sketch differs from it in at most `most`
+    /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at most `most`
     /// bits. All sketches must have been computed with the same secret and model.
     pub async fn suppressed_sketches(
         &self,
@@ -237,7 +276,7 @@ impl Store {
         let bits: Vec<&str> = sketches.iter().map(|sketch| sketch.bits.as_str()).collect();
         Ok(sqlx::query_scalar(
             "select exists(
-                 select 1 from suppressions s where s.collection_id = $1 and s.sketch is not null
+                 select 1 from suppressions s where s.collection_id = $1 and s.sketch is not null and s.sha256 is null
                     and s.sketch_key = $2 and s.model_id = $3 and bit_count(s.sketch # probe.bits::bit(256)) <= $5)
              from unnest($4::text[]) with ordinality as probe (bits, at) order by at",
         )
@@ -250,11 +289,11 @@ impl Store {
         .await?)
     }
 
-    /// Returns the number of sketches, in any collection, computed with a secret other than `key`.
-    /// This process cannot compare faces with them.
+    /// Returns the number of sketches of people, in any collection, computed with a secret other
+    /// than `key`. This process cannot compare faces with them.
     pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
-            "select count(*) from suppressions where sketch is not null and sketch_key <> $1",
+            "select count(*) from suppressions where sketch is not null and sha256 is null and sketch_key <> $1",
         )
         .bind(key)
         .fetch_one(&self.pool)

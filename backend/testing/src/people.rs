@@ -130,41 +130,43 @@ pub fn portrait(person: u32, view: u32) -> Vec<u8> {
 }
 
 /// Size of a badge in pixels: width, height.
-const BADGE: (u32, u32) = (1012, 638);
+pub const BADGE: (u32, u32) = (1012, 638);
+/// Size of a portrait on a badge in pixels, and its distance from the top.
+const PORTRAIT: (u32, u32, u32) = (200, 262, 190);
 
-/// Returns the RGB bytes of a badge, 1012x638 pixels: a small portrait of `person` on a template
-/// that is the same for everybody. The perceptual hashes of all badges are near each other. Without
-/// a person, it is the blank template.
-pub fn badge(person: Option<u32>) -> Vec<u8> {
-    let (width, height) = BADGE;
-    let portrait = (200_u32, 262_u32);
-    let (left, top) = (80, 190);
-    let head = |person| Head { person, x: 100.0, y: 125.0, height: 150.0, turn: 0.0 };
-    let heads: Vec<Head> = person.map(head).into_iter().collect();
-    let shown = picture(portrait.0, portrait.1, 2, &heads);
-    let template = |x: u32, y: u32| -> [u8; 3] {
+/// Returns the RGB bytes of a badge, 1012x638 pixels: small portraits of up to two people on a
+/// template that is the same for everybody. The perceptual hashes of all badges are near each
+/// other.
+pub fn badge(people: &[u32]) -> Vec<u8> {
+    let (width, height, top) = PORTRAIT;
+    let head = |person: &u32| Head { person: *person, x: 100.0, y: 140.0, height: 175.0, turn: 0.0 };
+    let portrait = |place: usize| {
+        let heads: Vec<Head> = people.get(place).map(head).into_iter().collect();
+        picture(width, height, 2, &heads)
+    };
+    let portraits = [(80, portrait(0)), (740, portrait(1))];
+    let pixel = |x: u32, y: u32| {
+        for (left, pixels) in &portraits {
+            if (*left..left + width).contains(&x) && (top..top + height).contains(&y) {
+                let at = 3 * ((y - top) * width + x - left) as usize;
+                return [pixels[at], pixels[at + 1], pixels[at + 2]];
+            }
+        }
         match (x, y) {
             (_, ..110) => [24, 60, 130],
-            (360.., 580..620) => [if (x - 360) / 14 % 3 == 0 { 0 } else { 255 }; 3],
+            (_, 580..620) => [if x / 14 % 3 == 0 { 0 } else { 255 }; 3],
             (_, 560..) => [200, 40, 40],
-            (360..820, 170..530) if (y - 170) % 60 < 20 => [70, 70, 80],
+            (360..680, 170..530) if (y - 170) % 60 < 20 => [70, 70, 80],
             _ => [228, 236, 246],
         }
     };
-    let pixel = |x: u32, y: u32| match (x.checked_sub(left), y.checked_sub(top)) {
-        (Some(x), Some(y)) if x < portrait.0 && y < portrait.1 => {
-            let at = 3 * (y * portrait.0 + x) as usize;
-            [shown[at], shown[at + 1], shown[at + 2]]
-        }
-        _ => template(x, y),
-    };
-    let pixel = &pixel;
-    (0..height).flat_map(|y| (0..width).flat_map(move |x| pixel(x, y))).collect()
+    let places = (0..BADGE.1).flat_map(|y| (0..BADGE.0).map(move |x| (x, y)));
+    places.flat_map(|(x, y)| pixel(x, y)).collect()
 }
 
-/// Returns the badge of a person as a JPEG of 1012x638 pixels.
-pub fn badge_file(person: u32) -> Vec<u8> {
-    jpeg(BADGE.0, BADGE.1, badge(Some(person)))
+/// Returns [`badge`] as a JPEG.
+pub fn badge_file(people: &[u32]) -> Vec<u8> {
+    jpeg(BADGE.0, BADGE.1, badge(people))
 }
 
 /// Encodes RGB bytes as a JPEG. Panics if the number of bytes does not match the size.

@@ -10,6 +10,7 @@ mod crawl;
 mod crawled_videos;
 mod duplicates;
 mod enhance;
+mod erased;
 mod fairness;
 mod maintenance;
 mod part_pictures;

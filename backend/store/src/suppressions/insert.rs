@@ -45,6 +45,9 @@ impl<'a> Identity<'a> {
             Suppression::Picture { sha256, region, .. } => {
                 Self::Picture(sha256, region.map(|region| region.map(f32::to_bits)), None)
             }
+            Suppression::PictureFace { sha256, region, .. } => {
+                Self::Picture(sha256, Some(region.map(f32::to_bits)), None)
+            }
             Suppression::VideoFace { sha256, at_us, region } => {
                 Self::Picture(sha256, Some(region.map(f32::to_bits)), Some(*at_us))
             }
@@ -76,6 +79,7 @@ struct Columns<'a> {
     sketch: Vec<Option<&'a str>>,
     sketch_key: Vec<Option<&'a str>>,
     model_id: Vec<Option<i32>>,
+    whole_image: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -83,11 +87,16 @@ impl<'a> Columns<'a> {
         let mut columns = Self::default();
         for suppression in suppressions {
             let (mut file, mut hashes, mut region, mut time) = (None, [None; 3], None, None);
-            let (mut address, mut person) = (None, None);
+            let (mut address, mut face, mut whole) = (None, None, false);
             match suppression {
                 Suppression::Picture { sha256, phash, dhash, ahash, region: of } => {
                     (file, region) = (Some(sha256.as_slice()), *of);
                     hashes = [*phash, *dhash, *ahash].map(Some);
+                }
+                Suppression::PictureFace { sha256, phash, dhash, ahash, region: of, sketch, whole_image } => {
+                    (file, region) = (Some(sha256.as_slice()), Some(*of));
+                    hashes = [*phash, *dhash, *ahash].map(Some);
+                    (face, whole) = (Some(sketch), *whole_image);
                 }
                 Suppression::VideoFace { sha256, at_us, region: of } => {
                     (file, region, time) = (Some(sha256.as_slice()), Some(*of), Some(*at_us));
@@ -95,7 +104,7 @@ impl<'a> Columns<'a> {
                 Suppression::VideoFile { sha256 } => file = Some(sha256.as_slice()),
                 Suppression::Url(url) => address = Some(hash_of(url)),
                 Suppression::UrlHash(hash) => address = Some(*hash),
-                Suppression::Person(sketch) => person = Some(sketch),
+                Suppression::Person(sketch) => face = Some(sketch),
             }
             columns.id.push(Uuid::now_v7());
             columns.sha256.push(file);
@@ -107,9 +116,10 @@ impl<'a> Columns<'a> {
                 column.push(region.map(|region| region[at]));
             }
             columns.url_hash.push(address);
-            columns.sketch.push(person.map(|sketch| sketch.bits.as_str()));
-            columns.sketch_key.push(person.map(|sketch| sketch.key.as_str()));
-            columns.model_id.push(person.map(|sketch| sketch.model_id));
+            columns.sketch.push(face.map(|sketch| sketch.bits.as_str()));
+            columns.sketch_key.push(face.map(|sketch| sketch.key.as_str()));
+            columns.model_id.push(face.map(|sketch| sketch.model_id));
+            columns.whole_image.push(whole);
         }
         columns
     }
@@ -123,12 +133,13 @@ impl<'a> Columns<'a> {
         let [x, y, width, height] = self.region;
         sqlx::query(
             "insert into suppressions (collection_id, erasure_id, id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key,
-                                       model_id, at_us)
+                                       model_id, at_us, whole_image)
              select $1, $2, id, sha256, phash, dhash, ahash, case when x is not null then array[x, y, width, height] end, url_hash,
-                    sketch::bit(256), sketch_key, model_id, at_us
+                    sketch::bit(256), sketch_key, model_id, at_us, whole_image
              from unnest($3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[], $8::real[], $9::real[], $10::real[],
-                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[], $16::bigint[])
-                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id, at_us)",
+                         $11::real[], $12::uuid[], $13::text[], $14::text[], $15::integer[], $16::bigint[], $17::boolean[])
+                 as rows (id, sha256, phash, dhash, ahash, x, y, width, height, url_hash, sketch, sketch_key, model_id, at_us,
+                          whole_image)",
         )
         .bind(collection)
         .bind(erasure)
@@ -146,6 +157,7 @@ impl<'a> Columns<'a> {
         .bind(self.sketch_key)
         .bind(self.model_id)
         .bind(self.at_us)
+        .bind(self.whole_image)
         .execute(conn)
         .await?;
         Ok(())

@@ -175,8 +175,6 @@ impl Erasure<'_> {
         }
         confirmations.check(&deletion, params.confirm.as_deref())?;
         let suppress = params.suppress.unwrap_or(true);
-        let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
-        pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         let mut record = ErasureRecord {
             id: Uuid::now_v7(),
             collection_id: collection.id,
@@ -192,14 +190,17 @@ impl Erasure<'_> {
             lifted_at: None,
         };
         record.created_at = store.record_erasure(tx.conn(), &record).await?;
-        if suppress {
-            suppressions.extend(plan.pictures.iter().cloned());
-            if let Target::Url(spellings) = target {
-                suppressions.extend(suppressed_addresses(spellings));
-            }
+        if suppress && let Target::Url(spellings) = target {
+            suppressions.extend(suppressed_addresses(spellings));
         }
-        record.suppressions =
-            store.suppress(tx.conn(), collection.id, record.id, &suppressions).await? as i64;
+        let ids = (collection.id, record.id);
+        record.suppressions = if suppress {
+            state.services.ingest.suppress_planned(&mut tx, ids, &plan, suppressions).await?
+        } else {
+            store.suppress(tx.conn(), collection.id, record.id, &suppressions).await?
+        } as i64;
+        let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
+        pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         store.record_erasure(tx.conn(), &record).await?;
         let detail = json!({
             "erasure_id": record.id, "kind": record.kind, "threshold": threshold, "suppress": suppress,
@@ -264,8 +265,8 @@ async fn sketches(
             let named: Vec<Uuid> = named.map(|face| face.id).collect();
             let mut people = Vec::with_capacity(named.len());
             for faces in named.chunks(SKETCH_BATCH) {
-                for (model, embedding) in state.services.store.planned_embeddings(tx.conn(), faces).await? {
-                    people.push(sketch(model, &embedding)?);
+                for face in state.services.store.planned_embeddings(tx.conn(), faces).await? {
+                    people.push(sketch(face.model_id, &face.embedding)?);
                 }
             }
             Ok(people)
