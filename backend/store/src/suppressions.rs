@@ -263,8 +263,8 @@ impl Store {
         .await?)
     }
 
-    /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at most `most`
-    /// bits. All sketches must have been computed with the same secret and model.
+    /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at
+    /// most `most` bits. All sketches must have been computed with the same secret and model.
     pub async fn suppressed_sketches(
         &self,
         conn: &mut PgConnection,

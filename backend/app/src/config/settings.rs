@@ -228,7 +228,8 @@ settings! {
             /// must be the same in every process of the service. Keep a copy: `facecrawl backup`
             /// does not include it, and with a different secret, existing sketches match nothing.
             /// Unset: with a private database, the service creates a secret and stores it in
-            /// `DATA_DIR`; with `DATABASE_URL`, people cannot be suppressed.
+            /// `DATA_DIR`; with `DATABASE_URL`, people cannot be suppressed, and an erased image
+            /// suppresses all images that resemble it.
             suppression_secret: Option<String> = SUPPRESSION_SECRET, "", optional(checked("a secret of 32 characters or more", |text| text.chars().count() >= 32));
             /// `BLOB_STORE_URL`: Where crops, chips and thumbnails are stored: a folder or
             /// `s3://bucket/prefix`. Unset: the folder `blobs` in `DATA_DIR`.

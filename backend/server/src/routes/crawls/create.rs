@@ -85,7 +85,7 @@ pub(crate) struct CreateCrawl {
     #[schema(default = true)]
     revalidate: Option<bool>,
     /// `exact` detects files with the same bytes. `near` also detects the same image in different
-    /// files. `off` processes every URL.
+    /// files; images of different people always stay apart. `off` processes every URL.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
     /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`,

@@ -57,6 +57,25 @@ async fn a_marked_copy_is_a_duplicate_of_the_stored_picture() {
     assert_eq!(again["reasons"]["near_duplicate"], 1, "{again}");
 }
 
+#[testing::test]
+async fn the_erasure_of_a_badge_lets_in_other_people_on_the_same_template() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    let names: Vec<String> = (0..4).map(|person| format!("/{person}.jpg")).collect();
+    for (person, name) in (0..).zip(&names) {
+        site.picture(name, testing::people::badge_file(&[person]));
+    }
+    app.crawl(&[site.url(&names[0])]).await;
+    let image = app.get_ok("/images").await["images"][0]["id"].clone();
+    let done = erase(&app, &json!({"image_id": image})).await;
+    assert_eq!((&done["faces"], &done["erasure"]["suppressions"]), (&json!(1), &json!(1)), "{done}");
+    for (name, dedupe) in names.iter().zip(["off", "near", "off", "near"]) {
+        let crawl = super::crawl_with(&app, &site.url(name), json!({"dedupe": dedupe})).await;
+        let expected = if *name == names[0] { "suppressed" } else { "processed" };
+        assert_eq!(crawl["counts"]["images"][expected], 1, "{name}: {crawl}");
+    }
+    assert_eq!(faces(&app).await.len(), 3);
+}
+
 /// Returns `two_people.jpg` at a width of 500 pixels, and at its full width. With `painted`, the
 /// second face is painted over in the large copy.
 fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
