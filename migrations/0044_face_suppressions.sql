@@ -11,8 +11,11 @@ alter table suppressions
 drop index suppressions_sketch;
 create index suppressions_person on suppressions (collection_id, model_id) where sketch is not null and sha256 is null;
 
--- Earlier versions took images for near duplicates that show other people. Without its
--- validators, the next crawl fetches such a file in full and decides again.
+-- Earlier versions took images for near duplicates that show other people. Without validators, the
+-- next crawl fetches such a file in full and decides again. An address keeps its validators if its
+-- file was stored as the image itself.
 delete from image_visits v
-using crawls c join image_urls u on u.crawl_id = c.id
-where u.reason = 'near_duplicate' and v.collection_id = c.collection_id and v.url_hash = u.url_hash;
+where not exists (
+    select from image_urls u join crawls c on c.id = u.crawl_id
+    where c.collection_id = v.collection_id and u.url_hash = v.url_hash and u.image_id = v.image_id
+      and u.state = 'processed');

@@ -65,10 +65,10 @@ actions! {
     Expire = "retention.erased";
     /// Content that was deleted before a backup was restored was deleted again.
     EraseAgain = "erasure.reapplied";
-    /// A larger version of an image replaced smaller versions, because it contains their faces.
+    /// A larger version of an image replaced smaller versions that show the same people.
     Supersede = "image.superseded";
     /// A larger version of an image was stored in addition to smaller versions, because it does not
-    /// contain their faces.
+    /// contain all their faces.
     KeepBesideLarger = "image.kept_beside_larger";
     /// A user previewed what an erasure would remove.
     PreviewErasure = "erasure.preview";

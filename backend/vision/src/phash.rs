@@ -6,8 +6,8 @@
 //!
 //! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
 //! distances between different images. The thresholds keep a margin to both, and a larger margin to
-//! different images. A missed duplicate is only scanned twice, but a different image that is
-//! mistaken for a duplicate is lost.
+//! different images. Near hashes alone do not prove that two images show the same people: badges on
+//! one template differ only in a small part of the image.
 
 mod reduction;
 
@@ -46,7 +46,7 @@ impl PerceptualHashes {
         (bits(self.p, other.p), bits(self.d, other.d), bits(self.a, other.a))
     }
 
-    /// Returns whether two images are near-duplicates. `a` must differ by at most 12 bits. In
+    /// Returns whether the hashes of two images are near. `a` must differ by at most 12 bits. In
     /// addition, one of two conditions must hold:
     ///
     /// - `p` at most 10 and `d` at most 12: the image was saved again, scaled or trimmed.

@@ -2,7 +2,7 @@
 use crate::fixture::{self, admit_images, image_url};
 use store::deletion_log::Entry;
 use store::erasures::{ErasureRecord, Target};
-use store::suppressions::{Sketch, Suppression};
+use store::suppressions::{Sketch, SuppressedPicture, Suppression};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -114,7 +114,16 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     let record =
         ErasureRecord { threshold: Some(0.5), suppressions: 2, ..fixture::erasure_by_likeness(collection) };
     let sketch = Sketch { bits: "01".repeat(128), key: "secret".into(), model_id: model.id };
-    let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone())];
+    let face = Suppression::PictureFace {
+        sha256: vec![7; 32],
+        phash: 1,
+        dhash: 2,
+        ahash: 3,
+        region: [0.1, 0.2, 0.3, 0.4],
+        sketch: Sketch { bits: "10".repeat(128), ..sketch.clone() },
+        whole_image: true,
+    };
+    let kept_out = [Suppression::Url("http://site.test/a".into()), Suppression::Person(sketch.clone()), face];
     let mut tx = live.begin().await.unwrap();
     live.record_erasure(tx.conn(), &record).await.unwrap();
     live.suppress(tx.conn(), collection, record.id, &kept_out).await.unwrap();
@@ -125,8 +134,25 @@ async fn what_is_kept_out_stays_out_under_the_model_of_its_sketch() {
     assert_ne!(here.id, model.id);
     let mut tx = copy.begin().await.unwrap();
     let same = Sketch { model_id: here.id, ..sketch };
-    let suppressed = copy.suppressed_sketches(tx.conn(), collection, &[same], 0).await.unwrap();
-    assert_eq!(suppressed, [true]);
+    let of_face = Sketch { bits: "10".repeat(128), ..same.clone() };
+    let suppressed = copy.suppressed_sketches(tx.conn(), collection, &[same, of_face], 0).await.unwrap();
+    assert_eq!(suppressed, [true, false], "the sketch of a face applies to its image only");
+    for (sha256, hashes, same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
+        let found = copy.suppressed_pictures(tx.conn(), collection, &sha256, hashes).await.unwrap();
+        let expected = SuppressedPicture {
+            same_file,
+            phash: 1,
+            dhash: 2,
+            ahash: 3,
+            region: Some(vec![0.1, 0.2, 0.3, 0.4]),
+            whole_image: true,
+            sha256: Some(vec![7; 32]),
+            sketch: Some("10".repeat(128)),
+            sketch_key: Some("secret".into()),
+            model_id: Some(here.id),
+        };
+        assert_eq!(found, [expected]);
+    }
     assert_eq!(copy.erasures(collection, None, 9).await.unwrap()[0].suppressions, 2);
     drop(tx);
 
