@@ -194,11 +194,12 @@ impl Erasure<'_> {
             suppressions.extend(suppressed_addresses(spellings));
         }
         let ids = (collection.id, record.id);
-        record.suppressions = if suppress {
+        let suppressed = if suppress {
             state.services.ingest.suppress_planned(&mut tx, ids, &plan, suppressions).await?
         } else {
             store.suppress(tx.conn(), collection.id, record.id, &suppressions).await?
-        } as i64;
+        };
+        record.suppressions = suppressed as i64;
         let CarriedOut { blobs, jobs } = store.carry_out(tx.conn(), &plan).await?;
         pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         store.record_erasure(tx.conn(), &record).await?;
