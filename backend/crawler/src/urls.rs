@@ -204,9 +204,7 @@ pub fn normalise(mut url: Url) -> Url {
         url.set_path(&path);
     }
     let is_cold_fusion = url.query().is_some_and(|query| query.split('&').any(|p| key(p) == "cftoken"));
-    retain_parameters(&mut url, |p| {
-        !is_tracking(p) && !is_session(p) && !(is_cold_fusion && key(p) == "cfid")
-    });
+    retain_parameters(&mut url, |p| !(is_tracking(p) || is_session(p) || is_cold_fusion && key(p) == "cfid"));
     if url.query() == Some("") {
         url.set_query(None);
     }

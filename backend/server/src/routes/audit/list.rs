@@ -131,7 +131,7 @@ pub(super) async fn list_audit(
         since: params.since,
         until: params.until,
     };
-    let list = List::of("audit", &filter);
+    let list = List::of("audit", filter);
     let before = list.after(params.cursor.as_deref())?;
     let mut rows = caller.store().audit_log(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);

@@ -66,7 +66,7 @@ pub(super) async fn list_crawls(
         state: params.state,
         series: params.series_id,
     };
-    let list = List::of("crawls", &filter);
+    let list = List::of("crawls", filter);
     let before = list.after(params.cursor.as_deref())?;
     let mut rows = store.crawls(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |crawl| crawl.id);
