@@ -19,7 +19,7 @@ mod text;
 pub(crate) mod videos;
 
 use crate::recipes::SiteRecipe;
-use crate::{Directives, Referrer, ReferrerPolicy};
+use crate::{Directives, ReferrerPolicy};
 use url::Url;
 
 pub use extensions::{has_image_extension, has_video_extension, is_page_path};
@@ -59,15 +59,9 @@ pub struct ImageCandidate {
     /// storage instead.
     pub found_in: &'static str,
     pub alt: Option<String>,
-    /// The policy of the element or of the page. `None` if neither has one.
+    /// The policy of the element or of the document around it. `None` if neither has one. Of several
+    /// elements with this image, the strictest policy applies.
     pub referrer_policy: Option<ReferrerPolicy>,
-}
-
-impl ImageCandidate {
-    /// Returns the referrer of the image's request, if the image is on the page `page`.
-    pub fn referrer(&self, page: &Url) -> Option<Referrer> {
-        Referrer::new(page, self.referrer_policy.unwrap_or_default(), &self.url)
-    }
 }
 
 /// A video file or a playlist of HLS to fetch.
@@ -97,15 +91,14 @@ pub struct Page {
     pub canonical: Option<Url>,
     /// Feeds that the page announces (`rel=alternate` with the type of a feed).
     pub feeds: Vec<Url>,
+    /// The header `Referrer-Policy` of the page. [`extract_page`] does not set it.
+    pub referrer_policy: Option<ReferrerPolicy>,
 }
 
 impl Page {
-    /// Applies the header `Referrer-Policy` of the page to images for which the markup has no
-    /// policy.
-    pub fn apply_referrer_policy(&mut self, header: Option<ReferrerPolicy>) {
-        for image in &mut self.images {
-            image.referrer_policy = image.referrer_policy.or(header);
-        }
+    /// Returns the policy of the element, the document or the header, the first one that exists.
+    pub fn referrer_policy_of(&self, image: &ImageCandidate) -> ReferrerPolicy {
+        image.referrer_policy.or(self.referrer_policy).unwrap_or_default()
     }
 }
 

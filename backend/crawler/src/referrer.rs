@@ -6,19 +6,20 @@ use url::{Host, Url};
 /// Maximum length in bytes of a URL that is sent. Of a longer one, only the origin is sent.
 const MAX_BYTES: usize = 4096;
 
-/// How much of a page's URL its requests reveal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How much of a page's URL its requests reveal. Stricter policies come first, and are the lesser
+/// ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReferrerPolicy {
     NoReferrer,
-    NoReferrerWhenDowngrade,
     SameOrigin,
-    Origin,
     StrictOrigin,
-    OriginWhenCrossOrigin,
+    Origin,
     /// The policy of a page that has none.
     #[default]
     StrictOriginWhenCrossOrigin,
+    OriginWhenCrossOrigin,
+    NoReferrerWhenDowngrade,
     UnsafeUrl,
 }
 
@@ -39,6 +40,12 @@ impl ReferrerPolicy {
         })
     }
 
+    /// Returns the stricter of two policies. `None` counts as the default.
+    pub(crate) fn stricter(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let strictness = |policy: &Option<Self>| (policy.unwrap_or_default(), policy.is_none());
+        [one, other].into_iter().min_by_key(strictness).flatten()
+    }
+
     /// Parses the content of `<meta name=referrer>`, which may be an older name of a policy.
     pub(crate) fn parse_meta(content: &str) -> Option<Self> {
         match content.to_ascii_lowercase().as_str() {
@@ -50,8 +57,8 @@ impl ReferrerPolicy {
         }
     }
 
-    /// Parses the values of the header `Referrer-Policy`. The last known policy applies, so that
-    /// servers can name an older one for programs that do not know it.
+    /// Parses the values of the header `Referrer-Policy`. The last known policy applies: a server
+    /// can list an older policy first for clients that do not know the newer one.
     pub(crate) fn parse_header<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let tokens = values.into_iter().flat_map(|value| value.split(','));
         tokens.filter_map(|token| Self::parse(token.trim())).last()
@@ -80,8 +87,7 @@ impl Referrer {
         Self { url, policy }.towards(target)
     }
 
-    /// Returns the referrer of the next request in a chain of redirects. Reduces the URL to what
-    /// `target` may receive.
+    /// Returns the referrer that a request to `target` may send, reduced by the policy.
     pub(crate) fn towards(self, target: &Url) -> Option<Self> {
         let same_origin = self.url.origin() == target.origin();
         let downgrade = is_trustworthy(&self.url) && !is_trustworthy(target);
@@ -119,7 +125,7 @@ impl Referrer {
     }
 }
 
-/// Returns whether nobody on the network can read a request to this URL (Secure Contexts, W3C).
+/// Returns whether requests to this URL are protected from eavesdroppers (Secure Contexts, W3C).
 fn is_trustworthy(url: &Url) -> bool {
     url.scheme() == "https"
         || match url.host() {
@@ -180,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_url_and_a_file_are_not_revealed() {
+    fn sends_only_the_origin_of_long_urls_and_nothing_of_files() {
         let page = format!("https://site.example/{}", "a".repeat(4_100));
         let target = "https://site.example/i.jpg";
         assert_eq!(referer(&page, ReferrerPolicy::UnsafeUrl, target).as_deref(), ORIGIN);

@@ -1,5 +1,5 @@
 //! Selects one candidate per image from the URLs in `<picture>`, `<source>` and `<img>`.
-use super::extensions::is_undecodable;
+use super::extensions::{has_image_extension, is_undecodable};
 use super::srcset;
 
 /// Attributes in which lazy loaders put the real `srcset`.
@@ -132,9 +132,15 @@ pub(super) fn is_fetchable(url: &str) -> bool {
 }
 
 /// Returns whether the value of a lazy loader's attribute can be the URL of a file. Some loaders
-/// use the same names for flags, numbers and JSON.
-pub(super) fn is_lazy_url(value: &str) -> bool {
-    is_fetchable(value) && value.contains(['/', '.', '?']) && !value.trim_ascii().starts_with(['{', '['])
+/// use the same names for flags, numbers, JSON and texts. `data-src` is always a URL.
+pub(super) fn is_lazy_url(attribute: &str, value: &str) -> bool {
+    let value = value.trim_ascii();
+    if attribute == "data-src" || !is_fetchable(value) {
+        return is_fetchable(value);
+    }
+    let is_number = value.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'/'));
+    let is_text = value.contains(char::is_whitespace) && !has_image_extension(value);
+    value.contains(['/', '.', '?']) && !value.starts_with(['{', '[']) && !is_number && !is_text
 }
 
 /// Returns whether the decoders can read the type. They read JPEG, PNG, WebP, GIF and BMP.

@@ -63,7 +63,9 @@ struct State {
     agent: String,
     /// Index of a link's spelling in `found.links`.
     link_index: HashMap<String, usize>,
-    image_index: HashMap<String, usize>,
+    /// Index of an image in `found.images`, by its spelling and its policy. Which of several
+    /// policies is the strictest depends on the page.
+    image_index: HashMap<(String, Option<ReferrerPolicy>), usize>,
     videos: Videos,
     /// Candidates of the open `<picture>`.
     picture: Option<Vec<Candidate>>,
@@ -75,9 +77,10 @@ struct State {
     /// Whether the parser is inside `<svg>`, whose `<title>` is not that of the page.
     in_svg: bool,
     in_noscript: bool,
-    /// Whether the current element is inside `<template>`, which is no part of the document.
+    /// Whether the current element is inside `<template>`. Only `<base>`, title, canonical URL and
+    /// referrer policy are ignored there.
     in_template: bool,
-    /// `referrerpolicy` of the current element, if it applies to an image.
+    /// The policy of the current element, if it applies to an image.
     referrer_policy: Option<ReferrerPolicy>,
     recipe_filter: RecipeFilter,
 }
@@ -188,7 +191,8 @@ impl State {
         let in_template = std::mem::take(&mut self.in_template);
         let get = |name: &str| attributes.get(name);
         self.referrer_policy = match tag.as_str() {
-            "img" | "image" | "amp-img" | "link" => {
+            "a" | "area" if has_token(get("rel"), "noreferrer") => Some(ReferrerPolicy::NoReferrer),
+            "a" | "area" | "img" | "image" | "amp-img" | "link" => {
                 get("referrerpolicy").and_then(|p| ReferrerPolicy::parse(&p))
             }
             _ => None,
@@ -263,6 +267,10 @@ impl State {
             "style" | "noscript" => self.block.clear(),
             _ => {}
         }
+        if matches!(tag.as_str(), "a" | "area") {
+            // The policy of a link does not apply to its background.
+            self.referrer_policy = None;
+        }
         self.any_element(&attributes, &tag);
     }
 
@@ -300,8 +308,8 @@ impl State {
         }
     }
 
-    /// Adds the resource of an `<object>` or `<embed>`. Its type tells what it is, or else its
-    /// extension.
+    /// Adds the resource of an `<object>` or `<embed>`. The `type` decides the kind. Without it, the
+    /// extension decides, and a URL with no known extension is a page.
     fn embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
         let Some(url) = url else { return };
         let mime = mime.map(|mime| mime.trim_ascii().to_ascii_lowercase()).unwrap_or_default();
@@ -454,11 +462,12 @@ impl State {
             return;
         }
         let alt = alt.map(|a| tidy(&a)).filter(|a| !a.is_empty());
-        if let Some(at) = self.image_index.get(url) {
+        let key = (url.to_owned(), self.referrer_policy);
+        if let Some(at) = self.image_index.get(&key) {
             let known = &mut self.found.images[*at];
             known.alt = known.alt.take().or(alt);
         } else if self.found.images.len() < MAX_IMAGES {
-            self.image_index.insert(url.to_owned(), self.found.images.len());
+            self.image_index.insert(key, self.found.images.len());
             let found_in = if self.in_noscript { "noscript" } else { found_in };
             let referrer_policy = self.referrer_policy;
             self.found.images.push(RawImage { url: url.to_owned(), found_in, alt, referrer_policy });
@@ -493,13 +502,13 @@ impl recipe_filter::HasRecipeFilter for State {
 }
 
 fn image_attributes(get: &dyn Fn(&str) -> Option<String>, with_src: bool) -> ImageAttributes {
-    let first = |names: &[&str], is_url: fn(&str) -> bool| {
-        names.iter().find_map(|name| get(name).filter(|value| is_url(value)))
+    let first = |names: &[&str], is_url: fn(&str, &str) -> bool| {
+        names.iter().find_map(|name| get(name).filter(|value| is_url(name, value)))
     };
     ImageAttributes {
         srcset: get("srcset"),
         src: with_src.then(|| get("src")).flatten(),
-        lazy_srcset: first(LAZY_SRCSET, is_fetchable),
+        lazy_srcset: first(LAZY_SRCSET, |_, value| is_fetchable(value)),
         lazy_src: first(LAZY_SRC, is_lazy_url),
         mime: get("type"),
         media: get("media"),

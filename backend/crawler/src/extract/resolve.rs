@@ -110,6 +110,7 @@ impl Resolver {
         if let Some(at) = self.image_index.get(&key) {
             let known = &mut images[*at];
             known.alt = known.alt.take().or(image.alt);
+            known.referrer_policy = ReferrerPolicy::stricter(known.referrer_policy, image.referrer_policy);
         } else if self.image_budget.take(bytes) {
             self.image_index.insert(key, images.len());
             let RawImage { found_in, alt, referrer_policy, .. } = image;
@@ -126,7 +127,8 @@ impl Resolver {
         }
     }
 
-    /// Returns the bytes that an image or a video is counted with: its URL and that of the page.
+    /// Returns the number of bytes that an image or a video adds to the budget: its URL and that of
+    /// the page.
     fn bytes(&self, url: &Url) -> usize {
         url.as_str().len() + self.page_url.as_str().len()
     }

@@ -13,7 +13,7 @@ use url::Url;
 
 /// Version of the extraction. Increase it when extraction changes, so that content extracted by
 /// older code is not reused.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Maximum compressed length in bytes that is stored per page. A page with more content is
 /// downloaded on every visit.
 pub const MAX_STORED_BYTES: usize = 256 << 10;
@@ -29,6 +29,7 @@ struct StoredPage {
     directives: Directives,
     canonical: Option<Url>,
     feeds: Vec<Url>,
+    referrer_policy: Option<ReferrerPolicy>,
     robots_tags: Vec<String>,
 }
 
@@ -52,6 +53,7 @@ impl Page {
             directives: self.directives,
             canonical: self.canonical.clone(),
             feeds: self.feeds.clone(),
+            referrer_policy: self.referrer_policy,
             robots_tags: robots_tags.to_vec(),
         };
         let mut packed = GzEncoder::new(Vec::new(), Compression::default());
@@ -89,6 +91,7 @@ impl Page {
             directives: stored.directives,
             canonical: stored.canonical,
             feeds: stored.feeds,
+            referrer_policy: stored.referrer_policy,
         };
         Some((page, stored.robots_tags))
     }
@@ -112,6 +115,7 @@ mod tests {
              <a href=y rel=nofollow>2</a><img src=i.jpg alt='An ä' referrerpolicy=origin><link rel=alternate type=application/rss+xml href=f>
              <video src=v.mp4></video>",
         );
+        let page = Page { referrer_policy: Some(ReferrerPolicy::SameOrigin), ..page };
         let packed = page.to_stored_bytes(&["noindex".into()]).unwrap();
         let (again, tags) = Page::from_stored_bytes(&packed).unwrap();
         assert_eq!(tags, ["noindex"]);
@@ -125,6 +129,7 @@ mod tests {
             (&page.images[0].url, Some("An ä"))
         );
         assert_eq!(again.images[0].referrer_policy, Some(ReferrerPolicy::Origin));
+        assert_eq!(again.referrer_policy, page.referrer_policy);
         assert_eq!((page.links.len(), page.images.len(), page.feeds.len()), (2, 1, 1));
     }
 

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::Referrer;
 
 const PAGE: &str = "http://site.example/dir/page.html?q=1";
 
@@ -270,10 +271,14 @@ fn a_lazy_attribute_names_a_file_or_is_ignored() {
             ("/dir/h.jpg", "lazy"),
         ],
     );
-    for value in ["true", "1", "1024", "{\"url\": \"no.jpg\"}", "[1.5]"] {
+    for value in
+        ["true", "1", "1024", "{\"url\": \"no.jpg\"}", "[1.5]", "1.5", "16/9", "16/9 ", "Photo by A. B."]
+    {
         check_images(&format!("<img src=a.jpg data-full='{value}'>"), &[("/dir/a.jpg", "src")]);
         check_images(&format!("<img src=a.jpg data-lazy='{value}'>"), &[("/dir/a.jpg", "src")]);
     }
+    check_images("<img src=a.jpg data-full='my photo.jpg'>", &[("/dir/my%20photo.jpg", "lazy")]);
+    check_images("<img src=a.jpg data-src=photo1>", &[("/dir/photo1", "lazy")]);
 }
 
 /// Returns an `<iframe>` with a document inside `depth` others.
@@ -360,13 +365,52 @@ fn the_markup_sets_the_referrer_policy_of_images() {
     found.sort_by_key(|policy| *policy == origin);
     assert_eq!(found, [none, origin]);
     let mut found = page("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
-    found.apply_referrer_policy(none);
-    assert_eq!(found.images.iter().map(|i| i.referrer_policy).collect::<Vec<_>>(), [none, origin]);
+    found.referrer_policy = none;
+    let applied = found.images.iter().map(|i| Some(found.referrer_policy_of(i)));
+    assert_eq!(applied.collect::<Vec<_>>(), [none, origin]);
     // The address of a page is sent to its own origin only.
     let url = Url::parse("http://site.example/secret").unwrap();
     let found = page("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
-    let referers = found.images.iter().map(|image| image.referrer(&url).unwrap().as_str().to_owned());
+    let referer = |image| Referrer::new(&url, found.referrer_policy_of(image), &image.url).unwrap();
+    let referers = found.images.iter().map(|image| referer(image).as_str().to_owned());
     assert_eq!(referers.collect::<Vec<_>>(), ["http://site.example/secret", "http://site.example/"]);
+}
+
+#[test]
+fn the_policy_of_a_link_applies_to_its_image() {
+    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
+    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
+    assert_eq!(
+        policies(
+            "<a href=a.jpg rel='noopener NoReferrer' referrerpolicy=unsafe-url>1</a><a href=b.jpg referrerpolicy=origin>2</a>
+            <map><area href=c.jpg rel=noreferrer></map><a href=d.jpg>4</a>
+            <a href=page rel=noreferrer style='background:url(e.jpg)'><img src=f.jpg></a>"
+        ),
+        [none, origin, none, None, None, None]
+    );
+}
+
+#[test]
+fn the_strictest_policy_of_an_image_applies() {
+    let policies = |html: &str| -> Vec<_> { page(html).images.iter().map(|i| i.referrer_policy).collect() };
+    let (origin, none) = (Some(ReferrerPolicy::Origin), Some(ReferrerPolicy::NoReferrer));
+    let image = |policy: &str| format!("<img src=a.jpg referrerpolicy={policy}>");
+    let (unsafe_url, plain) = (image("unsafe-url"), "<img src=a.jpg>".to_owned());
+    for (first, second, expected) in [
+        (&unsafe_url, &image("no-referrer"), none),
+        (&image("origin"), &unsafe_url, origin),
+        (&plain, &image("origin"), origin),
+        (&plain, &unsafe_url, None),
+    ] {
+        assert_eq!(policies(&format!("{first}{second}")), [expected]);
+        assert_eq!(policies(&format!("{second}{first}")), [expected]);
+    }
+    // An image without a policy has that of the page.
+    let page = "<meta name=referrer content=no-referrer>";
+    assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [none]);
+    // The image of a frame is the same as that of the page.
+    let html = format!("{unsafe_url}{}", nested(1, &image("no-referrer")));
+    assert_eq!(policies(&html), [none]);
 }
 
 #[test]

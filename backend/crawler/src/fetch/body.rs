@@ -37,7 +37,12 @@ pub(super) struct Body {
     window_end: Instant,
     in_window: usize,
     ended: bool,
+    /// Number of calls of the decoder.
+    decoded: usize,
 }
+
+/// Number of calls of the decoder after which other tasks of the thread run.
+const CALLS_PER_TURN: usize = 16;
 
 impl Body {
     /// Fails if the announced length is above the limit.
@@ -52,6 +57,7 @@ impl Body {
             read: 0,
             in_window: 0,
             ended: false,
+            decoded: 0,
         };
         if body.announced() > body.limits.bytes && !body.limits.truncate {
             return Err(body.too_large());
@@ -77,10 +83,20 @@ impl Body {
         let needed = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
         while !self.ended {
             let decoded = match &mut self.decoder {
-                Some(decoder) => decoder.next().map_err(convert::undecodable)?,
+                Some(decoder) => {
+                    self.decoded += 1;
+                    if self.decoded.is_multiple_of(CALLS_PER_TURN) {
+                        tokio::task::yield_now().await;
+                    }
+                    decoder.next().map_err(convert::undecodable)?
+                }
                 None => None,
             };
             let mut piece = match decoded {
+                Some(piece) if piece.is_empty() => {
+                    self.check_time(needed)?;
+                    continue;
+                }
                 Some(piece) => piece,
                 None => match (self.receive().await?, &mut self.decoder) {
                     (Some(piece), None) => piece,

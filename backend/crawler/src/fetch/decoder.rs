@@ -1,7 +1,8 @@
 //! Decodes `Content-Encoding`. Unlike the decoder of the HTTP client, it returns everything that
-//! can be decoded of a body that breaks off.
+//! can be decoded of an incomplete body.
 use bytes::{Buf, Bytes};
 use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
+use compression_codecs::zstd::params::DParameter;
 use compression_codecs::{BrotliDecoder, DecodeV2, GzipDecoder, ZstdDecoder};
 use reqwest::header::{self, HeaderMap};
 use std::fmt;
@@ -12,15 +13,29 @@ pub(super) const ACCEPTED: &str = "gzip, br, zstd";
 /// Maximum length of a decoded piece.
 const PIECE: usize = 16 << 10;
 
+/// Largest window of zstd, as a power of two in bytes (RFC 9659). It limits the memory that a
+/// response can require.
+const MAX_WINDOW_LOG: u32 = 23;
+
 pub(super) struct Decoder {
+    encoding: Encoding,
     codec: Box<dyn DecodeV2 + Send + Sync>,
-    /// Whether a body may consist of several members, one after the other.
-    has_members: bool,
     /// What was received and not decoded yet.
     input: Bytes,
+    /// Receives the output of the codec. It has [`PIECE`] bytes.
+    output: Vec<u8>,
     progress: Progress,
 }
 
+#[derive(Clone, Copy)]
+enum Encoding {
+    Gzip,
+    Brotli,
+    Zstd,
+}
+
+/// A member is one complete compressed stream (gzip member, zstd frame). A body may consist of
+/// several members, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// Nothing was received.
@@ -32,76 +47,204 @@ enum Progress {
     },
     /// The current member is complete.
     Ended,
+    /// The last member is complete. The rest of the body is padding.
+    Padding,
+}
+
+impl Encoding {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "gzip" | "x-gzip" => Self::Gzip,
+            "br" => Self::Brotli,
+            "zstd" => Self::Zstd,
+            _ => return None,
+        })
+    }
+
+    fn codec(self) -> Box<dyn DecodeV2 + Send + Sync> {
+        match self {
+            Self::Gzip => Box::new(GzipDecoder::new()),
+            Self::Brotli => Box::new(BrotliDecoder::new()),
+            Self::Zstd => {
+                Box::new(ZstdDecoder::new_with_params(&[DParameter::window_log_max(MAX_WINDOW_LOG)]))
+            }
+        }
+    }
+
+    /// Returns whether another member begins with `input`, which is not empty. Returns `None` if
+    /// `input` is too short to tell.
+    fn begins_member(self, input: &[u8]) -> Option<bool> {
+        let is_beginning = |magic: &[u8]| {
+            let len = input.len().min(magic.len());
+            (input[..len] == magic[..len]).then_some(len == magic.len())
+        };
+        let found = match self {
+            Self::Gzip => is_beginning(b"\x1f\x8b"),
+            Self::Brotli => None,
+            // A skippable frame begins with a byte from 0x50 to 0x5f (RFC 8878 3.1.2).
+            Self::Zstd => is_beginning(b"\x28\xb5\x2f\xfd")
+                .or_else(|| is_beginning(&[0x50 | (input[0] & 0x0f), 0x2a, 0x4d, 0x18])),
+        };
+        match found {
+            Some(true) => Some(true),
+            Some(false) => None,
+            None => Some(false),
+        }
+    }
 }
 
 impl Decoder {
     /// Returns the decoder for a response, or `None` if its body is not encoded or has an encoding
     /// that no request accepts.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let encoding = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim().to_ascii_lowercase();
-        let (codec, has_members): (Box<dyn DecodeV2 + Send + Sync>, bool) = match encoding.as_str() {
-            "gzip" | "x-gzip" => (Box::new(GzipDecoder::new()), true),
-            "br" => (Box::new(BrotliDecoder::new()), false),
-            "zstd" => (Box::new(ZstdDecoder::new()), true),
-            _ => return None,
-        };
-        Some(Self { codec, has_members, input: Bytes::new(), progress: Progress::Empty })
+        let name = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?.trim().to_ascii_lowercase();
+        let encoding = Encoding::parse(&name)?;
+        Some(Self {
+            encoding,
+            codec: encoding.codec(),
+            input: Bytes::new(),
+            output: vec![0; PIECE],
+            progress: Progress::Empty,
+        })
     }
 
-    /// Adds a received piece. The previous one must have been decoded.
+    /// Adds a received piece. [`Self::next`] must have returned `None` before.
     pub(super) fn push(&mut self, piece: Bytes) {
-        debug_assert!(self.input.is_empty());
-        self.input = piece;
+        // At most the beginning of a magic number is left.
+        self.input =
+            if self.input.is_empty() { piece } else { [&self.input[..], &piece[..]].concat().into() };
     }
 
-    /// Returns the next decoded piece, or `None` if more input is needed.
+    /// Decodes at most [`PIECE`] bytes of output and returns them, or `None` if more input is
+    /// needed. An empty piece means that more output may follow without more input.
     ///
     /// # Errors
     /// Fails if the input is not in this encoding.
     pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
-        loop {
-            let has_input = !self.input.is_empty();
-            match self.progress {
-                Progress::Inside { has_output: true } => {}
-                _ if !has_input => return Ok(None),
-                Progress::Ended if self.has_members => self.codec.reinit()?,
-                Progress::Ended => {
+        let has_input = !self.input.is_empty();
+        match self.progress {
+            Progress::Inside { has_output: true } => {}
+            _ if !has_input => return Ok(None),
+            Progress::Empty | Progress::Inside { .. } => {}
+            Progress::Ended => match self.encoding.begins_member(&self.input) {
+                Some(true) => self.codec.reinit()?,
+                Some(false) => {
+                    self.progress = Progress::Padding;
                     self.input.clear();
                     return Ok(None);
                 }
-                _ => {}
-            }
-            let mut piece = vec![0; PIECE];
-            let mut input = PartialBuffer::new(&self.input[..]);
-            let mut output = WriteBuffer::new_initialized(&mut piece);
-            let decoded = self.codec.decode(&mut input, &mut output);
-            let (read, written) = (input.written_len(), output.written_len());
-            self.input.advance(read);
-            self.progress = match decoded {
-                Ok(true) => Progress::Ended,
-                Ok(false) if has_input && read == 0 && written == 0 => {
-                    return Err(io::Error::other("the decoder cannot continue"));
-                }
-                Ok(false) => Progress::Inside { has_output: written == PIECE },
-                // A codec without input and without output reports an error.
-                Err(_) if !has_input => Progress::Inside { has_output: false },
-                Err(error) => return Err(error),
-            };
-            if written > 0 {
-                piece.truncate(written);
-                return Ok(Some(piece.into()));
+                None => return Ok(None),
+            },
+            Progress::Padding => {
+                self.input.clear();
+                return Ok(None);
             }
         }
+        let mut input = PartialBuffer::new(&self.input[..]);
+        let mut output = WriteBuffer::new_initialized(&mut self.output);
+        let decoded = self.codec.decode(&mut input, &mut output);
+        let (read, written) = (input.written_len(), output.written_len());
+        self.input.advance(read);
+        self.progress = match decoded {
+            Ok(true) => Progress::Ended,
+            Ok(false) if has_input && read == 0 && written == 0 => {
+                return Err(io::Error::other("the decoder cannot continue"));
+            }
+            Ok(false) => Progress::Inside { has_output: written == PIECE },
+            // Called without input, a codec may report an error only because it has nothing to do.
+            Err(_) if !has_input => Progress::Inside { has_output: false },
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Bytes::copy_from_slice(&self.output[..written])))
     }
 
-    /// Returns whether the input up to now ends inside a member.
+    /// Returns whether the input up to now ends inside a member or its magic number.
     pub(super) fn is_cut_off(&self) -> bool {
-        matches!(self.progress, Progress::Inside { .. })
+        matches!(self.progress, Progress::Inside { .. }) || !self.input.is_empty()
     }
 }
 
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder").field("is_cut_off", &self.is_cut_off()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use std::io::Write;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Returns a frame of zstd with the text "hello" and a window of `2^log` bytes.
+    fn zstd(log: u8) -> Vec<u8> {
+        let head = [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 0x29, 0, 0];
+        [&head[..], b"hello"].concat()
+    }
+
+    /// Decodes a body that arrives in pieces of `len` bytes. Also returns whether it is cut off.
+    fn decode(encoding: &'static str, body: &[u8], len: usize) -> io::Result<(String, bool)> {
+        let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding))];
+        let mut decoder = Decoder::of(&headers.into_iter().collect()).unwrap();
+        let mut decoded = Vec::new();
+        for piece in body.chunks(len) {
+            decoder.push(Bytes::copy_from_slice(piece));
+            while let Some(piece) = decoder.next()? {
+                decoded.extend_from_slice(&piece);
+            }
+        }
+        Ok((String::from_utf8(decoded).unwrap(), decoder.is_cut_off()))
+    }
+
+    #[test]
+    fn reads_all_members_and_ignores_the_bytes_after_them() {
+        let skippable = [&[0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+        let bodies: &[(&str, Vec<Vec<u8>>, &str)] = &[
+            ("gzip", vec![gzip(b"one"), gzip(b""), gzip(b"two")], "onetwo"),
+            ("gzip", vec![gzip(b"one"), vec![0; 40]], "one"),
+            ("gzip", vec![gzip(b"one"), b"\x1fno member".to_vec(), gzip(b"two")], "one"),
+            ("zstd", vec![zstd(20), skippable, zstd(20)], "hellohello"),
+            ("zstd", vec![zstd(20), vec![0; 40]], "hello"),
+            ("zstd", vec![zstd(20), b"\x28\xb5\x2fno frame".to_vec()], "hello"),
+            ("br", vec![b"\x0b\x02\x80hello\x03".to_vec(), vec![0; 40]], "hello"),
+        ];
+        for (encoding, members, text) in bodies {
+            let body = members.concat();
+            for len in [1, 2, 3, 7, body.len()] {
+                let decoded = decode(encoding, &body, len).unwrap();
+                assert_eq!(decoded, ((*text).to_owned(), false), "{encoding} {len}");
+            }
+        }
+        let cut = [gzip(b"one"), gzip(b"two")[..9].to_vec()].concat();
+        for len in [1, cut.len()] {
+            assert_eq!(decode("gzip", &cut, len).unwrap(), ("one".to_owned(), true));
+        }
+    }
+
+    #[test]
+    fn limits_the_window_of_zstd() {
+        assert_eq!(decode("zstd", &zstd(23), 100).unwrap().0, "hello");
+        assert!(decode("zstd", &zstd(24), 100).is_err());
+    }
+
+    #[test]
+    fn decodes_at_most_one_member_per_call() {
+        let headers = [(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"))];
+        let mut decoder = Decoder::of(&headers.into_iter().collect()).unwrap();
+        decoder.push(gzip(b"").repeat(1000).into());
+        let mut calls = 0;
+        while let Some(piece) = decoder.next().unwrap() {
+            assert!(piece.is_empty());
+            calls += 1;
+        }
+        assert!(calls >= 1000, "{calls}");
     }
 }

@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
 
-/// The attempt of a job from which what arrived of a body that broke off is used. A connection can
-/// break by chance, but a server with a wrong `Content-Length` breaks off each time.
+/// First attempt of a job that accepts an incomplete body. A connection can break by chance, but the
+/// bodies of a server with a wrong `Content-Length` are always incomplete.
 const INCOMPLETE_ATTEMPT: i16 = 2;
 
-/// Returns whether this run of a job uses what arrived of a body that broke off.
+/// Returns whether this attempt of a job accepts an incomplete body.
 pub(super) fn accepts_incomplete(attempt: i16, max_attempts: i16) -> bool {
     attempt >= INCOMPLETE_ATTEMPT.min(max_attempts)
 }
 
-/// Returns what arrived of a body that broke off, if the run of the job accepts it.
-pub(super) fn or_incomplete(
+/// Returns the received part of an incomplete body, if the attempt accepts it.
+pub(super) fn accept_incomplete(
     fetched: Result<Fetched, FetchError>,
     accepts_incomplete: bool,
 ) -> Result<Fetched, FetchError> {
@@ -195,6 +195,6 @@ mod tests {
         assert_eq!(accepting, [2, 3, 4, 5]);
         assert!(accepts_incomplete(1, 1), "the only attempt");
         let broken = || Err(FetchError::Incomplete { why: "x".into(), received: None });
-        assert!(or_incomplete(broken(), true).is_err(), "nothing arrived");
+        assert!(accept_incomplete(broken(), true).is_err(), "nothing arrived");
     }
 }

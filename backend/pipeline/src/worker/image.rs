@@ -1,7 +1,7 @@
 //! Handles `scan_image`: fetches an image. The module `ingest` analyses and stores it.
 
 use super::context::Context;
-use super::fetch_policy::{Area, FetchPolicy, accepts_incomplete, or_incomplete};
+use super::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
 use super::http_cache;
 use super::job_error::JobError;
 use crate::AnalyzeOptions;
@@ -76,7 +76,7 @@ async fn scan(
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let referrer = referrer.clone();
         let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
-        let fetched = or_incomplete(hops.fetch(request).await, accepts_incomplete);
+        let fetched = accept_incomplete(hops.fetch(request).await, accepts_incomplete);
         let fetched = fetched.map_err(|error| JobError::of_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
@@ -110,10 +110,12 @@ async fn scan(
         let incomplete = incoming.incomplete;
         let ingested = context.ingest.ingest(incoming, Some(claim)).await;
         let ingested = ingested.map_err(|error| match JobError::from(error) {
-            // The transfer damaged the image.
-            JobError::Final { reason: Reason::CorruptImage, detail, .. } if incomplete => {
-                JobError::failed(Reason::IncompleteTransfer, detail)
-            }
+            // More of the image may arrive at the next attempt.
+            JobError::Final {
+                reason: Reason::CorruptImage | Reason::NotAnImage | Reason::UnsupportedFormat,
+                detail,
+                ..
+            } if incomplete => JobError::Retry { reason: Reason::IncompleteTransfer, detail, wait: None },
             error => error,
         })?;
         tracing::debug!(url = %job.url, ?ingested, "image done");
@@ -121,8 +123,8 @@ async fn scan(
     }
 }
 
-/// Returns the page that shows the image, as far as the request may reveal it. Returns `None` if no
-/// page shows the image, or if the page was erased.
+/// Returns the `Referer` of the request for the image. Returns `None` if no page shows the image, if
+/// the page was erased, or if the policy forbids it.
 async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>, JobError> {
     let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
         return Ok(None);

@@ -2,7 +2,7 @@
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
 
 use super::context::{Context, CrawlView};
-use super::fetch_policy::{Area, FetchPolicy, accepts_incomplete, or_incomplete};
+use super::fetch_policy::{Area, FetchPolicy, accept_incomplete, accepts_incomplete};
 use super::job_error::JobError;
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use super::{http_cache, yields};
@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
 
+/// Number of bytes at the beginning of a body that determine its kind.
+const DETECTION_BYTES: usize = 4 << 10;
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
 
@@ -73,7 +75,7 @@ async fn scan(
         let hops = FetchPolicy::new(context, &view, Area::Page(job));
         let validators = known.as_ref().and_then(|known| http_cache::validators(&known.visit));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
-        let fetched = match or_incomplete(hops.fetch(request).await, accepts_incomplete) {
+        let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
@@ -123,6 +125,13 @@ async fn read(
         Content::Sitemap => read_sitemap(context, view, job, fetched).await,
         Content::Image => Ok(page_outcome::of_image(job, &fetched)),
         Content::Video => Ok(page_outcome::of_video(view, job, &fetched)),
+        Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
+            Err(JobError::Retry {
+                reason: Reason::IncompleteTransfer,
+                detail: "too little of the response arrived to tell what it is".into(),
+                wait: None,
+            })
+        }
         Content::Other => {
             let found = fetched.content_type.as_deref().unwrap_or("(none)");
             Err(JobError::Final {
@@ -179,7 +188,7 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
 /// Returns `true` if the first byte after white space is `<`. Reads the first 4 KiB, as
 /// [`sitemap::root`] does.
 fn begins_like_markup(body: &[u8]) -> bool {
-    body.iter().take(4 << 10).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
+    body.iter().take(DETECTION_BYTES).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'<')
 }
 
 async fn read_page(
@@ -193,7 +202,7 @@ async fn read_page(
     let (page, visit, fetched) = on_a_thread(move || {
         let Fetched { body, url, content_type, .. } = &fetched;
         let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
-        page.apply_referrer_policy(fetched.referrer_policy);
+        page.referrer_policy = fetched.referrer_policy;
         let visit = http_cache::visit(&fetched).and_then(|visit| {
             let content = page.to_stored_bytes(&fetched.robots_tags)?;
             Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
@@ -218,11 +227,12 @@ async fn reuse_stored(
     known: CachedPage,
 ) -> Result<Option<PageOutcome>, JobError> {
     let CachedPage { visit, content, .. } = known;
-    let Some((page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
+    let Some((mut page, mut tags)) = on_a_thread(move || Page::from_stored_bytes(&content)).await? else {
         return Ok(None);
     };
     // The directives of both responses apply.
     fetched.robots_tags.append(&mut tags);
+    page.referrer_policy = fetched.referrer_policy.or(page.referrer_policy);
     fetched.etag = fetched.etag.or(visit.etag);
     fetched.last_modified = fetched.last_modified.or(visit.last_modified);
     let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;

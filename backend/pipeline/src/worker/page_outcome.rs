@@ -114,8 +114,8 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
     let page_url = home_page.to_string();
     let asked = asked(job, &fetched);
     let denied = directives.images_denied();
-    let policy = |image: &ImageCandidate| image.referrer_policy.unwrap_or_default();
-    let referrer_policies = page.images.iter().map(|image| (image.url.to_string(), policy(image))).collect();
+    let policy = |image: &ImageCandidate| (image.url.to_string(), page.referrer_policy_of(image));
+    let referrer_policies = page.images.iter().map(policy).collect();
     let images = match &denied {
         Some(_) => Vec::new(),
         None => (page.images.into_iter())

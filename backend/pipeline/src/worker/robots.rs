@@ -30,8 +30,8 @@ const MAX_HOSTS: usize = 10_000;
 /// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Stored in place of the status of a response that is not valid HTTP or cannot be decoded. It is
-/// handled like the statuses from 500 on.
+/// Stored in place of the status of a response that is invalid or incomplete, or that cannot be
+/// decoded. It is handled like the statuses from 500 on.
 const UNREADABLE: u16 = 599;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
@@ -88,7 +88,6 @@ enum NoResponse {
     Dns,
     Connect(ConnectError),
     Timeout,
-    Incomplete,
 }
 
 impl NoResponse {
@@ -96,7 +95,6 @@ impl NoResponse {
         match error {
             FetchError::Dns(_) => Self::Dns,
             FetchError::Timeout(_) => Self::Timeout,
-            FetchError::Incomplete { .. } => Self::Incomplete,
             FetchError::Connect { cause, .. } => Self::Connect(*cause),
             _ => Self::Connect(ConnectError::Other),
         }
@@ -108,7 +106,6 @@ impl NoResponse {
             Self::Dns => FetchError::Dns(WHY.into()),
             Self::Connect(cause) => FetchError::Connect { cause, why: WHY.into() },
             Self::Timeout => FetchError::Timeout(WHY),
-            Self::Incomplete => FetchError::Incomplete { why: WHY.into(), received: None },
         }
     }
 }
@@ -220,9 +217,11 @@ impl RobotsCache {
             Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
-            // A response without rules that can be parsed. The host has a robots.txt, so nothing
-            // may be fetched until it is mended.
-            Err(FetchError::Invalid(_) | FetchError::Undecodable(_)) => Ok(record(UNREADABLE, None)),
+            // The rules of the host are not known. The server may send a valid response later, so the
+            // job is retried.
+            Err(FetchError::Invalid(_) | FetchError::Undecodable(_) | FetchError::Incomplete { .. }) => {
+                Ok(record(UNREADABLE, None))
+            }
             Err(error) => Err((error, Some(record(0, None)))),
         }
     }

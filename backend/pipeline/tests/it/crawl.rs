@@ -80,15 +80,15 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 async fn what_arrived_of_a_broken_transfer_is_used() {
     let world = World::new().await;
     let site = Site::start().await;
-    let half = |name| {
+    let cut = |name| {
         let mut bytes = picture(name);
         bytes.truncate(bytes.len() * 9 / 10);
         Answer::jpeg(bytes).breaking_off()
     };
     site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
-    site.set("/ada.jpg", half("ada.jpg"));
+    site.set("/ada.jpg", cut("ada.jpg"));
     // The connection breaks by chance, so the second attempt gets the whole file.
-    site.set_series("/ben.jpg", vec![half("ben.jpg"), Answer::jpeg(picture("ben.jpg"))]);
+    site.set_series("/ben.jpg", vec![cut("ben.jpg"), Answer::jpeg(picture("ben.jpg"))]);
     let (crawl, progress) = world.crawl(&[site.url("/")], CrawlOptions { max_depth: 0, ..fast() }).await;
 
     assert_eq!(crawl.state, CrawlState::Completed);
@@ -97,6 +97,28 @@ async fn what_arrived_of_a_broken_transfer_is_used() {
     assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
     assert_eq!(progress.faces, 2);
     assert_eq!(["/", "/ada.jpg", "/ben.jpg"].map(|path| site.asked(path)), [2, 2, 2]);
+}
+
+#[testing::test]
+async fn a_part_that_cannot_be_read_is_fetched_again() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let part = |bytes: &[u8]| Answer::jpeg(bytes).breaking_off();
+    let ada = picture("ada.jpg");
+    let page = Answer::new("application/xml", "<?xm").breaking_off();
+    site.set("/", Answer::html("<img src=ada.jpg><img src=ben.jpg><a href=page>1</a><a href=short>2</a>"));
+    let parts = vec![part(&ada[..200]), part(&ada[..200]), part(&ada[..2]), Answer::jpeg(ada.clone())];
+    site.set_series("/ada.jpg", parts);
+    site.set("/ben.jpg", part(b"no"));
+    site.set_series("/page", vec![page.clone(), page.clone(), Answer::html("")]);
+    site.set("/short", page);
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+
+    assert_eq!(crawl.state, CrawlState::Completed);
+    assert_eq!(counts(&progress.pages), map([("fetched", 2), ("failed", 1)]));
+    assert_eq!(counts(&progress.images), map([("processed", 1), ("failed", 1)]));
+    assert_eq!(progress.reasons, [(Reason::IncompleteTransfer, 2)].into());
+    assert_eq!(["/ada.jpg", "/page"].map(|path| site.asked(path)), [4, 3]);
 }
 
 #[testing::test]

@@ -65,6 +65,17 @@ async fn a_robots_txt_with_a_false_encoding_is_read_or_closes_the_host() {
 }
 
 #[testing::test]
+async fn an_incomplete_robots_txt_closes_the_host() {
+    let world = World::with(quick_retries(), fast_politeness()).await;
+    let site = Site::start().await;
+    site.set("/robots.txt", Answer::new("text/plain", "user-agent: *\n").breaking_off());
+    let (crawl, progress) = world.crawl(&[site.url("/")], fast()).await;
+    assert_eq!(crawl.state, CrawlState::Failed);
+    assert_eq!(progress.reasons, [(Reason::RobotsUnavailable, 1)].into());
+    assert!(site.requests().iter().all(|path| path == "/robots.txt"), "{:?}", site.requests());
+}
+
+#[testing::test]
 async fn each_page_of_a_host_without_a_connection_has_the_cause() {
     let world = World::with(quick_retries(), fast_politeness()).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -80,6 +80,25 @@ async fn what_has_not_changed_is_taken_over_from_the_last_visit() {
 }
 
 #[testing::test]
+async fn an_unchanged_page_has_the_referrer_policy_of_its_last_response() {
+    let world = World::new().await;
+    let site = Site::start().await;
+    let page = || Answer::html("<img src=plain.jpg>").etag("\"page\"");
+    site.set("/plain.jpg", Answer::jpeg(picture("ben.jpg")));
+    for (header, expected) in [
+        (Some("origin"), Some(site.url("/"))),
+        (None, Some(site.url("/"))),
+        (Some("no-referrer"), None),
+        (Some("unsafe-url"), Some(site.url("/?page"))),
+    ] {
+        site.set("/?page", header.map_or_else(page, |policy| page().header("referrer-policy", policy)));
+        world.crawl(&[site.url("/?page")], fast()).await;
+        assert_eq!(site.referer("/plain.jpg"), expected, "{header:?}");
+    }
+    assert_eq!(site.take_answers().0, ["/?page"; 3]);
+}
+
+#[testing::test]
 async fn what_has_changed_is_read_anew() {
     let world = World::new().await;
     let site = site().await;

@@ -178,7 +178,11 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     }
     if answer.holds_for(&request) {
         shared.unchanged.lock().unwrap().push(path);
-        return Response::builder().status(StatusCode::NOT_MODIFIED).body(Body::empty()).unwrap();
+        let mut response = Response::builder().status(StatusCode::NOT_MODIFIED);
+        for (name, value) in answer.headers.iter().filter(|(name, _)| name != "content-type") {
+            response = response.header(name, value);
+        }
+        return response.body(Body::empty()).unwrap();
     }
     shared.sent.fetch_add(answer.body.len(), Ordering::SeqCst);
     let mut response = Response::builder().status(StatusCode::from_u16(answer.status).unwrap());
