@@ -32,7 +32,8 @@ pub struct Config {
     pub video_min_speed: u64,
     /// Maximum number of redirects per request.
     pub max_redirects: usize,
-    /// `CRAWL_REFERER`: whether a request reveals the page that caused it ([`crate::Referrer`]).
+    /// `CRAWL_REFERER`: whether requests for images send the address of the page in the header
+    /// Referer, as browsers do ([`crate::Referrer`]).
     pub send_referer: bool,
     /// Maximum length of a page in decoded bytes.
     pub page_limit: usize,

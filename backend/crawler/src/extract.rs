@@ -59,7 +59,7 @@ pub struct ImageCandidate {
     /// storage instead.
     pub found_in: &'static str,
     pub alt: Option<String>,
-    /// The policy of the element or of the document around it. `None` if neither has one. Of several
+    /// The policy of the element or of its document. `None` if neither has one. Of several
     /// elements with this image, the strictest policy applies.
     pub referrer_policy: Option<ReferrerPolicy>,
 }

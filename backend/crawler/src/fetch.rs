@@ -90,8 +90,8 @@ pub struct Fetched {
     pub referrer_policy: Option<ReferrerPolicy>,
     /// The decoded body.
     pub body: Bytes,
-    /// Whether the body broke off. Only [`FetchError::Incomplete`] contains such responses. They
-    /// have no validators.
+    /// Whether the body is incomplete. `Fetcher::fetch` returns such a response only in
+    /// [`FetchError::Incomplete`]. It has no validators.
     pub incomplete: bool,
     /// Every URL that redirected, in order.
     pub redirects: Vec<Url>,
@@ -127,12 +127,12 @@ pub enum FetchError {
     /// No connection could be established, or it broke before the response.
     #[error("the connection failed: {why}")]
     Connect { cause: ConnectError, why: String },
-    #[error("the response is not valid HTTP: {0}")]
+    #[error("the response is invalid: {0}")]
     Invalid(String),
     /// The body is not in the encoding that `Content-Encoding` states.
     #[error("the body cannot be decoded: {0}")]
     Undecodable(String),
-    /// The body broke off.
+    /// The body is incomplete.
     #[error("the response did not arrive completely: {why}")]
     Incomplete {
         why: String,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_holds_for_the_documents_of_frames() {
+    fn applies_recipes_to_srcdoc_documents() {
         let html = "<main><iframe srcdoc='<img src=1.jpg><p class=ads><img src=2.jpg></p><a href=x></a>'></iframe></main>
             <iframe srcdoc='<main><img src=3.jpg></main><img src=4.jpg>'></iframe>
             <div class=ads><iframe srcdoc='<main><img src=5.jpg></main>'></iframe></div>";

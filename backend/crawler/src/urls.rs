@@ -137,7 +137,7 @@ pub(crate) fn join(base: &Url, text: &str) -> Result<Url, ParseError> {
 
 /// Returns `///host/path` as `//host/path`, and any other text unchanged. If the base has a special
 /// scheme such as http, the URL standard skips all slashes and backslashes before the host. The
-/// parser skips them only if the text has a scheme.
+/// crate `url` skips them only if the text has a scheme.
 pub(crate) fn skip_extra_slashes(text: &str) -> Cow<'_, str> {
     let start = text.trim_start_matches(|c: char| c <= ' ');
     // The URL standard ignores tabs and line breaks anywhere.

@@ -89,11 +89,11 @@ reasons! {
     TlsFailure = "tls_failure", "No encrypted connection could be established";
     /// No connection could be established for another reason, such as a network without a route.
     ConnectFailure = "connect_failure", "The host cannot be reached";
-    InvalidResponse = "invalid_response", "The response is not valid HTTP";
+    InvalidResponse = "invalid_response", "The response is invalid";
     /// The body is not in the encoding that `Content-Encoding` states.
     UndecodableBody = "undecodable_body", "The body is not in the encoding that the server states";
-    /// The body broke off. A page or an image with this reason may have been processed in part.
-    IncompleteTransfer = "incomplete_transfer", "The response did not arrive completely";
+    IncompleteTransfer = "incomplete_transfer",
+        "The response did not arrive completely; what arrived may have been used";
     /// The connection, the response or the body took too long.
     Timeout = "timeout", "The host took too long";
     /// The body exceeds the limit of bytes.

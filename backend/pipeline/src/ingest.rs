@@ -92,7 +92,7 @@ impl From<ChangeError> for IngestError {
 pub struct Incoming {
     /// The file.
     pub bytes: Bytes,
-    /// Whether the transfer of the file broke off.
+    /// Whether the transfer of the file ended early.
     pub incomplete: bool,
     pub collection: Uuid,
     pub crawl: Uuid,

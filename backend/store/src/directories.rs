@@ -17,9 +17,8 @@ pub struct DirectoryYield {
 impl Store {
     /// Adds a page with `images` new images to the counts of each directory.
     ///
-    /// Locks the crawl's row first, like admission. A page with images has locked it before this
-    /// call, and a page without images would otherwise lock it after the rows of its directories.
-    /// Two such pages of one directory would wait for each other.
+    /// Admission locks the crawl first. Without this lock, a page without images locks its
+    /// directories first, which can deadlock with a page that has images.
     pub async fn count_yield(
         &self,
         conn: &mut PgConnection,

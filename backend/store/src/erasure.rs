@@ -9,9 +9,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 impl Store {
-    /// Deletes a face and decrements the face count of its image. An image that was only sent for
-    /// enrolment goes with its last face that belongs to a subject. Returns the blob keys to delete
-    /// after the commit.
+    /// Deletes a face and decrements the face count of its image. If the image was sent only for
+    /// enrolment and the face was its last one that belongs to a subject, the image is deleted too.
+    /// Returns the blob keys to delete after the commit.
     pub async fn delete_face(&self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
         // An enrolment locks the image before its faces too.
         let image: Uuid = sqlx::query_scalar(
@@ -64,8 +64,8 @@ impl Store {
     }
 }
 
-/// Locks images in id order, after subjects and before faces (see the order of locks of this
-/// crate).
+/// Locks images in id order. A transaction that locks several of these locks them in the order
+/// subjects, images, faces, assignments.
 pub(crate) async fn lock_images(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(), StoreError> {
     sqlx::query("select 1 from images where id = any($1) order by id for update")
         .bind(ids)

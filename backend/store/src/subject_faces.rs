@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// Returns the images with faces of a locked subject, and locks them. Call it before the faces
-    /// are removed from the subject: the deletion of a face locks in this order too.
+    /// are removed from the subject, because other transactions lock images before assignments.
     pub async fn lock_images_of_subject(
         &self,
         conn: &mut PgConnection,

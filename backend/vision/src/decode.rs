@@ -100,7 +100,7 @@ pub enum DecodeError {
     #[error("the content is not an image of a supported format ({})", formats())]
     NotAnImage,
     /// A known format, or a coding of one, that this program cannot decode.
-    #[error("{format} images are not supported: {reason}")]
+    #[error("this {format} image cannot be decoded: {reason}")]
     Unsupported {
         /// The format; for a coding that is not supported, the name of the coding.
         format: &'static str,

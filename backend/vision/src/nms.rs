@@ -8,12 +8,12 @@ use crate::{Detection, Point, Rect};
 pub const MAX_CANDIDATES: usize = 5000;
 
 /// Minimum share of a smaller box inside a better and larger one from which both can be on the same
-/// face. In twelve photographs of groups with 1,247 boxes, two such boxes lie inside by more than
-/// 60 %, and both are on the forehead of the larger box's face.
+/// face. In twelve group photographs (1,247 boxes), two boxes lie more than 60 % inside a better,
+/// larger box. Both are on its forehead.
 const PART_SHARE: f32 = 0.6;
 
 /// Minimum number of landmarks of the smaller box that lie inside the larger one. A neighbour's
-/// box overlaps a face with its rim, and most of the neighbour's landmarks lie outside.
+/// box overlaps a face with its edge, and most of the neighbour's landmarks lie outside.
 const PART_LANDMARKS: usize = 4;
 
 /// Keeps the best `limit` detections, in no particular order, in linear time. Detections that are
@@ -33,9 +33,10 @@ pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
 /// union of plain areas, 0..1), or of which one shows a part of the other's face. Returns them
 /// sorted by score, best first.
 ///
-/// The method is greedy: a box is dropped if it overlaps a better box that was kept. A small box on
-/// a part of a face, such as the forehead, overlaps the box of the face too little for any `iou`
-/// that keeps neighbours apart. It is dropped if most of its area and of its landmarks lie inside.
+/// The method is greedy: a box is dropped if it overlaps a better box that was kept. A smaller box
+/// with a lower score is also dropped if it lies on a part of the face, such as the forehead. Such
+/// a box overlaps that of the face too little for any `iou` that keeps neighbours apart. It is
+/// dropped if most of its area and of its landmarks lie inside.
 ///
 /// Boxes or scores that are not finite are dropped, because they cannot be compared. Only the best
 /// [`MAX_CANDIDATES`] detections are considered, which bounds the time.
@@ -55,7 +56,7 @@ pub fn nms(mut detections: Vec<Detection>, iou: f32) -> Vec<Detection> {
 /// Returns whether `candidate` overlaps the better box, or is a box on a part of its face.
 fn repeats(candidate: &Detection, better: &Detection, iou: f32) -> bool {
     let shared = candidate.bbox.intersection(&better.bbox).area();
-    // Most boxes of a crowd do not touch.
+    // Most pairs do not overlap, so the landmarks are not compared.
     if shared <= 0.0 {
         return false;
     }

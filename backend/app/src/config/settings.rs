@@ -329,8 +329,8 @@ settings! {
             extra_ca: Option<crawler::Roots> = CRAWL_EXTRA_CA, "", optional(certificates());
             /// `CRAWL_PORTS`: Ports that the service may fetch from, comma-separated.
             ports: Vec<u16> = CRAWL_PORTS, "80,443", list(number(1..=65535), "ports from 1 to 65535, comma-separated");
-            /// `CRAWL_REFERER`: Whether a request for an image reveals the page that shows it in
-            /// the header Referer, as browsers do. Some servers refuse requests without it.
+            /// `CRAWL_REFERER`: Whether requests for images send the address of the page in the
+            /// header Referer, as browsers do. Some servers refuse requests without it.
             referer: bool = CRAWL_REFERER, "true", flag();
             /// `CRAWL_TRAILING_SLASH`: How a trailing slash in a link to a page is treated. keep:
             /// /a and /a/ are different pages. remove: /a/ becomes /a. add: /a becomes /a/, but

@@ -5,7 +5,7 @@ use super::{MAX_IMAGES, MAX_LINKS, MAX_VIDEOS};
 use crate::recipes::SiteRecipe;
 use std::collections::VecDeque;
 
-/// Maximum depth of `srcdoc` documents inside each other. Deeper ones are ignored.
+/// Maximum nesting depth of `srcdoc` documents. Deeper ones are ignored.
 const MAX_FRAME_DEPTH: usize = 3;
 
 /// Reads a page and its `srcdoc` documents. The page comes first, and each document before those
@@ -13,7 +13,7 @@ const MAX_FRAME_DEPTH: usize = 3;
 pub(super) fn read(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<RawPage> {
     let (page, frames) = read_document(html, agent, recipe, RecipeFilter::new(recipe));
     let mut found = vec![page];
-    // A document is read after the one that contains it, so that parsers need memory one at a time.
+    // Documents are read one after the other, so that only one parser is in memory.
     let mut waiting: VecDeque<_> = frames.into_iter().map(|frame| (frame, 0, 1)).collect();
     while let Some((frame, parent, depth)) = waiting.pop_front()
         && found.len() <= MAX_FRAMES

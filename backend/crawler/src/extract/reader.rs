@@ -308,8 +308,8 @@ impl State {
         }
     }
 
-    /// Adds the resource of an `<object>` or `<embed>`. The `type` decides the kind. Without it, the
-    /// extension decides, and a URL with no known extension is a page.
+    /// Adds the resource of an `<object>` or `<embed>`. The `type` decides the kind. Without it,
+    /// the extension decides, and a URL with no known extension is a page.
     fn embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
         let Some(url) = url else { return };
         let mime = mime.map(|mime| mime.trim_ascii().to_ascii_lowercase()).unwrap_or_default();

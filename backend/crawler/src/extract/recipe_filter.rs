@@ -19,7 +19,7 @@ pub(super) struct RecipeFilter {
     /// Marks of the next element. The handlers set them, and `element` moves them to `current`.
     next: ElementMarks,
     current: ElementMarks,
-    /// Marks of the element around a fragment that is parsed separately (`<noscript>`).
+    /// Marks of the element around a fragment that is parsed separately (`<noscript>`, `srcdoc`).
     around: ElementMarks,
 }
 

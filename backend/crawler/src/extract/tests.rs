@@ -259,7 +259,7 @@ fn preloaded_images_are_read() {
 }
 
 #[test]
-fn a_lazy_attribute_names_a_file_or_is_ignored() {
+fn ignores_lazy_attributes_that_are_not_urls() {
     check_images(
         "<img src=a.jpg data-full=b.jpg><img src=c.jpg data-zoom-image=/d><img src=e.jpg data-zoom-src=f.jpg>\
          <a href=page data-full=g.jpg>1</a><div data-zoom-image=h.jpg></div>",
@@ -289,7 +289,7 @@ fn nested(depth: usize, html: &str) -> String {
 }
 
 #[test]
-fn the_document_of_a_frame_is_read() {
+fn reads_srcdoc_documents() {
     let html = "<title>page</title><base href=/base/><iframe src=no.html srcdoc='<title>no</title><img src=a.jpg alt=&quot;A face&quot;>\
         <a href=b.html>b</a><link rel=canonical href=no><video src=c.mp4></video>'></iframe><img src=d.jpg><iframe srcdoc src=no.html></iframe>";
     check_images(html, &[("/base/d.jpg", "src"), ("/base/a.jpg", "src")]);
@@ -315,7 +315,7 @@ fn the_document_of_a_frame_is_read() {
 }
 
 #[test]
-fn frames_are_limited() {
+fn limits_number_depth_and_length_of_srcdoc_documents() {
     check_images(&nested(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
     check_images(&nested(4, "<img src=a.jpg>"), &[]);
     let long = |bytes: usize| nested(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));

@@ -17,8 +17,8 @@ impl Attributes {
         self.get_short(name, usize::MAX)
     }
 
-    /// Works like [`Self::get`], and returns `None` for a value of more than `max_bytes` as
-    /// written.
+    /// Works like [`Self::get`], and returns `None` for a value whose undecoded text has more than
+    /// `max_bytes` bytes.
     pub(super) fn get_short(&self, name: &str, max_bytes: usize) -> Option<String> {
         let (_, value) = self.0.iter().find(|(n, _)| n == name)?;
         (value.len() <= max_bytes).then(|| unescape(value).into_owned())

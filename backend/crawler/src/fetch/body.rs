@@ -77,8 +77,8 @@ impl Body {
         FetchError::TooLarge { limit: self.limits.bytes }
     }
 
-    /// Returns the next piece, or `None` at the end. If the body breaks off, everything that
-    /// arrived is returned before the error.
+    /// Returns the next piece, or `None` at the end. Everything that arrived of an incomplete body
+    /// is returned before the error.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let needed = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
         while !self.ended {

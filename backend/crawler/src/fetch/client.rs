@@ -99,14 +99,15 @@ impl Fetcher {
     ///
     /// # Errors
     /// Returns [`FetchError::Incomplete`] with what arrived, if the body of a page, an image or a
-    /// sitemap breaks off.
+    /// sitemap is incomplete.
     pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
         let is_useful_in_part = request.kind.is_useful_in_part();
         let (fetched, body) = self.open(request, policy).await?;
         match body.into_memory().await {
             (body, Ok(())) => Ok(Fetched { body, ..fetched }),
             (body, Err(FetchError::Incomplete { why, .. })) if is_useful_in_part && !body.is_empty() => {
-                // Validators would confirm later that the complete file has not changed.
+                // Validators would confirm later that the complete file has not changed, and the
+                // part would be kept.
                 let part = Fetched { body, incomplete: true, etag: None, last_modified: None, ..fetched };
                 Err(FetchError::Incomplete { why, received: Some(Box::new(part)) })
             }
@@ -177,9 +178,9 @@ impl Fetcher {
         }
     }
 
-    /// Sends a request. A server may close an idle connection at any time, also while it is reused,
-    /// so the request is then repeated once. Other idle connections of the host are probably closed
-    /// too, so the repetition uses a new one.
+    /// Sends a request. A server may close an idle connection just when it is reused. The request
+    /// is then repeated once. Other idle connections of the host are probably closed too, so the
+    /// repetition uses a new one.
     async fn send(
         &self,
         url: &Url,
@@ -273,7 +274,7 @@ impl Download {
     /// Returns the next piece of the body, or `None` at its end.
     ///
     /// # Errors
-    /// Fails if the body is too long, too slow, takes too long or breaks off.
+    /// Fails if the body is too long, too slow, takes too long or is incomplete.
     pub async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, FetchError> {
         self.body.next().await
     }

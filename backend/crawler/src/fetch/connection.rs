@@ -80,7 +80,8 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
             }
         }
         if let Some(error) = inner.downcast_ref::<h2::Error>() {
-            // After GOAWAY and REFUSED_STREAM, the request was not processed (RFC 9113 8.7).
+            // A GET is safe to repeat. REFUSED_STREAM and GOAWAY mean that the server wants a new
+            // connection.
             return error.is_io() || error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         }
         if let Some(error) = inner.downcast_ref::<std::io::Error>()

@@ -60,7 +60,7 @@ fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 's
     Some(inner)
 }
 
-/// Converts the error of a body. Its head was valid, so the transfer failed.
+/// Converts the error of a body. Any error after a valid head counts as an incomplete transfer.
 pub(super) fn broken_off(error: &reqwest::Error) -> FetchError {
     let mut deepest: &dyn Error = error;
     while let Some(inner) = deepest.source() {

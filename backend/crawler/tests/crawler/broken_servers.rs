@@ -35,13 +35,16 @@ struct RawSite {
 
 impl RawSite {
     /// Starts a server. `script` gets the number of the connection and the number of the request on
-    /// it, both from 0. The first requests of the first `together` connections are answered when
-    /// all of them have arrived.
-    async fn start(together: usize, script: impl Fn(usize, usize) -> Answer + Send + Sync + 'static) -> Self {
+    /// it, both from 0. The first requests of the first `barrier_size` connections are answered
+    /// when all of them have arrived.
+    async fn start(
+        barrier_size: usize,
+        script: impl Fn(usize, usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let barrier = Arc::new(Barrier::new(together));
+        let barrier = Arc::new(Barrier::new(barrier_size));
         let (opened, asked, script) = (connections.clone(), requests.clone(), Arc::new(script));
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
@@ -53,7 +56,7 @@ impl RawSite {
                             return;
                         }
                         asked.fetch_add(1, Ordering::SeqCst);
-                        if connection < together && request == 0 {
+                        if connection < barrier_size && request == 0 {
                             barrier.wait().await;
                         }
                         match script(connection, request) {
@@ -148,7 +151,8 @@ async fn repeats_a_request_on_a_new_connection_if_all_idle_ones_are_closed() {
 
 #[tokio::test]
 async fn repeats_a_request_only_once_and_only_after_reuse() {
-    // The server closes every connection after its first response, and then all new ones.
+    // Only the first request of the first connection is answered. All later requests end with a
+    // closed connection.
     let site = RawSite::start(0, |connection, request| match (connection, request) {
         (0, 0) => Answer::Keep(complete()),
         _ => Answer::Close(Vec::new()),
@@ -266,7 +270,6 @@ fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
         ("length", answer("content-length: 100\r\n", b"short"), b"short".to_vec()),
         ("no last chunk", answer("transfer-encoding: chunked\r\n", b"5\r\nshort\r\n"), b"short".to_vec()),
         ("half a chunk", answer("transfer-encoding: chunked\r\n", b"9\r\nshort"), b"short".to_vec()),
-        // In one packet with the end of the connection.
         (
             "gzip",
             answer("content-encoding: gzip\r\ncontent-length: 99999\r\n", half),

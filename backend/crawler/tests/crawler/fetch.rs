@@ -479,7 +479,7 @@ async fn statuses_and_retry_after() {
 }
 
 #[tokio::test]
-async fn retry_after_has_any_form_of_a_date() {
+async fn parses_all_date_forms_in_retry_after() {
     const HOUR: Option<u64> = Some(3600);
     const MAX: Option<u64> = Some(86_400);
     let dates = [

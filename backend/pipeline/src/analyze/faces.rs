@@ -154,8 +154,8 @@ impl Analyzer {
     }
 
     /// Cuts the face crops and assesses them if there is a `profile`. A face whose landmarks
-    /// coincide cannot be aligned and is dropped, like a face outside the image. The boxes of the
-    /// results lie inside the image.
+    /// coincide, or that lies outside the image, is dropped. The boxes of the results lie inside
+    /// the image.
     async fn align(
         &self,
         source: Source,

@@ -115,7 +115,7 @@ impl Ingest {
             let collection = incoming.collection;
             match self.find_relation_locked(&mut settlement.tx, collection, analysis, shown).await? {
                 Nearness::Unknown => return Ok(Recorded::Overtaken),
-                // The missing part may show something that the smaller versions show.
+                // A smaller complete version may show faces that are missing here.
                 Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
                 Nearness::Related { relation: Relation::Duplicate(image), .. } => {
                     let reason = Reason::NearDuplicate;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use url::Url;
 
-/// First attempt of a job that accepts an incomplete body. A connection can break by chance, but the
-/// bodies of a server with a wrong `Content-Length` are always incomplete.
+/// First attempt of a job that accepts an incomplete body. A connection can break by chance, but
+/// the bodies of a server with a wrong `Content-Length` are always incomplete.
 const INCOMPLETE_ATTEMPT: i16 = 2;
 
 /// Returns whether this attempt of a job accepts an incomplete body.

@@ -123,8 +123,8 @@ async fn scan(
     }
 }
 
-/// Returns the `Referer` of the request for the image. Returns `None` if no page shows the image, if
-/// the page was erased, or if the policy forbids it.
+/// Returns the `Referer` of the request for the image. Returns `None` if no page shows the image,
+/// if the page was erased, or if the policy forbids it.
 async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>, JobError> {
     let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
         return Ok(None);

@@ -341,7 +341,7 @@ fn result(
     let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
     let detail = match (&denied, &incomplete) {
         (Some(reason), _) => Some(format!("its images were not processed: {reason}")),
-        (None, Some(_)) => Some("the response broke off; what arrived was read".into()),
+        (None, Some(_)) => Some("the transfer ended early; only the received part was read".into()),
         (None, None) => None,
     };
     let mut result = PageResult {

@@ -217,8 +217,8 @@ impl RobotsCache {
             Err(error @ (FetchError::Guard(_) | FetchError::Postponed(_) | FetchError::Refused(_))) => {
                 Err((error, None))
             }
-            // The rules of the host are not known. The server may send a valid response later, so the
-            // job is retried.
+            // The rules of the host are not known. The server may send a valid response later, so
+            // the job is retried.
             Err(FetchError::Invalid(_) | FetchError::Undecodable(_) | FetchError::Incomplete { .. }) => {
                 Ok(record(UNREADABLE, None))
             }

@@ -291,7 +291,7 @@ async fn enrolled_image(store: &Store, collection: Uuid, person: Uuid, seed: u64
 }
 
 #[testing::test]
-async fn an_enrolled_image_is_deleted_in_whatever_order_its_faces_and_its_person_are() {
+async fn deletes_an_enrolled_image_with_its_last_assigned_face() {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         DeleteFace(usize),
@@ -339,7 +339,7 @@ async fn an_enrolled_image_is_deleted_in_whatever_order_its_faces_and_its_person
 }
 
 #[testing::test]
-async fn a_face_is_deleted_while_its_image_is_enrolled_again() {
+async fn deleting_a_face_waits_for_a_concurrent_enrolment() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let collection = fixture::collection(&store, "default").await;

@@ -67,7 +67,7 @@ fn decode_error(error: DecodeErrors) -> DecodeError {
 }
 
 /// Rejects a coding that the decoder cannot read. The decoder would report some codings as
-/// damage, and would show only a small version of a hierarchical image.
+/// damage, and would return only a small version of a hierarchical image.
 fn check_coding(bytes: &[u8]) -> Result<(), DecodeError> {
     match unsupported_coding(bytes) {
         Some(name) => Err(unsupported(name, "this program has no decoder for this coding")),

@@ -1,5 +1,5 @@
-//! Reads the orientation of a PNG. The decoder would read chunks after the pixels too late: the
-//! memory for a rotation is reserved before the pixels are decoded.
+//! Reads the orientation of a PNG. The orientation must be known before decoding, because the
+//! memory for a rotation is reserved first. The decoder reads later chunks only after the pixels.
 
 use image::metadata::Orientation;
 

@@ -48,7 +48,8 @@ pub(crate) fn avif() -> Vec<u8> {
     file
 }
 
-/// Returns a JPEG with the frame header of arithmetic coding. No decoder reads further.
+/// Returns a JPEG with the frame header of arithmetic coding. The decoder rejects the file at this
+/// header.
 pub(crate) fn arithmetic(jpeg: &[u8]) -> Vec<u8> {
     let mut file = jpeg.to_vec();
     let at = file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap();
