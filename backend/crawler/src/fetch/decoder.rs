@@ -74,22 +74,18 @@ impl Encoding {
     /// Returns whether another member begins with `input`, which is not empty. Returns `None` if
     /// `input` is too short to tell.
     fn begins_member(self, input: &[u8]) -> Option<bool> {
-        let is_beginning = |magic: &[u8]| {
-            let len = input.len().min(magic.len());
-            (input[..len] == magic[..len]).then_some(len == magic.len())
+        // A skippable frame begins with a byte from 0x50 to 0x5f (RFC 8878 3.1.2).
+        let skippable = [0x50 | (input[0] & 0x0f), 0x2a, 0x4d, 0x18];
+        let magics: &[&[u8]] = match self {
+            Self::Gzip => &[b"\x1f\x8b"],
+            Self::Brotli => &[],
+            Self::Zstd => &[b"\x28\xb5\x2f\xfd", &skippable],
         };
-        let found = match self {
-            Self::Gzip => is_beginning(b"\x1f\x8b"),
-            Self::Brotli => None,
-            // A skippable frame begins with a byte from 0x50 to 0x5f (RFC 8878 3.1.2).
-            Self::Zstd => is_beginning(b"\x28\xb5\x2f\xfd")
-                .or_else(|| is_beginning(&[0x50 | (input[0] & 0x0f), 0x2a, 0x4d, 0x18])),
-        };
-        match found {
-            Some(true) => Some(true),
-            Some(false) => None,
-            None => Some(false),
+        if magics.iter().any(|magic| input.starts_with(magic)) {
+            return Some(true);
         }
+        let may_begin = magics.iter().any(|magic| magic.starts_with(input));
+        if may_begin { None } else { Some(false) }
     }
 }
 
