@@ -10,8 +10,10 @@ use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 
-/// Delete a stored face with its embedding, crop and chip. If its image was sent only for enrolment
-/// and no other face of the image belongs to a subject, the whole image is deleted.
+/// Delete a stored face with its embedding, crop and chip.
+///
+/// If its image was sent only for enrolment, and the face was the last one of the image that
+/// belongs to a subject, the image is deleted too.
 #[utoipa::path(
     delete, path = "/faces/{id}", operation_id = "delete_face", tag = "faces",
     params(("id" = Uuid, Path, description = "Id of the face")),
