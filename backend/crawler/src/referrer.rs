@@ -73,8 +73,8 @@ pub struct Referrer {
 }
 
 impl Referrer {
-    /// Returns the referrer for a request to `target` that `page` causes. `None` if the policy forbids
-    /// it. It contains no more of the page's URL than `target` may receive.
+    /// Returns the referrer for a request to `target` that `page` causes. `None` if the policy
+    /// forbids it. It contains no more of the page's URL than `target` may receive.
     pub fn new(page: &Url, policy: ReferrerPolicy, target: &Url) -> Option<Self> {
         if !matches!(page.scheme(), "http" | "https") {
             return None;
