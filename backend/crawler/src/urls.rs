@@ -58,11 +58,9 @@ const SESSION: &[&str] =
     &["cftoken", "jsessionid", "oscadminid", "oscsid", "phpsessid", "xtcsid", "zenadminid", "zenid"];
 /// Query parameters that contain the id of a session if their value looks like one (see
 /// [`looks_like_session_id`]). Some servers use these names for other values. Lower case.
-const MAYBE_SESSION: &[&str] = &["s", "sess", "sessid", "session", "session_id", "sessionid", "sid"];
+const MAYBE_SESSION: &[&str] = &["sess", "sessid", "session", "session_id", "sessionid", "sid"];
 /// Minimum length of the id of a session in characters.
 const MIN_SESSION_ID: usize = 16;
-/// Minimum length of the value of `s`, which is mostly the text of a search.
-const MIN_SHORT_NAME_SESSION_ID: usize = 32;
 
 /// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
 /// segments, no tracking parameters.
@@ -86,10 +84,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
         other => format!("the URL {shown:?} is not valid: {other}"),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!(
-            "the URL {shown:?} has the scheme {:?}; only http and https are allowed",
-            url.scheme()
-        ));
+        return Err(format!("the URL {shown:?} has another scheme than http and https, which are allowed"));
     }
     if let Some(why) = host_error(&url) {
         return Err(format!("the URL {shown:?} is not valid: {why}"));
@@ -109,12 +104,16 @@ pub fn credentials_error(url: &Url) -> Option<&'static str> {
     (!has_none).then_some("it contains a user name or a password")
 }
 
-/// Replaces everything before the last `@` of the authority, for messages.
-fn without_credentials(text: &str) -> Cow<'_, str> {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-    match authority.rfind('@') {
-        Some(at) => format!("{scheme}://…{}", &rest[at..]).into(),
+/// Replaces everything before the last `@` of the authority, for messages. The text may lack a
+/// scheme or have other slashes. An `@` in the path is then also treated as one of the authority.
+pub fn without_credentials(text: &str) -> Cow<'_, str> {
+    let (start, rest) = match text.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('@') => (text.len() - rest.len(), rest),
+        _ => (0, text),
+    };
+    let end = if start > 0 { rest.find(['/', '?', '#', '\\']) } else { rest.find(['?', '#']) };
+    match rest[..end.unwrap_or(rest.len())].rfind('@') {
+        Some(at) => format!("{}…{}", &text[..start], &rest[at..]).into(),
         None => text.into(),
     }
 }
@@ -299,17 +298,13 @@ fn is_session(parameter: &str) -> bool {
     // The rest of this name differs from server to server.
     key.starts_with("aspsessionid")
         || SESSION.contains(&key.as_str())
-        || (MAYBE_SESSION.contains(&key.as_str()) && looks_like_session_id(&key, value))
+        || (MAYBE_SESSION.contains(&key.as_str()) && looks_like_session_id(value))
 }
 
 /// Returns whether the value of a parameter looks like the id of a session: at least 16 ASCII
-/// letters and digits, both of them, and nothing else. For `s`, it must have at least 32
-/// hexadecimal digits.
-fn looks_like_session_id(key: &str, value: &str) -> bool {
+/// letters and digits, both of them, and nothing else.
+fn looks_like_session_id(value: &str) -> bool {
     let bytes = value.as_bytes();
-    if key == "s" {
-        return bytes.len() >= MIN_SHORT_NAME_SESSION_ID && bytes.iter().all(u8::is_ascii_hexdigit);
-    }
     bytes.len() >= MIN_SESSION_ID
         && bytes.iter().all(u8::is_ascii_alphanumeric)
         && bytes.iter().any(u8::is_ascii_digit)

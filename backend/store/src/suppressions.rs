@@ -214,7 +214,6 @@ impl Store {
             .fetch_all(conn)
             .await?);
         };
-        // Built at run time, because two tables share the query for candidates.
         let sql = format!(
             "select sha256 is not distinct from $15 as same_file, {}
              from suppressions where phash is not null and id in (
@@ -222,6 +221,7 @@ impl Store {
             picture_columns!(),
             near::candidates("suppressions")
         );
+        // Built at run time, because two tables share the query for candidates.
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
         Ok(near::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
     }

@@ -9,6 +9,15 @@ pub const PORTRAITS: usize = 15;
 /// Starts the site. The site also has a damaged image, a dead link and a folder that robots.txt
 /// disallows.
 pub async fn start() -> FileServer {
+    serve(None).await
+}
+
+/// Starts the site with another image in place of the last portrait.
+pub async fn with_last(image: Vec<u8>) -> FileServer {
+    serve(Some(image)).await
+}
+
+async fn serve(last: Option<Vec<u8>>) -> FileServer {
     static PORTRAIT_FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     let portraits =
         PORTRAIT_FILES.get_or_init(|| (0..15).map(|number| portrait(number / 3, number % 3)).collect());
@@ -28,5 +37,8 @@ pub async fn start() -> FileServer {
         ("/damaged.jpg".to_owned(), b"no picture at all".to_vec()),
     ];
     files.extend(portraits.iter().enumerate().map(|(number, file)| (format!("/{number}.jpg"), file.clone())));
+    if let (Some(image), Some((_, file))) = (last, files.last_mut()) {
+        *file = image;
+    }
     FileServer::with(files).await
 }

@@ -103,7 +103,9 @@ impl Body {
                     (piece, decoder) => {
                         if let (Some(piece), Some(decoder)) = (piece, decoder) {
                             if let Some(received) = &mut self.received {
-                                received.extend_from_slice(&piece);
+                                // The limit counts decoded bytes, which can be far fewer.
+                                let room = self.limits.bytes.saturating_sub(received.len());
+                                received.extend_from_slice(&piece[..piece.len().min(room)]);
                             }
                             decoder.push(piece);
                         }

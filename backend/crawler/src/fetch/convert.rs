@@ -40,9 +40,9 @@ fn connect_error(error: &reqwest::Error) -> ConnectError {
         }
         match inner.downcast_ref::<io::Error>().map(io::Error::kind) {
             Some(ErrorKind::ConnectionRefused) => return ConnectError::Refused,
-            // A TCP connection that is not established yet has no end, so this is the handshake.
+            // While connecting, these errors come from the TLS handshake.
             Some(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-                if error.is_connect() =>
+                if error.is_connect() && error.url().is_some_and(|url| url.scheme() == "https") =>
             {
                 return ConnectError::Tls;
             }
@@ -53,8 +53,7 @@ fn connect_error(error: &reqwest::Error) -> ConnectError {
     if connection::is_lost(error) { ConnectError::Closed } else { ConnectError::Other }
 }
 
-/// Returns the error that an I/O error contains. The source of an I/O error is the source of the
-/// contained error, and skips that error itself.
+/// Returns the error that an I/O error contains. `source` skips it and returns its source.
 fn contained<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let inner = error.downcast_ref::<io::Error>()?.get_ref()?;
     Some(inner)

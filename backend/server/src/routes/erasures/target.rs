@@ -183,7 +183,7 @@ pub(super) fn address(text: &str) -> Result<Url, ApiError> {
     crawler::urls::parse_address(text).map_err(|reason| {
         ApiError::new(Code::InvalidField, format!("url: {reason}"))
             .field("url")
-            .value(text)
+            .value(&*crawler::urls::without_credentials(text))
             .allowed(["an absolute http, https or file URL"])
     })
 }
@@ -202,6 +202,11 @@ async fn spellings(
     if matches!(address.scheme(), "http" | "https") {
         let followed = state.services.crawls.config().spelling.apply(address.clone());
         spellings.push(followed.into());
+        if let Ok(mut sent) = Url::parse(text.trim()) {
+            // Earlier versions removed fewer parameters, such as ids of sessions.
+            sent.set_fragment(None);
+            spellings.push(sent.into());
+        }
         if address.query().is_none() {
             // Earlier versions stored an address that ends in `?utm_source=a&` in this form.
             spellings.push(format!("{address}?"));
