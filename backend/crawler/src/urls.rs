@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
         other => format!("the URL {shown:?} is not valid: {other}"),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("the URL {shown:?} has another scheme than http and https, which are allowed"));
+        return Err(format!("the URL {shown:?} has the wrong scheme; only http and https are allowed"));
     }
     if let Some(why) = host_error(&url) {
         return Err(format!("the URL {shown:?} is not valid: {why}"));

@@ -16,8 +16,8 @@ fn oracle_faces(image: &serde_json::Value, detector: &str) -> Vec<Detection> {
 /// OpenCV suppresses overlaps on boxes rounded to whole pixels. Among small faces in a crowd, it
 /// may therefore keep the other one of two overlapping candidates. Such a face must still be one of
 /// our candidates within the tolerances. A face that we kept, with at least the same score, must
-/// have suppressed it: it overlaps, or contains most of it. OpenCV also keeps boxes on a part of a
-/// face. The number of such faces must be small.
+/// have suppressed it. OpenCV also keeps boxes on a part of a face, which we drop. The number of
+/// such faces must be small.
 #[testing::needs(shared)]
 #[testing::test]
 async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
@@ -40,12 +40,17 @@ async fn yunet_agrees_with_the_reference_at_every_images_own_size() {
         let candidates = unsuppressed.detect(canvas, 0.6, Priority::Background).await.unwrap().output;
         for face in missed {
             let suppressed = candidates.iter().filter(|c| agrees(c, face)).any(|c| {
-                found.iter().filter(|kept| kept.det_score >= c.det_score).any(|kept| {
-                    let shared = kept.bbox.intersection(&c.bbox).area();
-                    iou(&kept.bbox, &c.bbox) > 0.3 || shared > 0.6 * c.bbox.area()
-                })
+                found.iter().any(|kept| kept.det_score >= c.det_score && iou(&kept.bbox, &c.bbox) > 0.3)
             });
-            if suppressed { explained += 1 } else { wrong.push(format!("{name}: missed {face:?}")) }
+            let is_part = found.iter().any(|kept| {
+                let shared = kept.bbox.intersection(&face.bbox).area();
+                kept.det_score >= face.det_score && shared > 0.6 * face.bbox.area()
+            });
+            if suppressed || is_part {
+                explained += 1
+            } else {
+                wrong.push(format!("{name}: missed {face:?}"))
+            }
         }
     }
     println!("YuNet: {compared} faces, {explained} of them by another candidate");
