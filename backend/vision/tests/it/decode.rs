@@ -342,7 +342,7 @@ fn the_brands_tell_avif_from_heic_and_the_refusal_names_the_feature() {
             assert_eq!(error.reason().code(), "corrupt_image", "{error}");
         } else {
             assert_eq!(error.reason().code(), "unsupported_format", "{error}");
-            let named = format!("{} images are not supported", format.name());
+            let named = format!("this {} image cannot be decoded", format.name());
             let feature = format!("Cargo feature `{}`", format.name());
             let text = error.to_string();
             assert!(text.contains(&named) && text.contains(&feature), "{text}");
