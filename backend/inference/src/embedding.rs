@@ -21,6 +21,11 @@ impl Embedding {
 
     /// Returns the cosine similarity, -1..1; `None` if the dimensions differ.
     pub fn similarity(&self, other: &Self) -> Option<f32> {
-        (self.0.len() == other.0.len()).then(|| self.0.iter().zip(&other.0).map(|(a, b)| a * b).sum())
+        self.similarity_to(&other.0)
+    }
+
+    /// Works like [`Self::similarity`] for a stored embedding of length 1.
+    pub fn similarity_to(&self, stored: &[f32]) -> Option<f32> {
+        (self.0.len() == stored.len()).then(|| self.0.iter().zip(stored).map(|(a, b)| a * b).sum())
     }
 }

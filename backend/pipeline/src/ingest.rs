@@ -38,7 +38,7 @@ use bytes::Bytes;
 use domain::Reason;
 use inference::Priority;
 use queue::{Claim, Queue, QueueError};
-use record::{Analyzed, Recorded};
+use record::Analyzed;
 use same_people::ShownFaces;
 use std::sync::Arc;
 use store::http_cache::CachedResponse;
@@ -232,8 +232,8 @@ impl Ingest {
             // Only the transaction is repeated after a conflict, not the download and the analysis.
             let recorded = retried("store_image", || self.record(&incoming, claim, &analyzed)).await?;
             match recorded {
-                Recorded::Settled(done) => return Ok(done),
-                Recorded::Suppressed | Recorded::Overtaken => self.discard_blobs(blobs.keys()).await,
+                Some(done) => return Ok(done),
+                None => self.discard_blobs(blobs.keys()).await,
             }
         }
         Err(StoreError::Conflict("versions of the image replace each other repeatedly; try again".into())

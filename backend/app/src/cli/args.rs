@@ -1,6 +1,7 @@
 use crate::config::{Flag, Sources};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use time::Duration;
 
 const HELP: &str = "\
 {about}
@@ -162,6 +163,20 @@ pub struct GlobalArgs {
     /// Log format: text or json [LOG_FORMAT]
     #[arg(long, global = true, value_name = "FORMAT")]
     log_format: Option<String>,
+}
+
+/// Parses a duration like `12h`, `90d` or `52w`.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    const ALLOWED: &str = "a whole number with h, d or w, up to 100 years: 12h, 90d, 52w";
+    let unit = match text.chars().last() {
+        Some('h') => Duration::HOUR,
+        Some('d') => Duration::DAY,
+        Some('w') => Duration::WEEK,
+        _ => return Err(ALLOWED.into()),
+    };
+    let number = text[..text.len() - 1].parse::<i32>().ok().filter(|number| *number > 0);
+    let span = number.and_then(|number| unit.checked_mul(number));
+    span.filter(|span| *span <= Duration::DAY * 36_525).ok_or_else(|| ALLOWED.into())
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

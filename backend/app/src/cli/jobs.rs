@@ -1,6 +1,6 @@
 //! Implements `jobs list|show|retry|cancel|purge|stats`, with which operators manage the queue. The
 //! commands need only the database.
-use super::span::span;
+use super::args::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};

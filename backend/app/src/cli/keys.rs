@@ -1,4 +1,4 @@
-use super::span::span;
+use super::args::span;
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, at};

@@ -19,7 +19,6 @@ mod reembed;
 mod restore;
 mod samples;
 mod scan;
-mod span;
 mod sweep;
 mod up;
 mod video;

@@ -17,16 +17,6 @@ use store::images::NewImage;
 use store::pages::ImageUrlResult;
 use uuid::Uuid;
 
-/// What became of an analysed image.
-pub(super) enum Recorded {
-    Settled(Ingested),
-    /// The image, its address or a person in it was erased in the meantime. Nothing was changed.
-    Suppressed,
-    /// A near image was stored in the meantime, and the faces must be compared with its faces.
-    /// Nothing was changed.
-    Overtaken,
-}
-
 /// An analysed image that is about to be stored.
 pub(super) struct Analyzed<'a> {
     pub(super) analysis: &'a Analysis,
@@ -88,12 +78,15 @@ impl Ingest {
     }
 
     /// Stores the image, or settles it as a duplicate if another transaction stored it first.
+    /// Returns `None` without a change if the image must be examined again: it, its address or a
+    /// person in it was erased in the meantime, or a near image was stored, whose faces must be
+    /// compared first.
     pub(super) async fn record(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
         analyzed: &Analyzed<'_>,
-    ) -> Result<Recorded, IngestError> {
+    ) -> Result<Option<Ingested>, IngestError> {
         let Inner { store, model_id, .. } = &*self.inner;
         let Analyzed { analysis, shown, blobs, partly } = *analyzed;
         let mut settlement = self.begin_settlement(incoming, claim).await?;
@@ -108,13 +101,13 @@ impl Ingest {
             .await?
             .is_clear()
         {
-            return Ok(Recorded::Suppressed);
+            return Ok(None);
         }
         let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
             let collection = incoming.collection;
             match self.find_relation_locked(&mut settlement.tx, collection, analysis, shown).await? {
-                Nearness::Unknown => return Ok(Recorded::Overtaken),
+                Nearness::Unknown => return Ok(None),
                 // A smaller complete version may show faces that are missing here.
                 Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
                 Nearness::Related { relation: Relation::Duplicate(image), .. } => {
@@ -124,7 +117,7 @@ impl Ingest {
                         result(ImageState::Duplicate, Some(reason.clone()), image),
                     )
                     .await?;
-                    return Ok(Recorded::Settled(Ingested::Duplicate { image, reason }));
+                    return Ok(Some(Ingested::Duplicate { image, reason }));
                 }
                 Nearness::Related { versions: found, .. } => versions = found,
             }
@@ -132,7 +125,7 @@ impl Ingest {
         let image = new_image(analysis, blobs.thumbnail.clone());
         let inserted = store.insert_image(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
-            return self.lost_race(settlement, incoming.dedupe, image).await.map(Recorded::Settled);
+            return self.lost_race(settlement, incoming.dedupe, image).await.map(Some);
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
             .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
@@ -156,7 +149,7 @@ impl Ingest {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
             self.drop_blobs(&unused).await;
         }
-        Ok(Recorded::Settled(Ingested::Stored { image: image.id, faces: faces.len() }))
+        Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
     }
 
     /// Settles an image whose bytes another transaction stored after the first check.

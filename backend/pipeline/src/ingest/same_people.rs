@@ -5,8 +5,8 @@
 //!   fractions of their image, and their embeddings have the similarity of a match.
 //! - Embeddings of different models cannot be compared, so such faces are different.
 //! - A face of the incoming image that does not meet the quality profile gets an embedding for the
-//!   comparison only ([`super::Ingest::shown_faces`]). Such a face can be a stored one, but is not
-//!   required to be: it is not stored, so no face is lost.
+//!   comparison only ([`super::Ingest::find_duplicate`]). It may match a stored face. If it
+//!   matches none, it is ignored, because it will not be stored.
 //! - Two images without stored faces show the same people: nobody.
 
 use crate::Analysis;
@@ -19,7 +19,7 @@ use vision::Rect;
 /// few percent of its sides.
 const SAME_PLACE_IOU: f32 = 0.4;
 
-/// How the people of two images compare. The default is two images in which nobody is seen.
+/// How the people of two images compare. The default compares two images without faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Comparison {
     /// Number of faces that both images show.
@@ -40,7 +40,7 @@ impl Comparison {
 #[derive(Debug, Default)]
 pub(super) struct ShownFaces {
     faces: Vec<ShownFace>,
-    /// Whether faces without an embedding could be given one for the comparison.
+    /// Whether some faces have no embedding yet, because no stored image was near.
     pub(super) lacks_embeddings: bool,
 }
 
@@ -98,11 +98,8 @@ impl ShownFace {
     /// minimum similarity of a match. Both embeddings have length 1.
     fn shows(&self, stored: &StoredFace, threshold: f32) -> bool {
         let [x, y, width, height] = stored.region;
-        if self.region.iou(&Rect { x, y, width, height }) < SAME_PLACE_IOU {
-            return false;
-        }
-        let cosine: f32 = self.embedding.as_slice().iter().zip(&stored.embedding).map(|(a, b)| a * b).sum();
-        cosine >= threshold
+        self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU
+            && self.embedding.similarity_to(&stored.embedding).is_some_and(|cosine| cosine >= threshold)
     }
 }
 
