@@ -12,7 +12,7 @@ pub(super) struct Limits {
     pub(super) bytes: usize,
     /// Whether bytes beyond `bytes` are ignored. If `false`, they are an error.
     pub(super) truncate: bool,
-    /// Whether a body that cannot be decoded is read as it arrived, if that is text. Only
+    /// Whether a body that cannot be decoded is returned undecoded, if it is valid UTF-8. Only
     /// [`Body::into_memory`] does so.
     pub(super) accept_plain_text: bool,
     /// Time at which the last byte must have arrived.
@@ -103,7 +103,8 @@ impl Body {
                     (piece, decoder) => {
                         if let (Some(piece), Some(decoder)) = (piece, decoder) {
                             if let Some(received) = &mut self.received {
-                                // The limit counts decoded bytes, which can be far fewer.
+                                // `limits.bytes` counts decoded bytes. An encoding may need many
+                                // more received bytes for them.
                                 let room = self.limits.bytes.saturating_sub(received.len());
                                 received.extend_from_slice(&piece[..piece.len().min(room)]);
                             }
@@ -183,14 +184,13 @@ impl Body {
     }
 
     /// Stops decoding. Returns what arrived up to now, or `None` if that is not the beginning of a
-    /// text. No compressed body of a few bytes or more is UTF-8.
+    /// text. Bodies in gzip and zstd begin with bytes that are not valid UTF-8.
     fn without_decoding(&mut self) -> Option<BytesMut> {
-        let mut received = self.received.take()?;
+        let received = self.received.take()?;
         if std::str::from_utf8(&received).is_err_and(|error| error.error_len().is_some()) {
             return None;
         }
         self.decoder = None;
-        received.truncate(self.limits.bytes);
         self.read = received.len();
         Some(received)
     }
