@@ -98,7 +98,7 @@ pub fn parse(text: &str) -> Result<Url, String> {
 }
 
 /// Returns why the URL must not be stored or fetched, if it contains a user name or a password
-/// (RFC 9110 4.2.4). The sentence contains neither.
+/// (RFC 9110 4.2.4). The sentence does not show them.
 pub fn credentials_error(url: &Url) -> Option<&'static str> {
     let has_none = url.username().is_empty() && url.password().is_none();
     (!has_none).then_some("it contains a user name or a password")

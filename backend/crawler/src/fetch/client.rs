@@ -106,8 +106,7 @@ impl Fetcher {
         match body.into_memory().await {
             (body, Ok(())) => Ok(Fetched { body, ..fetched }),
             (body, Err(FetchError::Incomplete { why, .. })) if is_useful_in_part && !body.is_empty() => {
-                // Validators would confirm later that the complete file has not changed, and the
-                // part would be kept.
+                // With validators, the next response could be 304, and the part would be kept.
                 let part = Fetched { body, incomplete: true, etag: None, last_modified: None, ..fetched };
                 Err(FetchError::Incomplete { why, received: Some(Box::new(part)) })
             }

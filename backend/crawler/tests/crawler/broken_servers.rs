@@ -263,7 +263,7 @@ fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     gzip.write_all(&page).unwrap();
     let gzip = gzip.finish().unwrap();
     let half = &gzip[..page.len() / 2];
-    // One uncompressed block of five bytes, and no end.
+    // Bodies in Brotli and zstd with one uncompressed block of five bytes. Their ends are missing.
     let (brotli, zstd) = (b"\x0b\x02\x80hello", b"\x28\xb5\x2f\xfd\0\x58\x28\0\0hello");
     let answer = |headers: &str, body: &[u8]| [head.as_bytes(), headers.as_bytes(), b"\r\n", body].concat();
     vec![

@@ -181,7 +181,8 @@ impl Analyzer {
                         let started = Instant::now();
                         let quality = profile.map(|profile| source.assess(&chip, &detection, profile));
                         assessing += started.elapsed();
-                        // The quality measures how much of the detector's box is inside the image.
+                        // The quality is assessed before this, because it contains the share of the
+                        // detector's box that is inside the image.
                         let detection = Detection { bbox, ..detection };
                         let face = AnalyzedFace { detection, quality, embedding: None, chip: None };
                         Some(AlignedFace { chip: Arc::new(chip), face })

@@ -77,7 +77,7 @@ async fn a_crawl_accounts_for_every_page_and_image() {
 }
 
 #[testing::test]
-async fn what_arrived_of_a_broken_transfer_is_used() {
+async fn uses_the_received_part_of_a_broken_transfer() {
     let world = World::new().await;
     let site = Site::start().await;
     let cut = |name| {

@@ -201,7 +201,7 @@ fn broken_off(bytes: Vec<u8>) -> impl Stream<Item = io::Result<Vec<u8>>> {
     let end = async {
         // Lets the server send the bytes before the error closes the connection.
         tokio::task::yield_now().await;
-        Err(io::Error::other("the response breaks off"))
+        Err(io::Error::other("the connection is closed before the end of the response"))
     };
     stream::iter([Ok(bytes)]).chain(stream::once(end))
 }
