@@ -42,8 +42,8 @@ def crawl(api, **options):
 
 
 def seed(api, site):
-    """Fills the service with data. Returns cursors and the ids of the data, separated into ids of
-    data that must be kept and ids of data that may be deleted."""
+    """Fills the service with data. Returns the ids of the data by resource, separated
+    into ids of data that must be kept and ids of data that may be deleted."""
     gallery = api.ask("POST", "/collections", json={"name": "gallery"})["id"]
     crawled = crawl(api, seeds=[f"{site}/"], dedupe="exact", collection="gallery")
     if crawled["counts"]["faces"] < 20:
@@ -76,7 +76,7 @@ def seed(api, site):
         holders = [{"name": f"Holder {number}", "collection": "gallery", "scopes": ["read"]} for number in range(DOOMED)]
         keys = [api.ask("POST", "/keys", json=holder)["key"]["id"] for holder in holders]
     jobs = [job["id"] for job in api.ask("GET", "/jobs?state=any&limit=100")["jobs"]]
-    ids = {
+    return {
         "faces": halves(faces),
         "images": halves(images),
         "crawls": crawls,
@@ -87,8 +87,6 @@ def seed(api, site):
         "videos": halves(videos),
         "keys": {"kept": keys, "doomed": keys},
     }
-    cursors = {"audit": api.ask("GET", "/audit?limit=1")["next_cursor"], "other": api.ask("GET", "/faces?collection=gallery&limit=1")["next_cursor"]}
-    return {"ids": ids, "cursors": cursors}
 
 
 def halves(ids):

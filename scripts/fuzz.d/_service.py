@@ -9,7 +9,7 @@ from service import running
 SETTINGS = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_PORTS": "9", "WORKERS": "2", "LOG_LEVEL": "warn", "PORT": "0", "WEBHOOK_SECRET": "only this run knows it"}
 SCOPES = ["read", "analyze", "search", "crawl", "write", "erase", "admin", "system", "keys"]
 # Variables that the service inherits from this process.
-INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR", "FACE_MODEL_MIRROR")
+INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR", "FACE_MODEL_MIRROR", "FFMPEG")
 
 
 def service(binary, folder, auth):
@@ -22,7 +22,7 @@ def checkout():
     """Returns the paths in this checkout that the service needs. `FACECRAWL_ROOT` is not set,
     because the service would then read `.env` in this checkout, which may contain the address of a
     database in use."""
-    found = {"FACE_MODEL_MIRROR": "../shared/models", "POSTGRES_BIN_DIR": ".runtime/postgres/bin", "ORT_DYLIB_PATH": ".runtime/onnxruntime/libonnxruntime.*"}
+    found = {"FACE_MODEL_MIRROR": "../shared/models", "POSTGRES_BIN_DIR": ".runtime/postgres/bin", "ORT_DYLIB_PATH": ".runtime/onnxruntime/libonnxruntime.*", "FFMPEG": ".runtime/ffmpeg/ffmpeg"}
     places = {name: next(ROOT.glob(pattern), None) for name, pattern in found.items()}
     return {"MODELS_DIR": str(ROOT / "models")} | {name: str(place) for name, place in places.items() if place}
 

@@ -73,7 +73,7 @@ def run(arguments, auth, further):
         facts = {
             "base": running.base,
             "own_key": own["id"],
-            **seed(Api(running.base, secret), address),
+            "ids": seed(Api(running.base, secret), address),
             "pictures": [str(path) for path in shown],
             "urls": [f"{address}/{path.name}" for path in shown],
         }
