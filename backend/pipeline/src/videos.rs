@@ -80,6 +80,12 @@ impl Default for VideoOptions {
 }
 
 impl VideoOptions {
+    /// Returns the longest time, in microseconds, by which a face is visible before the start of
+    /// its track or after its end. `None` if the distance between analysed frames has no limit.
+    fn tolerance_us(&self) -> Option<i64> {
+        sampling::tolerance_us(self.sampling, self.max_gap_us, self.refine)
+    }
+
     /// Returns the options for the frames. If frames are `dense`, faces are embedded only if they
     /// become best shots, so their crops are needed.
     fn of_frames(&self, high_score: f32, dense: bool) -> AnalyzeOptions {
@@ -153,8 +159,9 @@ impl Analyzer {
         for (track, person) in tracks.iter_mut().zip(numbers) {
             track.person = person;
         }
-        let VideoEnd { index, frames, damage, indexing, total } = end;
-        Ok(VideoAnalysis { index, frames, tracks, people, damage, indexing, total })
+        let VideoEnd { index, frames, last_us, damage, indexing, total } = end;
+        let tolerance_us = options.tolerance_us();
+        Ok(VideoAnalysis { index, frames, last_us, tolerance_us, tracks, people, damage, indexing, total })
     }
 
     /// Analyses a video part by part; see [`VideoPart`]. With `resume`, the analysis continues
@@ -229,10 +236,10 @@ impl Analyzer {
             }
         }
         run.end(parts).await?;
-        let count = run.count;
+        let (count, last_us) = (run.count, run.last_us);
         let index = Arc::try_unwrap(source.index).unwrap_or_else(|index| (*index).clone());
         let damage = state.damage.or(index.damage.clone());
-        Ok(VideoEnd { index, frames: count, damage, indexing, total: started.elapsed() })
+        Ok(VideoEnd { index, frames: count, last_us, damage, indexing, total: started.elapsed() })
     }
 
     /// Cuts the pictures of the faces that may become best shots, if they are to be stored.

@@ -9,6 +9,8 @@ use crate::sampling::{Looks, Segment};
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
 /// Accepted codecs of video. Those of sound and subtitles are not decoded.
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
+/// Maximum number of streams among which the film is looked for.
+pub(crate) const MAX_STREAMS: usize = 8;
 /// Largest single allocation in bytes.
 const MAX_ALLOCATION: u64 = 1 << 29;
 /// Makes pixels square by enlarging frames in one direction.
@@ -28,6 +30,8 @@ pub(crate) struct Source {
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
     pub(crate) timeline: Timeline,
+    /// Number of the stream among those of video, from 0.
+    pub(crate) stream: usize,
 }
 
 /// Prints the version.
@@ -38,10 +42,22 @@ pub(crate) fn version() -> Vec<String> {
 /// Prints a line for each packet, without decoding; see [`crate::listing`]. With `-discard nokey`,
 /// ffmpeg would read only keyframes. But its reader of MP4 then applies the time offsets of other
 /// frames, so the times of keyframes are wrong in files with B-frames.
-pub(crate) fn index(threads: u32, timeline: Timeline) -> Vec<String> {
+pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), timeline);
-    arguments.extend(video());
+    arguments.extend(video(stream));
     arguments.extend(strings(["-c", "copy", "-f", "framecrc", "pipe:1"]));
+    arguments
+}
+
+/// Prints a line for each packet of the first [`MAX_STREAMS`] streams of video, as they come.
+pub(crate) fn streams(threads: u32) -> Vec<String> {
+    let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), Timeline::Stored);
+    arguments.extend(video(0));
+    for stream in 1..MAX_STREAMS {
+        arguments.extend(strings(["-map", &format!("0:V:{stream}?")]));
+    }
+    // Otherwise packets of ten seconds wait in memory for a stream that has only one.
+    arguments.extend(strings(["-c", "copy", "-max_interleave_delta", "1", "-f", "framecrc", "pipe:1"]));
     arguments
 }
 
@@ -71,7 +87,7 @@ pub(crate) fn frames(
         let start = seconds(source.origin_us.saturating_add(source.start_us));
         arguments.extend(strings(["-seek_timestamp", "1", "-noaccurate_seek", "-ss", &start]));
     }
-    arguments.extend(video());
+    arguments.extend(video(source.stream));
     let mapping = source.hdr.map(tone_mapping).unwrap_or_default();
     let square = if source.square { "" } else { SQUARE_PIXELS };
     let download = gpu.map(GpuInput::download).unwrap_or_default();
@@ -131,9 +147,9 @@ fn input(threads: u32, max_pixels: u64, timeline: Timeline) -> Vec<String> {
     arguments
 }
 
-/// Opens the file. Capital `V` excludes cover pictures.
-fn video() -> Vec<String> {
-    strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", "0:V:0"])
+/// Opens the file. Capital `V` excludes cover pictures that are marked as such.
+fn video(stream: usize) -> Vec<String> {
+    strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", &format!("0:V:{stream}")])
 }
 
 fn strings<const N: usize>(parts: [&str; N]) -> Vec<String> {
@@ -155,7 +171,7 @@ mod tests {
     fn the_gpu_downloads_selected_frames_before_all_other_filters() {
         let hdr = Hdr { has_matrix: true, has_primaries: true };
         let (origin_us, hdr, timeline) = (0, Some(hdr), Timeline::Stored);
-        let source = Source { origin_us, hdr, square: false, start_us: 0, timeline };
+        let source = Source { origin_us, hdr, square: false, start_us: 0, timeline, stream: 0 };
         let (looks, to_us) = (Looks::All, i64::MAX);
         let also_us = Vec::new();
         let segment = Segment { from_us: 0, to_us, looks, cell_us: 1, also_us, max_gap_us: 0, last_us: None };

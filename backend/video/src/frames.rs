@@ -57,6 +57,7 @@ impl Decoder {
             square: index.aspect == 1.0,
             start_us,
             timeline: index.timeline,
+            stream: index.stream,
         };
         let lease =
             self.gpus.as_ref().map(|pool| pool.lease(&index.codec, &index.gpu)).transpose()?.flatten();

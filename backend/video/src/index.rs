@@ -58,6 +58,10 @@ pub struct Index {
     pub damage: Option<Damage>,
     /// Time of the first frame in the time of the container, in microseconds.
     pub origin_us: i64,
+    /// Number of the stream among those of video, from 0.
+    pub(crate) stream: usize,
+    /// Time of the last frame that is shown, in microseconds.
+    pub(crate) last_us: i64,
     /// End of the last frame in microseconds, according to the times of the frames.
     pub(crate) end_us: i64,
     /// Mean time from one frame to the next in microseconds; 0 if there is only one.

@@ -4,6 +4,7 @@
 //! `stream, dts, pts, duration, size, checksum[, F=0x0]`. Flags are written unless the packet is a
 //! keyframe and nothing else: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
 
+use crate::arguments::MAX_STREAMS;
 use crate::child::Process;
 use crate::cpu::CpuBudget;
 use crate::error::{Damage, VideoError};
@@ -13,6 +14,7 @@ use crate::messages::Messages;
 use crate::{Decoder, arguments};
 use std::fs::File;
 use std::io::{BufRead, Read};
+use std::process::ExitStatus;
 
 /// Maximum number of keyframes: 6 hours in which each frame of 60 a second is one.
 const MAX_KEYFRAMES: usize = 1_300_000;
@@ -29,6 +31,8 @@ const MAX_ASPECT: f64 = 4.0;
 const CONTINUED: [&str; 2] = ["mpegts", "mpeg"];
 /// The accepted codecs, as ffmpeg names them.
 const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
+/// Maximum length of the name of a codec, in characters.
+const MAX_CODEC: usize = 30;
 /// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 400;
 
@@ -39,11 +43,21 @@ impl Decoder {
     /// Fails with [`VideoError`] if the file is not a video, or exceeds the limits.
     pub fn index(&self, video: &File) -> Result<Index, VideoError> {
         let budget = self.budget(video.metadata()?.len());
-        let mut index = self.list(video, Timeline::Stored, &budget)?;
-        if index.goes_back && CONTINUED.contains(&index.index.container.as_str()) {
-            index = self.list(video, Timeline::Continued, &budget)?;
+        let mut listed = self.list(video, Timeline::Stored, 0, &budget)?;
+        if listed.messages.videos > 1 {
+            // A cover picture that is not marked as such can be the first stream.
+            let stream = self.film(video, &budget)?;
+            if stream > 0 {
+                listed = self.list(video, Timeline::Stored, stream, &budget)?;
+            }
         }
-        let Listed { mut index, goes_back } = index;
+        let stream = listed.stream;
+        let mut index = self.read_listed(listed, &budget)?;
+        if index.goes_back && CONTINUED.contains(&index.index.container.as_str()) {
+            let continued = self.list(video, Timeline::Continued, stream, &budget)?;
+            index = self.read_listed(continued, &budget)?;
+        }
+        let ReadListing { mut index, goes_back } = index;
         if goes_back {
             index.damage.get_or_insert_with(Damage::of_times);
         }
@@ -51,20 +65,40 @@ impl Decoder {
         Ok(index)
     }
 
-    fn list(&self, video: &File, timeline: Timeline, budget: &CpuBudget) -> Result<Listed, VideoError> {
-        let mut process = self.start(&arguments::index(1, timeline), Some(video), budget)?;
+    fn list(
+        &self,
+        video: &File,
+        timeline: Timeline,
+        stream: usize,
+        budget: &CpuBudget,
+    ) -> Result<Listed, VideoError> {
+        let mut process = self.start(&arguments::index(1, timeline, stream), Some(video), budget)?;
         let listing = Listing::read(&mut process)?;
         let (status, messages) = process.finish()?;
+        Ok(Listed { listing, timeline, stream, status, messages })
+    }
+
+    fn read_listed(&self, listed: Listed, budget: &CpuBudget) -> Result<ReadListing, VideoError> {
+        let Listed { listing, timeline, stream, status, messages } = listed;
         let goes_back = messages.goes_back || listing.wraps;
         let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
-        let mut index = Index { budget, timeline, ..listing.into_index(messages)? };
+        let mut index = Index { budget, timeline, stream, ..listing.into_index(messages, stream)? };
         if timeline == Timeline::Continued {
             index.duration_us = Some(index.end_us);
         }
         if !status.success() && index.damage.is_none() {
             index.damage = Some(Damage::of_status(status));
         }
-        Ok(Listed { index, goes_back })
+        Ok(ReadListing { index, goes_back })
+    }
+
+    /// Returns the number of the stream that is the film; see [`choose`]. It is 0 if the streams
+    /// cannot be listed together.
+    fn film(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
+        let mut process = self.start(&arguments::streams(1), Some(video), budget)?;
+        let streams = read_streams(&mut process)?;
+        process.finish()?;
+        Ok(choose(&streams))
     }
 
     fn check(&self, index: &Index) -> Result<(), VideoError> {
@@ -82,10 +116,98 @@ impl Decoder {
     }
 }
 
+/// What ffmpeg printed about one stream.
 struct Listed {
+    listing: Listing,
+    timeline: Timeline,
+    stream: usize,
+    status: ExitStatus,
+    messages: Messages,
+}
+
+struct ReadListing {
     index: Index,
     /// Whether timestamps go back, so that frames would be missed.
     goes_back: bool,
+}
+
+/// What decides which of several streams is the film.
+#[derive(Clone, Debug, Default)]
+struct Candidate {
+    codec: String,
+    pixels: u64,
+    packets: u64,
+}
+
+/// Reads the output for several streams.
+fn read_streams(process: &mut Process) -> Result<Vec<Candidate>, VideoError> {
+    let mut streams = vec![Candidate::default(); MAX_STREAMS];
+    each_line(process, |line| {
+        count(&mut streams, line);
+        Ok(())
+    })?;
+    Ok(streams)
+}
+
+/// Reads a line of the output for several streams.
+fn count(streams: &mut [Candidate], line: &str) {
+    match line.strip_prefix('#') {
+        // Such as `#dimensions 1: 480x480`.
+        Some(header) => {
+            let Some((name, value)) = header.split_once(": ") else { return };
+            let Some((name, stream)) = name.trim().split_once(' ') else { return };
+            let Some(stream) = stream.parse().ok().and_then(|at: usize| streams.get_mut(at)) else { return };
+            match name {
+                "codec_id" => stream.codec = value.trim().chars().take(MAX_CODEC).collect(),
+                "dimensions" => {
+                    let (width, height) = parse_size(value.trim());
+                    stream.pixels = u64::from(width) * u64::from(height);
+                }
+                _ => {}
+            }
+        }
+        None => {
+            let stream = line.split(',').next().and_then(|at| at.trim().parse().ok());
+            if let Some(stream) = stream.and_then(|at: usize| streams.get_mut(at)) {
+                stream.packets += 1;
+            }
+        }
+    }
+}
+
+/// Returns the stream that is the film: the one with the largest frames among those that have at
+/// least half as many frames as the longest. A cover picture has one frame. Streams whose codec is
+/// not accepted are left out. Among equals, the first one is returned.
+fn choose(streams: &[Candidate]) -> usize {
+    let accepted = || streams.iter().enumerate().filter(|(_, one)| CODECS.contains(&one.codec.as_str()));
+    let most = accepted().map(|(_, one)| one.packets).max().unwrap_or(0);
+    let long = accepted().filter(|(_, one)| one.packets > 0 && one.packets >= most.div_ceil(2));
+    let is_picture = |one: &Candidate| one.packets == 1 && one.codec == "mjpeg";
+    let best = long.max_by_key(|(at, one)| (!is_picture(one), one.pixels, std::cmp::Reverse(*at)));
+    best.map_or(0, |(at, _)| at)
+}
+
+/// Calls `read` with each line that the process prints.
+fn each_line(
+    process: &mut Process,
+    mut read: impl FnMut(&str) -> Result<(), VideoError>,
+) -> Result<(), VideoError> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut process.pixels).take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(process.read_error(error)),
+        }
+        read(str::from_utf8(&line).map_err(|_| VideoError::Output("a line that is not text"))?)?;
+    }
+}
+
+/// Parses `640x360`; the result is zero for other texts.
+fn parse_size(size: &str) -> (u32, u32) {
+    let sides = size.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
+    sides.unwrap_or_default()
 }
 
 /// The output of ffmpeg.
@@ -112,20 +234,14 @@ struct Listing {
 impl Listing {
     fn read(process: &mut Process) -> Result<Self, VideoError> {
         let mut listing = Self::default();
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            match (&mut process.pixels).take(MAX_LINE).read_until(b'\n', &mut line) {
-                Ok(0) => return Ok(listing),
-                Ok(_) => {}
-                Err(error) => return Err(process.read_error(error)),
+        each_line(process, |line| {
+            listing.line(line);
+            match listing.keyframes_us.len() {
+                0..=MAX_KEYFRAMES => Ok(()),
+                _ => Err(VideoError::Output("too many keyframes")),
             }
-            let text = str::from_utf8(&line).map_err(|_| VideoError::Output("a line that is not text"))?;
-            listing.line(text);
-            if listing.keyframes_us.len() > MAX_KEYFRAMES {
-                return Err(VideoError::Output("too many keyframes"));
-            }
-        }
+        })?;
+        Ok(listing)
     }
 
     fn line(&mut self, line: &str) {
@@ -140,11 +256,8 @@ impl Listing {
         match line.split_once(" 0: ") {
             Some(("tb", base)) => self.time_base = parse_ratio(base),
             Some(("sar", ratio)) => self.pixel = parse_ratio(ratio),
-            Some(("codec_id", codec)) => self.codec = codec.chars().take(30).collect(),
-            Some(("dimensions", size)) => {
-                let sides = size.split_once('x').and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
-                self.size = sides.unwrap_or_default();
-            }
+            Some(("codec_id", codec)) => self.codec = codec.chars().take(MAX_CODEC).collect(),
+            Some(("dimensions", size)) => self.size = parse_size(size),
             _ => {}
         }
     }
@@ -169,7 +282,7 @@ impl Listing {
         }
     }
 
-    fn into_index(mut self, messages: Messages) -> Result<Index, VideoError> {
+    fn into_index(mut self, mut messages: Messages, stream: usize) -> Result<Index, VideoError> {
         self.keyframes_us.sort_unstable();
         self.keyframes_us.dedup();
         let (Some(origin_us), false) = (self.origin_us, self.keyframes_us.is_empty()) else {
@@ -187,8 +300,10 @@ impl Listing {
         let is_recording = CONTINUED.contains(&container.as_str());
         let other_streams = (is_recording && messages.videos > 1).then(|| Damage {
             truncated: false,
-            message: format!("there are {} streams of video; only the first was read", messages.videos),
+            message: format!("there are {} streams of video; only one was read", messages.videos),
         });
+        let mut streams = std::mem::take(&mut messages.streams);
+        let facts = streams.get_mut(stream).map(std::mem::take).unwrap_or_default();
         let last_us = self.last_us.saturating_sub(origin_us);
         let frame_us = last_us / i64::try_from(self.frames).unwrap_or(i64::MAX).saturating_sub(1).max(1);
         Ok(Index {
@@ -201,12 +316,13 @@ impl Listing {
             keyframes_us: self.keyframes_us.into_iter().map(|at| at.saturating_sub(origin_us)).collect(),
             damage: messages.damage.or(other_streams),
             origin_us,
+            last_us,
             end_us: last_us.saturating_add(frame_us),
             frame_us,
-            hdr: messages.hdr,
+            hdr: facts.hdr,
             gpu: GpuFacts {
-                pixel_format: messages.pixel_format.unwrap_or_default(),
-                turned: messages.turned,
+                pixel_format: facts.pixel_format.unwrap_or_default(),
+                turned: facts.turned,
                 ..GpuFacts::default()
             },
             ..Index::default()
@@ -238,9 +354,34 @@ mod tests {
         let text = &format!(
             "{text}0, 129600, 400000, 3600, 9, 0x3, F=0x10\n0, 1, 493200, 3600, 9, 0x3, F=0x11\n0, 1, 583200, 1, 9, 0x3, F=0x3\n0, 1, 0, 1, 9, 0x3, F=0x5\n"
         );
-        let index = listing(text).into_index(Messages::default()).unwrap();
+        let index = listing(text).into_index(Messages::default(), 0).unwrap();
         assert_eq!((index.codec.as_str(), index.width, index.height), ("h264", 640, 360));
         assert_eq!((index.origin_us, index.keyframes_us), (1_480_000, vec![0, 2_000_000, 4_000_000]));
+        assert_eq!(index.last_us, 5_000_000);
+    }
+
+    #[test]
+    fn the_film_is_the_longest_stream_with_an_accepted_codec() {
+        let film = |streams: &[(&str, &str, usize)]| {
+            let mut found = vec![Candidate::default(); MAX_STREAMS];
+            for (at, (codec, size, packets)) in streams.iter().enumerate() {
+                count(&mut found, &format!("#codec_id {at}: {codec}\n"));
+                count(&mut found, &format!("#dimensions {at}: {size}\n"));
+                (0..*packets).for_each(|_| count(&mut found, &format!("{at}, 0, 0, 1, 9, 0x1\n")));
+            }
+            choose(&found)
+        };
+        for cover in ["mjpeg", "png", "bmp", "webp", "tiff", "gif"] {
+            assert_eq!(film(&[(cover, "3000x3000", 1), ("h264", "640x360", 50)]), 1, "{cover}");
+            assert_eq!(film(&[("h264", "640x360", 50), (cover, "3000x3000", 1)]), 0, "{cover}");
+            assert_eq!(film(&[(cover, "640x360", 1), (cover, "8x8", 1), ("vp9", "8x8", 1)]), 2, "{cover}");
+        }
+        // Of two films, the one with larger frames, and otherwise the first one.
+        assert_eq!(film(&[("h264", "640x360", 50), ("hevc", "1920x1080", 48)]), 1);
+        assert_eq!(film(&[("h264", "640x360", 50), ("hevc", "1920x1080", 9)]), 0);
+        assert_eq!(film(&[("mjpeg", "640x360", 50), ("h264", "640x360", 50)]), 0);
+        assert_eq!(film(&[("prores", "640x360", 50), ("h264", "64x36", 5)]), 1);
+        assert_eq!(film(&[("h264", "0x0", 0), ("x", "y", 1)]), 0);
     }
 
     proptest! {

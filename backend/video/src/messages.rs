@@ -2,6 +2,7 @@
 //! Their length is limited. They decide only the container's name, the duration, whether colours
 //! are mapped, and how a failure is described.
 
+use crate::arguments::MAX_STREAMS;
 use crate::error::{Damage, VideoError};
 use crate::index::Hdr;
 use crate::sandbox::REPORT;
@@ -21,6 +22,17 @@ const TRUNCATED: [&str; 4] =
 /// What ffmpeg reports about streams whose codec is not on the list of accepted ones.
 const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
 
+/// The description of a stream of video.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamFacts {
+    /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
+    pub(crate) hdr: Option<Hdr>,
+    /// Format of the pixels, such as `yuv420p10le`.
+    pub(crate) pixel_format: Option<String>,
+    /// Whether a player turns or mirrors the frames.
+    pub(crate) turned: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) sandbox_failure: Option<String>,
@@ -30,18 +42,16 @@ pub(crate) struct Messages {
     pub(crate) container: Option<String>,
     /// Duration that the container reports.
     pub(crate) duration: Option<Duration>,
-    /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
-    pub(crate) hdr: Option<Hdr>,
-    /// Format of the pixels, such as `yuv420p10le`.
-    pub(crate) pixel_format: Option<String>,
-    /// Whether a player turns or mirrors the frames.
-    pub(crate) turned: bool,
+    /// The descriptions of the first streams of video, at most [`MAX_STREAMS`].
+    pub(crate) streams: Vec<StreamFacts>,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
     /// Whether timestamps go back.
     pub(crate) goes_back: bool,
-    /// Number of streams of video.
+    /// Number of streams of video, without cover pictures that are marked as such.
     pub(crate) videos: usize,
+    /// Whether the lines that follow describe a stream of video in `streams`.
+    in_video: bool,
     /// Whether the description of the input is complete.
     described: bool,
     no_video: bool,
@@ -113,14 +123,18 @@ impl Messages {
             self.duration = rest.split_once(',').and_then(|(time, _)| parse_duration(time));
         } else if text.starts_with("Stream mapping:") {
             self.described = true;
-        } else if !self.described && text.starts_with("  Stream #0:") && text.contains(": Video: ") {
-            self.videos += usize::from(!text.ends_with("(attached pic)"));
-            self.hdr = self.hdr.or_else(|| Hdr::of(text));
-            self.pixel_format = self.pixel_format.take().or_else(|| pixel_format(text));
-        } else if !self.described {
+        } else if !self.described && text.starts_with("  Stream #0:") {
+            let is_video = text.contains(": Video: ") && !text.contains("(attached pic)");
+            self.videos += usize::from(is_video);
+            self.in_video = is_video && self.streams.len() < MAX_STREAMS;
+            if self.in_video {
+                let (hdr, pixel_format) = (Hdr::of(text), pixel_format(text));
+                self.streams.push(StreamFacts { hdr, pixel_format, turned: false });
+            }
+        } else if let Some(stream) = self.streams.last_mut().filter(|_| self.in_video && !self.described) {
             // Older versions write "displaymatrix".
             let text = text.trim_start();
-            self.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
+            stream.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
         }
     }
 
@@ -192,8 +206,9 @@ mod tests {
         assert_eq!(found.landlock, Some(true));
         assert_eq!(found.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
         assert_eq!(found.duration, Some(Duration::from_millis(3_723_500)));
-        assert_eq!(found.hdr, None, "metadata is not a fact");
-        assert_eq!((found.pixel_format.as_deref(), found.turned), (Some("yuv420p"), false));
+        assert_eq!((found.videos, found.streams.len()), (1, 1), "metadata is not a stream");
+        let StreamFacts { hdr, pixel_format, turned } = &found.streams[0];
+        assert_eq!((hdr, pixel_format.as_deref(), *turned), (&None, Some("yuv420p"), false));
         assert!(
             found.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
@@ -203,9 +218,17 @@ mod tests {
     fn every_version_tells_that_frames_are_turned() {
         for line in ["Display Matrix: rotation of 90.00 degrees", "displaymatrix: rotation of -0.00 degrees"]
         {
-            assert!(Messages::read(format!("{BANNER}[info]       {line}\n").as_bytes()).turned, "{line}");
-            let output = format!("[info] Stream mapping:\n[info]       {line}\n");
-            assert!(!Messages::read(output.as_bytes()).turned, "of the output");
+            let turned = |text: String| -> Vec<bool> {
+                Messages::read(text.as_bytes()).streams.iter().map(|stream| stream.turned).collect()
+            };
+            assert_eq!(turned(format!("{BANNER}[info]       {line}\n")), [true], "{line}");
+            let output = format!("{BANNER}[info] Stream mapping:\n[info]       {line}\n");
+            assert_eq!(turned(output), [false], "of the output");
+            let second = "[info]   Stream #0:1: Video: mjpeg (Baseline), yuvj420p(pc), 64x64";
+            let other = format!("{BANNER}{second}\n[info]       {line}\n");
+            assert_eq!(turned(other), [false, true], "of another stream");
+            let cover = format!("{BANNER}{second} (attached pic)\n[info]       {line}\n");
+            assert_eq!(turned(cover), [false], "of a cover picture");
         }
     }
 
@@ -214,7 +237,9 @@ mod tests {
         let line = format!("[error] {}\n", "x".repeat(100_000));
         let found = Messages::read(line.repeat(30).as_bytes());
         assert!(found.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
-        let hdr = format!("{}[info]   Stream #0:0: Video: smpte2084\n", "\n".repeat(MAX_LINES));
-        assert_eq!(Messages::read(hdr.as_bytes()).hdr, None);
+        let stream = "[info]   Stream #0:0: Video: smpte2084\n";
+        let late = format!("{}{stream}", "\n".repeat(MAX_LINES));
+        assert_eq!(Messages::read(late.as_bytes()).videos, 0);
+        assert_eq!(Messages::read(stream.repeat(100).as_bytes()).streams.len(), MAX_STREAMS);
     }
 }

@@ -80,7 +80,10 @@ pub fn refine(index: &Index, max_gap_us: i64) -> Refined {
     if index.frame_us > FEW_FRAMES_US {
         return Refined::Sparse(plan);
     }
-    let everywhere = || Refined::Everywhere(whole(Looks::All, cell(max_gap_us)));
+    let everywhere = || {
+        let mut segments = sampling::with_last(vec![whole(Looks::All, cell(max_gap_us))], index);
+        segments.pop().map_or_else(|| Refined::Sparse(Vec::new()), Refined::Everywhere)
+    };
     if index.timeline == Timeline::Continued {
         return everywhere();
     }
@@ -174,7 +177,9 @@ impl Blocks {
             let part = part_of(looks[at].at_us);
             // The first look at a segment may be at any position in its cell.
             let is_first = at.checked_sub(1).is_none_or(|before| part_of(looks[before].at_us) != part);
-            is_divisor && !is_first && self.plan.get(part).is_some_and(|part| part.looks == Looks::All)
+            let in_cell =
+                |part: &Segment| part.looks == Looks::All && !part.also_us.contains(&looks[at].at_us);
+            is_divisor && !is_first && self.plan.get(part).is_some_and(in_cell)
         };
         let inside = (0..looks.len()).filter(|at| (from_us..to_us).contains(&looks[*at].at_us));
         let listed = inside.filter(|at| !is_first_of_cell(*at)).map(|at| looks[at].at_us);

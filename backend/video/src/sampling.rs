@@ -3,6 +3,7 @@
 //! keyframes, all frames must be decoded to reach the last one.
 
 use crate::index::{Index, Timeline};
+use crate::refine::CLOSER_US;
 
 /// Which frames are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,11 +97,42 @@ pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> 
     let max_gap_us = max_gap_us.max(1);
     match sampling {
         Sampling::Keyframes => vec![whole(Looks::Keyframes, 1)],
-        Sampling::Fps(fps) => {
-            vec![whole(Looks::All, (1e6 / fps.clamp(MIN_FPS, MAX_FPS)).round() as i64)]
-        }
-        Sampling::Auto => automatic(index, max_gap_us),
+        Sampling::Fps(fps) => with_last(vec![whole(Looks::All, cell_of_rate(fps))], index),
+        Sampling::Auto => with_last(automatic(index, max_gap_us), index),
     }
+}
+
+/// Returns the longest time, in microseconds, by which the first and the last look at something
+/// differ from the times between which it shows. `None` if the distance between looks is not
+/// limited.
+pub fn tolerance_us(sampling: Sampling, max_gap_us: i64, refine: bool) -> Option<i64> {
+    match sampling {
+        Sampling::Keyframes => None,
+        Sampling::Fps(fps) => Some(cell_of_rate(fps)),
+        Sampling::Auto if refine => Some(max_gap_us.min(CLOSER_US)),
+        Sampling::Auto => Some(max_gap_us),
+    }
+}
+
+fn cell_of_rate(fps: f64) -> i64 {
+    (1e6 / fps.clamp(MIN_FPS, MAX_FPS)).round() as i64
+}
+
+/// Adds the last frame of the video to the looks, so that what shows at the end has the right end.
+pub(crate) fn with_last(mut segments: Vec<Segment>, index: &Index) -> Vec<Segment> {
+    let last_us = index.last_us;
+    match segments.last_mut() {
+        Some(last) if last.looks == Looks::All && last_us > last.from_us => last.also_us.push(last_us),
+        // It is a keyframe already. Or decoding it would take as long as decoding all frames.
+        _ if index.keyframes_us.last().is_none_or(|keyframe| *keyframe >= last_us) => {}
+        Some(_) if index.timeline == Timeline::Continued => {}
+        Some(last) if last_us > last.from_us => {
+            last.to_us = last_us;
+            segments.push(Segment { from_us: last_us, also_us: vec![last_us], ..whole(Looks::All, 1) });
+        }
+        _ => {}
+    }
+    segments
 }
 
 /// Returns the segment of a whole video that is decoded in this way.
@@ -202,13 +234,17 @@ fn cell_of_keyframes(index: &Index, segment: &Segment) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 
     const SECOND: i64 = 1_000_000;
 
+    /// Returns the index of a video whose last frame is a keyframe.
     fn index(keyframes_us: Vec<i64>, end_us: i64) -> Index {
-        Index { keyframes_us, end_us, frame_us: 40_000, width: 1920, height: 1080, ..Index::default() }
+        let last_us = keyframes_us.last().copied().unwrap_or_default();
+        let (frame_us, width, height) = (40_000, 1920, 1080);
+        Index { keyframes_us, last_us, end_us, frame_us, width, height, ..Index::default() }
     }
 
     fn of(from: i64, to: i64, looks: Looks, cell_us: i64) -> Segment {
@@ -226,6 +262,28 @@ mod tests {
                 of(14 * SECOND, i64::MAX, Looks::Keyframes, 1)
             ]
         );
+    }
+
+    #[test]
+    fn the_last_frame_is_looked_at() {
+        let last_us = 15_960_000;
+        let last = |keyframes: &[i64], sampling| {
+            let keyframes = keyframes.iter().map(|at| at * SECOND).collect();
+            let index = Index { last_us, ..index(keyframes, 16 * SECOND) };
+            plan(&index, sampling, 2 * SECOND)
+        };
+        let [whole] = last(&[0], Sampling::Auto).try_into().unwrap();
+        assert_eq!((whole.looks, whole.also_us.as_slice()), (Looks::All, [last_us].as_slice()));
+        let [whole] = last(&[0, 15], Sampling::Fps(4.0)).try_into().unwrap();
+        assert_eq!((whole.cell_us, whole.also_us.as_slice()), (SECOND / 4, [last_us].as_slice()));
+        let seconds: Vec<i64> = (0..16).collect();
+        let [most, end] = last(&seconds, Sampling::Auto).try_into().unwrap();
+        assert_eq!((most.looks, most.to_us, end.from_us), (Looks::Keyframes, last_us, last_us));
+        assert_eq!(
+            (end.looks, end.to_us, end.also_us.as_slice()),
+            (Looks::All, i64::MAX, [last_us].as_slice())
+        );
+        assert_eq!(last(&seconds, Sampling::Keyframes).len(), 1);
     }
 
     #[test]
@@ -258,7 +316,9 @@ mod tests {
             keyframes.push(0);
             keyframes.sort_unstable();
             keyframes.dedup();
-            let segments = plan(&index(keyframes, end), Sampling::Auto, gap);
+            let last_us = keyframes[keyframes.len() - 1].max(end);
+            let index = Index { last_us, ..index(keyframes, end) };
+            let segments = plan(&index, Sampling::Auto, gap);
             prop_assert_eq!(segments[0].from_us, 0);
             prop_assert_eq!(segments[segments.len() - 1].to_us, i64::MAX);
             for pair in segments.windows(2) {

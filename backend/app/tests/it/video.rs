@@ -45,6 +45,27 @@ fn detect_prints_who_appears_in_a_video_and_when() {
 
 #[testing::needs(video)]
 #[test]
+fn detect_tells_how_exact_the_times_of_a_video_are() {
+    let place = TestFolder::new();
+    let mut film = Film::standard();
+    film.shots = vec![film.shots[1].clone()];
+    film.shots[0].frames = 99;
+    let encoding = Encoding::new(Codec::H264, Container::Mp4);
+    film.encode(&encoding, &place.path().join("film.mp4")).unwrap();
+    let ffmpeg = format!("FFMPEG={}", testing::ffmpeg().display());
+    let detect = ["detect", "-s", ffmpeg.as_str(), "film.mp4"];
+    let with = |more: &[&'static str]| -> Vec<&str> { detect.iter().chain(more).copied().collect() };
+    let table = place.run(&with(&[])).expect(0).stdout;
+    assert!(table.contains("analysed, 1 person, 1 track; times are exact to 2.00 s"), "{table}");
+    assert!(table.contains("0:00:03.9 (end)"), "{table}");
+    let json = place.run(&with(&["--json", "--no-embeddings"])).expect(0).json();
+    let film = &json["results"][0];
+    assert_eq!(film["video"]["tolerance_ms"], 2_000);
+    assert_eq!((&film["tracks"][0]["end_ms"], &film["tracks"][0]["to_end"]), (&3_920.into(), &true.into()));
+}
+
+#[testing::needs(video)]
+#[test]
 fn bench_measures_every_sampling_and_decoding_alone() {
     let place = TestFolder::new();
     let encoding = Encoding::new(Codec::H264, Container::Mp4);

@@ -31,6 +31,11 @@ pub struct VideoAnalysis {
     pub index: Index,
     /// Number of frames that were analysed.
     pub frames: u64,
+    /// Time of the last frame that was analysed; `None` if there was none.
+    pub last_us: Option<i64>,
+    /// Longest time, in microseconds, by which a face is visible before the start of its track or
+    /// after its end. `None` if the distance between analysed frames has no limit.
+    pub tolerance_us: Option<i64>,
     /// The tracks in order of their start.
     pub tracks: Vec<VideoTrack>,
     /// Number of people, without tracks of unknown people.
@@ -102,6 +107,8 @@ pub struct VideoEnd {
     pub index: Index,
     /// Number of frames that were analysed, those before a resumption included.
     pub frames: u64,
+    /// Time of the last frame that was analysed; `None` if there was none.
+    pub last_us: Option<i64>,
     /// Why the video ended early or lacks frames.
     pub damage: Option<Damage>,
     /// Time until the keyframes were known.

@@ -191,6 +191,31 @@ async fn keyframes_suffice_for_the_people_who_show_long_enough() {
     assert!(analysis.frames < 40, "{} frames", analysis.frames);
 }
 
+/// The last frame is at 3.92 s, which is not a multiple of the time between two looks.
+#[testing::needs(video)]
+#[testing::test]
+async fn a_person_who_stays_to_the_end_is_visible_to_the_end() {
+    let mut film = Film::standard();
+    film.shots = vec![film.shots[1].clone()];
+    film.shots[0].frames = 99;
+    for (container, keyframe_interval) in
+        [(Container::Mp4, 250), (Container::Mkv, 25), (Container::Ts, 25), (Container::Avi, 250)]
+    {
+        let encoding = Encoding { keyframe_interval, ..Encoding::new(Codec::H264, container) };
+        for options in [options(Sampling::Auto), options(Sampling::Fps(0.5)), refined()] {
+            let (analysis, times, truth) = analyze_with(&film, &encoding, &options).await;
+            let end_us = truth.frames.last().unwrap().at_us - truth.frames[0].at_us;
+            let case = format!("{encoding:?} {options:?} {:?}", times.seen);
+            assert_eq!((analysis.people, analysis.tracks.len()), (1, 1), "{case}");
+            let track = &analysis.tracks[0];
+            assert!(track.ended_us.abs_diff(end_us) <= 1_000, "{} of {end_us}: {case}", track.ended_us);
+            assert_eq!(analysis.last_us, Some(track.ended_us), "{case}");
+            let expected = if options.refine { 250_000 } else { 2_000_000 };
+            assert_eq!(analysis.tolerance_us, Some(expected), "{case}");
+        }
+    }
+}
+
 fn refined() -> VideoOptions {
     VideoOptions { refine: true, ..options(Sampling::Auto) }
 }

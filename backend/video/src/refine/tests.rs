@@ -13,7 +13,8 @@ fn film(keyframes: impl IntoIterator<Item = i64>, frames: i64) -> Index {
     keyframes_us.sort_unstable();
     keyframes_us.dedup();
     let (width, height) = (1920, 1080);
-    Index { keyframes_us, end_us: frames * FRAME_US, frame_us: FRAME_US, width, height, ..Index::default() }
+    let (end_us, last_us) = (frames * FRAME_US, (frames - 1) * FRAME_US);
+    Index { keyframes_us, last_us, end_us, frame_us: FRAME_US, width, height, ..Index::default() }
 }
 
 fn every(seconds: i64, film_seconds: i64) -> Index {
@@ -108,7 +109,7 @@ fn the_time_around_a_face_is_looked_at_closely() {
         ..whole(Looks::All, CLOSER_US)
     };
     let expected = [0, 1].map(Step::Seen).into_iter().chain([Step::Closer(closer)]);
-    let expected: Vec<Step> = expected.chain((5..10).map(Step::Seen)).collect();
+    let expected: Vec<Step> = expected.chain((5..11).map(Step::Seen)).collect();
     assert_eq!(blocks.steps(&index, block, &looks), expected);
 }
 
@@ -131,10 +132,13 @@ fn a_face_at_the_border_of_a_block_is_seen_from_both_sides() {
 #[test]
 fn videos_that_cannot_be_divided_or_have_few_frames_are_read_at_once() {
     let joined = Index { timeline: Timeline::Continued, ..every(2, 200) };
-    assert_eq!(refine(&joined, 2 * SECOND), Refined::Everywhere(whole(Looks::All, CLOSER_US)));
+    let everywhere = |index: &Index| {
+        Refined::Everywhere(Segment { also_us: vec![index.last_us], ..whole(Looks::All, CLOSER_US) })
+    };
+    assert_eq!(refine(&joined, 2 * SECOND), everywhere(&joined));
     // One group of pictures of more than half an hour, whose first look would be large.
     let long = Index { keyframes_us: vec![0], ..every(2, 2_400) };
-    assert_eq!(refine(&long, 2 * SECOND), Refined::Everywhere(whole(Looks::All, CLOSER_US)));
+    assert_eq!(refine(&long, 2 * SECOND), everywhere(&long));
     assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), Refined::Blocks(_)));
     // The first look at a shorter film is as large if the longest gap is short.
     let [short, longer] = [479_000, 480_000].map(|max_gap_us| refine(&film([], 6_000), max_gap_us));

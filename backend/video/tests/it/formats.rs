@@ -33,6 +33,52 @@ fn sound_is_not_damage() {
     assert_eq!((count, frames.damage()), (Film::short().length(), None));
 }
 
+/// Writes a film with a picture as another stream of video that is not marked as a cover.
+fn with_cover(film: &std::path::Path, codec: &str, is_first: bool, path: &std::path::Path) {
+    let (first, second) = if is_first { ("1:v", "0:v") } else { ("0:v", "1:v") };
+    let cover = if is_first { "-c:v:0" } else { "-c:v:1" };
+    let added = std::process::Command::new(testing::ffmpeg())
+        .args(["-loglevel", "error", "-i"])
+        .arg(film)
+        .args(["-f", "lavfi", "-i", "color=red:size=1024x1024:rate=25:duration=0.04"])
+        .args(["-map", first, "-map", second, "-c", "copy", cover, codec])
+        .arg(path)
+        .status()
+        .unwrap();
+    assert!(added.success(), "{codec} {}", path.display());
+}
+
+#[testing::needs(video)]
+#[test]
+fn a_cover_that_is_not_marked_does_not_hide_the_film() {
+    let folder = tempfile::tempdir().unwrap();
+    let decoder = decoder();
+    let covers = [
+        (Container::Mkv, ["mjpeg", "png"].as_slice()),
+        (Container::Mp4, &["mjpeg", "png"]),
+        (Container::Avi, &["mjpeg", "png", "bmp"]),
+    ];
+    for (container, codecs) in covers {
+        let encoding = Encoding::new(Codec::H264, container);
+        let shown = encode(&Film::short(), &encoding);
+        let film = folder.path().join("film").with_extension(container.extension());
+        std::fs::write(&film, testing_read(&shown.file)).unwrap();
+        for (codec, is_first) in codecs.iter().flat_map(|codec| [(codec, true), (codec, false)]) {
+            let path = folder.path().join(format!("{codec}-{is_first}.{}", container.extension()));
+            with_cover(&film, codec, is_first, &path);
+            let shown = Shown { file: File::open(&path).unwrap(), truth: shown.truth.clone() };
+            let index = decoder.index(&shown.file).unwrap();
+            assert_eq!(
+                (index.codec.as_str(), index.width),
+                ("h264", 256),
+                "{container:?} {codec} {is_first}"
+            );
+            let found = numbers(&decoder, &shown, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+            assert_eq!(found, all(&shown.truth), "{container:?} {codec} {is_first}");
+        }
+    }
+}
+
 /// Some receivers join recordings as they are, so the timestamps of the second part are earlier.
 #[testing::needs(video)]
 #[test]

@@ -58,17 +58,23 @@ fn refusal(reason: Reason, error: impl ToString) -> Refusal {
     Refusal { reason, detail: error.to_string() }
 }
 
+/// Formats a number with the word for what is counted.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// Prints a line about a video, and a table of its tracks.
 pub(super) fn print(name: &str, analysis: &VideoAnalysis) -> anyhow::Result<()> {
     let mut table = output::table(["person", "from", "to", "frames", "face", "quality"]);
     for track in &analysis.tracks {
+        let is_last = analysis.last_us == Some(track.ended_us);
         let best = track.faces.first();
         let size = best.map(|best| best.face.detection.bbox);
         let quality = best.and_then(|best| best.face.quality.as_ref());
         table.add_row([
             track.person.map_or_else(|| "unknown".into(), |person| person.to_string()),
             time(track.started_us),
-            time(track.ended_us),
+            if is_last { format!("{} (end)", time(track.ended_us)) } else { time(track.ended_us) },
             track.samples.to_string(),
             size.map(|size| format!("{:.0}x{:.0}", size.width, size.height)).unwrap_or_default(),
             quality.map(|quality| format!("{:.2}", quality.overall)).unwrap_or_default(),
@@ -76,14 +82,17 @@ pub(super) fn print(name: &str, analysis: &VideoAnalysis) -> anyhow::Result<()> 
     }
     let index = &analysis.index;
     let duration = index.duration_us.map(time).unwrap_or_else(|| "unknown duration".into());
+    let tolerance = analysis
+        .tolerance_us
+        .map_or_else(String::new, |us| format!("; times are exact to {:.2} s", us as f64 / 1e6));
     output::line(format_args!(
-        "{name}: {} {}x{}, {duration}; {} frames analysed, {} people, {} tracks",
+        "{name}: {} {}x{}, {duration}; {} analysed, {}, {}{tolerance}",
         index.codec,
         index.width,
         index.height,
-        analysis.frames,
-        analysis.people,
-        analysis.tracks.len()
+        counted(analysis.frames, "frame", "frames"),
+        counted(analysis.people.into(), "person", "people"),
+        counted(analysis.tracks.len() as u64, "track", "tracks"),
     ))?;
     if let Some(damage) = &analysis.damage {
         let what = if damage.truncated { "the end of the file is missing" } else { "the file is damaged" };

@@ -22,6 +22,9 @@ pub(crate) struct VideoInfo {
     keyframes: usize,
     /// Number of frames that were analysed.
     frames: u64,
+    /// Longest time, in milliseconds, by which a face is visible before `start_ms` or after `end_ms`
+    /// of its track; null if the distance between analysed frames has no limit.
+    tolerance_ms: Option<i64>,
     /// Why the video ends early or lacks frames.
     damage: Option<VideoDamage>,
 }
@@ -45,6 +48,8 @@ pub(crate) struct TrackAnswer {
     start_ms: i64,
     /// Time of the last frame in milliseconds.
     end_ms: i64,
+    /// Whether the face is visible in the last analysed frame of the video.
+    to_end: bool,
     /// Number of analysed frames with the face.
     samples: u32,
     /// The best shots, best quality first.
@@ -83,6 +88,8 @@ pub(crate) struct VideoAnswer {
 impl VideoAnswer {
     pub(crate) fn of(analysis: &VideoAnalysis, engine: &Engine, with_embeddings: bool) -> Self {
         let index = &analysis.index;
+        let track = |track| TrackAnswer::of(track, analysis.last_us, with_embeddings);
+        let tracks = analysis.tracks.iter().map(track);
         Self {
             video: VideoInfo {
                 container: index.container.clone(),
@@ -92,13 +99,14 @@ impl VideoAnswer {
                 duration_ms: index.duration_us.map(to_ms),
                 keyframes: index.keyframes_us.len(),
                 frames: analysis.frames,
+                tolerance_ms: analysis.tolerance_us.map(to_ms),
                 damage: analysis.damage.as_ref().map(|damage| VideoDamage {
                     truncated: damage.truncated,
                     message: damage.message.clone(),
                 }),
             },
             people: analysis.people,
-            tracks: analysis.tracks.iter().map(|track| TrackAnswer::of(track, with_embeddings)).collect(),
+            tracks: tracks.collect(),
             models: ModelNames::of(engine),
             timings_ms: VideoTimings {
                 index: milliseconds(analysis.indexing),
@@ -114,12 +122,13 @@ impl VideoAnswer {
         json!({
             "video": {
                 "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264", "width": 1920, "height": 1080,
-                "duration_ms": 8_000, "keyframes": 8, "frames": 40, "damage": null
+                "duration_ms": 8_000, "keyframes": 8, "frames": 40, "tolerance_ms": 200,
+                "damage": null
             },
             "people": 1,
             "tracks": [{
-                "track": 1, "person": 1, "start_ms": 200, "end_ms": 4_200, "samples": 21, "faces": [],
-                "boxes": [[200, 136.5, 108.5, 185.75, 244.25]]
+                "track": 1, "person": 1, "start_ms": 200, "end_ms": 4_200, "to_end": false, "samples": 21,
+                "faces": [], "boxes": [[200, 136.5, 108.5, 185.75, 244.25]]
             }],
             "models": {"detector": "yunet", "embedder": "sface"},
             "timings_ms": {"index": 41.5, "total": 912.25}
@@ -128,7 +137,7 @@ impl VideoAnswer {
 }
 
 impl TrackAnswer {
-    fn of(track: &VideoTrack, with_embeddings: bool) -> Self {
+    fn of(track: &VideoTrack, last_us: Option<i64>, with_embeddings: bool) -> Self {
         let face = |face: &pipeline::TrackFace| TrackFaceAnswer {
             at_ms: to_ms(face.at_us),
             face: DetectedFace::of(&face.face, with_embeddings),
@@ -139,6 +148,7 @@ impl TrackAnswer {
             person: track.person,
             start_ms: to_ms(track.started_us),
             end_ms: to_ms(track.ended_us),
+            to_end: last_us == Some(track.ended_us),
             samples: track.samples,
             faces: track.faces.iter().map(face).collect(),
             boxes: track.boxes.iter().map(|timed| boxed(timed.at_us, timed.bbox)).collect(),
