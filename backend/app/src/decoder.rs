@@ -1,13 +1,13 @@
-//! Opens the decoder of videos, and chooses the device on which it decodes.
+//! Opens the decoder of videos and of some images, and chooses the device for videos.
 use crate::config::Settings;
 use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
 };
 use std::ffi::OsString;
 use video::sandbox::{self, FileAccess};
-use video::{Decoder, GpuError, Gpus, Launcher, VideoError};
+use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
 
-const MISSING: &str = "no ffmpeg was found, which decodes videos; run ./scripts/video, install ffmpeg 6.0 or newer, \
+const MISSING: &str = "no ffmpeg was found, which decodes videos and some images; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 
 pub(crate) struct VideoDecoding {
@@ -53,10 +53,30 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
     Ok(VideoDecoding { decoder: Ok(decoder), report: placement.report })
 }
 
-fn open_on_cpu(settings: &Settings) -> Result<Decoder, VideoError> {
+/// Returns the configuration of analyses. Its decoder of images is opened when an image needs it.
+pub(crate) fn pipeline_config(settings: &Settings) -> pipeline::Config {
+    let config = video_config(settings);
+    let open = move || match config.and_then(open_checked) {
+        Ok(decoder) => Some(decoder),
+        Err(reason) => {
+            tracing::info!(%reason, "AVIF, HEIC, JPEG XL, TIFF and JPEG 2000 cannot be decoded");
+            None
+        }
+    };
+    pipeline::Config { images: ImageDecoder::new(open), ..settings.pipeline() }
+}
+
+fn video_config(settings: &Settings) -> Result<video::Config, VideoError> {
     let program = std::env::current_exe()?;
     let launcher = Launcher::Sandbox { program, arguments: vec![OsString::from(sandbox::ARGUMENT)] };
-    let config = settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))?;
+    settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))
+}
+
+fn open_on_cpu(settings: &Settings) -> Result<Decoder, VideoError> {
+    open_checked(video_config(settings)?)
+}
+
+fn open_checked(config: video::Config) -> Result<Decoder, VideoError> {
     let decoder = Decoder::open(config)?;
     let sandboxed = decoder.sandboxed();
     match sandboxed.files {

@@ -9,8 +9,10 @@ use walkdir::{DirEntry, WalkDir};
 
 /// Extensions of image files. The format is detected from the content; a file whose content does
 /// not match is reported.
-const EXTENSIONS: [&str; 13] =
-    ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "tif", "tiff"];
+const EXTENSIONS: [&str; 17] = [
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "jxl", "tif", "tiff",
+    "jp2", "j2k", "jpx",
+];
 
 /// Number of bytes that suffice to detect any format.
 const HEAD: u64 = 200;

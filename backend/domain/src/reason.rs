@@ -116,6 +116,8 @@ reasons! {
     NotAnImage = "not_an_image", "Not an image";
     /// A known format that this program cannot decode.
     UnsupportedFormat = "unsupported_format", "Unsupported image format";
+    /// ffmpeg decodes the format, and there is no ffmpeg that can be used.
+    NeedsFfmpeg = "needs_ffmpeg", "The format needs ffmpeg; run ./scripts/video";
     /// The image exceeds the limit of pixels or of its side.
     ImageTooLarge = "image_too_large", "Too many pixels";
     /// The file is truncated or damaged.

@@ -20,6 +20,7 @@ pub mod hold;
 pub mod people;
 pub mod scene;
 pub mod server;
+pub mod still;
 pub mod unpack;
 
 pub use assets::{

@@ -4,6 +4,7 @@ use crate::child::VIDEO_FD;
 use crate::gpu::GpuInput;
 use crate::index::{Hdr, Timeline};
 use crate::sampling::{Looks, Segment};
+use vision::decode::{Coding, Colours, Pictures};
 
 /// Accepted containers. Playlists are not among them, because they name other files.
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
@@ -134,15 +135,88 @@ fn tone_mapping(hdr: Hdr) -> String {
     )
 }
 
+/// What is decoded of the pictures of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plane {
+    Colour,
+    /// The opacity, which is coded as the brightness of other pictures.
+    Alpha,
+}
+
+/// Writes the pictures of an image as PAM to stdout. The file has this number of bytes.
+pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<String> {
+    let (container, codecs) = match pictures.coding {
+        Coding::Hevc => ("hevc", "hevc"),
+        Coding::Av1 => ("ivf", "libdav1d,libaom-av1,av1"),
+        Coding::Jxl => ("jpegxl_pipe", "libjxl"),
+        Coding::Tiff => ("tiff_pipe", "tiff"),
+        Coding::Jp2 => ("j2k_pipe", "jpeg2000,libopenjpeg"),
+    };
+    let mut arguments = restricted_input(1, pictures.max_pixels(), Timeline::Continued, container, codecs);
+    arguments.extend(strings(["-f", container]));
+    if matches!(pictures.coding, Coding::Jxl | Coding::Tiff | Coding::Jp2) {
+        // The whole file is one picture.
+        arguments.extend(strings(["-frame_size", &bytes.to_string()]));
+    }
+    // The crate `vision` turns the image.
+    arguments.push("-noautorotate".into());
+    arguments.extend(video(0));
+    let filter = match plane {
+        Plane::Alpha => "setparams=range=pc,format=gray".to_owned(),
+        Plane::Colour => {
+            let colours = pictures.colours.map(conversion).unwrap_or_default();
+            let layout = match pictures.coding {
+                Coding::Hevc | Coding::Av1 => "rgb24",
+                Coding::Jxl | Coding::Tiff | Coding::Jp2 => "rgba",
+            };
+            format!(
+                "{colours}scale=flags=bicubic+accurate_rnd+full_chroma_int+full_chroma_inp,format={layout}"
+            )
+        }
+    };
+    arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
+    arguments.extend(strings(["-frames:v", &pictures.count().to_string(), "-thread_queue_size", "1"]));
+    arguments.extend(strings(["-c:v", "pam", "-f", "image2pipe", "pipe:1"]));
+    arguments
+}
+
+/// Sets the matrix and the range of the colours, which the file states apart from its pictures.
+fn conversion(colours: Colours) -> String {
+    let range = if colours.full_range { "pc" } else { "tv" };
+    // The numbers of ITU-T H.273. Unspecified means BT.601, as in ISO/IEC 23000-22.
+    let matrix = match colours.matrix {
+        1 => "bt709",
+        4 => "fcc",
+        5 => "bt470bg",
+        2 | 6 => "smpte170m",
+        7 => "smpte240m",
+        8 => "ycgco",
+        9 => "bt2020nc",
+        // The pictures contain RGB, and say so.
+        _ => return String::new(),
+    };
+    format!("setparams=range={range}:colorspace={matrix},")
+}
+
 fn input(threads: u32, max_pixels: u64, timeline: Timeline) -> Vec<String> {
+    restricted_input(threads, max_pixels, timeline, CONTAINERS, CODECS)
+}
+
+fn restricted_input(
+    threads: u32,
+    max_pixels: u64,
+    timeline: Timeline,
+    containers: &str,
+    codecs: &str,
+) -> Vec<String> {
     let fixed = ["-nostdin", "-hide_banner", "-nostats", "-loglevel", "level+info"];
     let mut arguments = strings(fixed);
     if timeline == Timeline::Stored {
         arguments.extend(strings(["-copyts"]));
     }
     arguments.extend(strings(["-max_alloc", &MAX_ALLOCATION.to_string(), "-filter_threads", "1"]));
-    arguments.extend(strings(["-protocol_whitelist", "fd,pipe", "-format_whitelist", CONTAINERS]));
-    arguments.extend(strings(["-codec_whitelist", CODECS, "-max_pixels", &max_pixels.to_string()]));
+    arguments.extend(strings(["-protocol_whitelist", "fd,pipe", "-format_whitelist", containers]));
+    arguments.extend(strings(["-codec_whitelist", codecs, "-max_pixels", &max_pixels.to_string()]));
     arguments.extend(strings(["-threads", &threads.to_string()]));
     arguments
 }

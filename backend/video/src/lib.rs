@@ -1,4 +1,5 @@
 //! Reads video files: which frames a file has, which of them are worth a look, and their pixels.
+//! Also decodes the images for which only ffmpeg has a decoder.
 //!
 //! ffmpeg decodes, in a process of its own that can read one file and write pipes, and nothing else
 //! ([`sandbox`]). All calls block, so callers use a thread of their own. The crate contains no
@@ -15,8 +16,10 @@ mod cpu;
 mod error;
 mod frames;
 mod gpu;
+mod image;
 mod index;
 mod listing;
+mod memory;
 mod messages;
 mod pipes;
 mod ppm;
@@ -33,6 +36,7 @@ pub use child::Launcher;
 pub use error::{Damage, VideoError};
 pub use frames::FrameReader;
 pub use gpu::Gpus;
+pub use image::{ImageDecoder, ImageError};
 pub use index::Index;
 pub use program::{Config, Decoder, Limits, Sandboxed, find, is_video};
 pub use proof::GpuError;

@@ -138,6 +138,12 @@ impl Messages {
         }
     }
 
+    /// Returns the first and the last error.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = &str> {
+        let first = self.damage.as_ref().map(|damage| damage.message.as_str());
+        first.into_iter().chain(self.last_error.as_deref())
+    }
+
     /// Returns the error of a file of which no frame was read.
     pub(crate) fn failure(&self) -> VideoError {
         let last = self.last_error.clone().unwrap_or_else(|| "the decoder gave no reason".into());

@@ -22,6 +22,56 @@ pub(crate) fn read_header(stream: &mut impl BufRead) -> io::Result<Option<(u32, 
     parse(&lines).map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a PPM header"))
 }
 
+/// The header of an image in the PAM format ("P7").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pam {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    /// Number of bytes of a pixel, from 1 to 4.
+    pub(crate) channels: u32,
+}
+
+/// Reads a header of the PAM format, as ffmpeg writes it:
+/// <https://netpbm.sourceforge.net/doc/pam.html>. Returns `None` at the end of the stream.
+///
+/// # Errors
+/// As [`read_header`].
+pub(crate) fn read_pam_header(stream: &mut impl BufRead) -> io::Result<Option<Pam>> {
+    /// Number of lines after the first one.
+    const LINES: usize = 6;
+    if stream.fill_buf()?.is_empty() {
+        return Ok(None);
+    }
+    let mut line = || {
+        let mut line = Vec::new();
+        stream.by_ref().take(MAX_HEADER).read_until(b'\n', &mut line).map(|_| line)
+    };
+    let (mut found, mut maximum) = ([None; 3], None);
+    let is_pam = line()? == b"P7\n";
+    let mut ended = false;
+    for _ in 0..LINES {
+        let line = line()?;
+        let text = str::from_utf8(&line).unwrap_or_default().trim_end();
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("WIDTH", side) => found[0] = side.parse().ok().filter(|side| *side > 0),
+            ("HEIGHT", side) => found[1] = side.parse().ok().filter(|side| *side > 0),
+            ("DEPTH", depth) => found[2] = depth.parse().ok().filter(|depth| (1..=4).contains(depth)),
+            ("MAXVAL", value) => maximum = Some(value == "255"),
+            ("ENDHDR", _) => {
+                ended = true;
+                break;
+            }
+            _ => {}
+        }
+    }
+    match (found, maximum) {
+        ([Some(width), Some(height), Some(channels)], Some(true)) if is_pam && ended => {
+            Ok(Some(Pam { width, height, channels }))
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not a PAM header")),
+    }
+}
+
 fn parse([magic, size, maximum]: &[Vec<u8>; 3]) -> Option<(u32, u32)> {
     if magic != b"P6\n" || maximum != b"255\n" {
         return None;
@@ -59,10 +109,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pam_header_is_read_and_the_pixels_follow() {
+        let mut stream: &[u8] =
+            b"P7\nWIDTH 3\nHEIGHT 2\nDEPTH 4\nMAXVAL 255\nTUPLTYPE RGB_ALPHA\nENDHDR\nRGBA";
+        let pam = Pam { width: 3, height: 2, channels: 4 };
+        assert_eq!(read_pam_header(&mut stream).unwrap(), Some(pam));
+        assert_eq!(stream, b"RGBA");
+        assert_eq!(read_pam_header(&mut &b""[..]).unwrap(), None);
+        for bytes in [
+            &b"P6\n1 1\n255\n"[..],
+            b"P7\nWIDTH 3\nHEIGHT 2\nDEPTH 4\nMAXVAL 65535\nENDHDR\n",
+            b"P7\nWIDTH 3\nHEIGHT 2\nDEPTH 4\nMAXVAL 255\n",
+            b"P7\nWIDTH 0\nHEIGHT 2\nDEPTH 4\nMAXVAL 255\nENDHDR\n",
+        ] {
+            assert!(read_pam_header(&mut &bytes[..]).is_err(), "{}", bytes.escape_ascii());
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_a_header_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = read_header(&mut &bytes[..]);
+            let _ = read_pam_header(&mut &bytes[..]);
         }
     }
 }

@@ -76,13 +76,7 @@ impl Decoder {
 /// Returns the clip as a file without a name.
 #[cfg(target_os = "linux")]
 fn clip() -> Result<File, VideoError> {
-    use std::io::Write;
-    let mut file = File::from(
-        rustix::fs::memfd_create("clip", rustix::fs::MemfdFlags::CLOEXEC)
-            .map_err(|error| VideoError::Io(error.into()))?,
-    );
-    file.write_all(CLIP)?;
-    Ok(file)
+    Ok(crate::memory::file(CLIP)?)
 }
 
 #[cfg(not(target_os = "linux"))]

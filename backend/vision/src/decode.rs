@@ -5,13 +5,16 @@
 //! orientation applied), with alpha composed on white, as a browser shows the image on a blank
 //! page. Colour profiles are not applied.
 
-#[cfg(any(feature = "avif", feature = "heic"))]
+mod coded;
+mod headers;
 mod heif;
 mod jpeg;
 mod png;
 mod raster;
 mod sniff;
 mod webp;
+
+pub use coded::{Assembly, CodedImage, Coding, Colours, Pictures, coded};
 
 use crate::Frame;
 use domain::Reason;
@@ -44,10 +47,16 @@ pub enum Format {
     /// GIF, first frame.
     Gif,
     Bmp,
-    /// AVIF, with the Cargo feature `avif`.
+    /// AVIF, decoded by ffmpeg.
     Avif,
-    /// HEIC and other HEIF, with the Cargo feature `heic`.
+    /// HEIC and other HEIF, decoded by ffmpeg.
     Heic,
+    /// JPEG XL, decoded by ffmpeg; first frame.
+    Jxl,
+    /// TIFF, decoded by ffmpeg; first page.
+    Tiff,
+    /// JPEG 2000, decoded by ffmpeg.
+    Jp2,
 }
 
 /// A decoded, upright image.
@@ -107,6 +116,12 @@ pub enum DecodeError {
         /// What is missing.
         reason: String,
     },
+    /// A format that ffmpeg decodes, and there is no ffmpeg that can be used.
+    #[error(
+        "{format} images are decoded by ffmpeg, which this service cannot use; run ./scripts/video, \
+         or set FFMPEG to the path of ffmpeg 6.0 or newer"
+    )]
+    NeedsFfmpeg { format: &'static str },
     /// The file is longer than `Limits::max_bytes`.
     #[error("the image has {bytes} bytes; at most {limit} are allowed")]
     TooManyBytes { bytes: usize, limit: usize },
@@ -129,6 +144,7 @@ impl DecodeError {
         match self {
             Self::NotAnImage => Reason::NotAnImage,
             Self::Unsupported { .. } => Reason::UnsupportedFormat,
+            Self::NeedsFfmpeg { .. } => Reason::NeedsFfmpeg,
             Self::TooManyBytes { .. } => Reason::TooManyBytes,
             Self::TooLarge { .. } => Reason::ImageTooLarge,
             Self::Corrupt { .. } => Reason::CorruptImage,
@@ -141,53 +157,44 @@ impl DecodeError {
 /// has less detail in all rows.
 ///
 /// # Errors
-/// Fails with [`DecodeError::Unsupported`] if the build has no decoder for the format
-/// ([`Format::in_build`]) or for its coding, such as arithmetic-coded JPEG. Fails with
-/// [`DecodeError::Corrupt`] if the file is damaged in any other way. Never panics: a panic inside a
+/// Fails with [`DecodeError::NeedsFfmpeg`] if [`Format::needs_ffmpeg`]; see [`coded`]. Fails with
+/// [`DecodeError::Unsupported`] if there is no decoder for the format or for its coding, such as
+/// arithmetic-coded JPEG. Fails with [`DecodeError::Corrupt`] if the file is damaged in any other way. Never panics: a panic inside a
 /// decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
-    let format = decodable_format(bytes, limits)?;
+    let format = known_format(bytes, limits)?;
+    if format.needs_ffmpeg() {
+        return Err(DecodeError::NeedsFfmpeg { format: format.name() });
+    }
     let (frame, orientation) = guarded(format, || match format {
         Format::Jpeg => jpeg::decode(bytes, limits),
-        #[cfg(any(feature = "avif", feature = "heic"))]
-        Format::Avif | Format::Heic => heif::decode(format, bytes, limits),
         _ => raster::decode(format, bytes, limits),
     })?;
     Ok(Decoded { frame: upright(frame, orientation), format })
 }
 
-/// Reads only the header of a file, to determine how much memory [`decode`] needs.
+/// Reads only the header of a file, to determine how much memory decoding needs.
 ///
 /// # Errors
 /// Fails with those errors of [`decode`] that the header reveals. A file with a valid header may
 /// still be corrupt. Never panics.
 pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
-    let format = decodable_format(bytes, limits)?;
+    let format = known_format(bytes, limits)?;
+    if format.needs_ffmpeg() {
+        return Ok(coded(bytes, limits)?.header);
+    }
     guarded(format, || match format {
         Format::Jpeg => jpeg::probe(bytes, limits),
-        #[cfg(any(feature = "avif", feature = "heic"))]
-        Format::Avif | Format::Heic => heif::probe(format, bytes, limits),
         _ => raster::probe(format, bytes, limits),
     })
 }
 
-/// Returns the format if this build can decode it and the file is not too long.
-fn decodable_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
+/// Returns the format if it is known and the file is not too long.
+fn known_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }
-    let Some(format) = Format::sniff(bytes) else {
-        return Err(sniff::known_only_by_name(bytes).map_or(DecodeError::NotAnImage, |name| {
-            unsupported(name, "this program has no decoder for this format")
-        }));
-    };
-    if !format.in_build() {
-        return Err(unsupported(
-            format.name(),
-            format_args!("this program was built without the Cargo feature `{}`", format.name()),
-        ));
-    }
-    Ok(format)
+    Format::sniff(bytes).ok_or(DecodeError::NotAnImage)
 }
 
 /// Runs a decoder; a panic inside it becomes [`DecodeError::Corrupt`].
@@ -212,11 +219,9 @@ fn unsupported(format: &'static str, reason: impl std::fmt::Display) -> DecodeEr
     DecodeError::Unsupported { format, reason: reason.to_string() }
 }
 
-/// Returns the names of the formats that this build decodes.
+/// Returns the names of all formats.
 fn formats() -> String {
-    let names: Vec<&str> =
-        Format::ALL.into_iter().filter(|format| format.in_build()).map(Format::name).collect();
-    names.join(", ")
+    Format::ALL.map(Format::name).join(", ")
 }
 
 fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {

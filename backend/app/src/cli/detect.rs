@@ -101,7 +101,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
         return Err(UsageError("--draw accepts only a single file".into()).into());
     }
     let (options, request) = (args.options(), args.video.request()?);
-    let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
+    let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
     let videos = VideoDetector::new(settings, &analyzer, request, args.min_score);
     let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)
         .map(|file| one(&analyzer, &videos, file, &options, args.draw.as_deref()))

@@ -44,7 +44,7 @@ pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Resul
         put(name, &inference::fp32_model(&resolved, kind).map_err(anyhow::Error::msg)?)?;
     }
     let pack = resolved.pack;
-    let analyzer = Analyzer::new(start_engine(settings).await?, settings.pipeline());
+    let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
     let options =
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let (mut chips, mut faces, mut canvases, mut failed) = (Vec::new(), 0, Vec::new(), 0);

@@ -76,7 +76,7 @@ impl Foundation {
             store.pool().clone(),
             queue::Config { schema_version: Store::schema_version(), ..queue::Config::default() },
         );
-        let analyzer = Analyzer::new(engine, settings.pipeline());
+        let analyzer = Analyzer::new(engine, crate::decoder::pipeline_config(settings));
         let ingest = Ingest::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone())
             .await
             .context("cannot register the embedding model")?;

@@ -1,12 +1,15 @@
 //! Determines from the extension of a URL whether it may lead to an image or to a page, before
 //! anything is fetched.
 
-/// Extensions of files that the decoders can read (AVIF only in builds that include it).
-const IMAGE: &[&str] = &["apng", "avif", "bmp", "gif", "jfif", "jpe", "jpeg", "jpg", "pjpeg", "png", "webp"];
+/// Extensions of files that the decoders can read, some of them only with ffmpeg.
+const IMAGE: &[&str] = &[
+    "apng", "avif", "bmp", "gif", "heic", "heif", "jfif", "jp2", "jpe", "jpeg", "jpg", "jxl", "pjpeg", "png",
+    "tif", "tiff", "webp",
+];
 /// Extensions of playlists, and of video files that the decoder can read. `ts` is missing, because
 /// it also means TypeScript.
 const VIDEO: &[&str] = &["avi", "flv", "m3u8", "m4v", "mkv", "mov", "mp4", "mpeg", "mpg", "webm"];
-/// Extensions of image formats that not every build of the decoders can read.
+/// Extensions of image formats that need ffmpeg or cannot be read. Another source is preferred.
 const UNDECODABLE: &[&str] = &["avif", "heic", "heif", "ico", "jp2", "jxl", "svg", "svgz", "tif", "tiff"];
 /// Extensions of files that contain no links or images for the crawler.
 const NO_PAGE: &[&str] = &[
@@ -29,15 +32,12 @@ const NO_PAGE: &[&str] = &[
     "flac",
     "flv",
     "gz",
-    "heic",
-    "heif",
     "ico",
     "ics",
     "iso",
     "jar",
     "js",
     "json",
-    "jxl",
     "m3u8",
     "m4a",
     "m4v",
@@ -67,8 +67,6 @@ const NO_PAGE: &[&str] = &[
     "swf",
     "tar",
     "tgz",
-    "tif",
-    "tiff",
     "torrent",
     "ttf",
     "txt",

@@ -143,7 +143,7 @@ pub(super) fn is_lazy_url(attribute: &str, value: &str) -> bool {
     value.contains(['/', '.', '?']) && !value.starts_with(['{', '[']) && !is_number && !is_text
 }
 
-/// Returns whether the decoders can read the type. They read JPEG, PNG, WebP, GIF and BMP.
+/// Returns whether the decoders can read the type without ffmpeg: JPEG, PNG, WebP, GIF and BMP.
 pub(super) fn is_decodable_type(mime: &str) -> bool {
     let mime = mime.trim_ascii().to_ascii_lowercase();
     !["avif", "jxl", "heic", "heif", "svg", "jp2", "tiff"].iter().any(|t| mime.contains(t))

@@ -1,5 +1,5 @@
 //! The first stage of an analysis: from the bytes of a file to pixels and hashes. The decoders are
-//! in the crate `vision`.
+//! in the crate `vision`; ffmpeg, which decodes some formats, is run by the crate `video`.
 
 use super::{AnalyzeError, Analyzer, Enhance, Timings};
 use bytes::Bytes;
@@ -99,11 +99,15 @@ impl Analyzer {
         let mut share =
             budget.take(head.decoding_bytes().max(held_bytes), priority, self.engine().deadline()).await?;
         let waited = requested.elapsed();
+        let images = head.format.needs_ffmpeg().then(|| self.config().images.clone());
         let ran = self
             .cpu()
             .run(move || {
                 let _span = tracing::trace_span!(target: trace::RUN, "decode and hash").entered();
-                let decoded = vision::decode(&bytes, &limits)?;
+                let decoded = match images {
+                    Some(images) => images.decode(&bytes, &limits)?,
+                    None => vision::decode(&bytes, &limits)?,
+                };
                 share.shrink(held_bytes);
                 let frame = decoded.frame.with_attachment(share);
                 let hashes = PerceptualHashes::of(&frame);

@@ -1,6 +1,7 @@
 use crate::budget::Exhausted;
 use domain::{Reason, Unprocessed};
 use inference::RunError;
+use video::ImageError;
 use vision::DecodeError;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -17,9 +18,21 @@ pub enum AnalyzeError {
     /// An option is out of range. The text is a complete sentence.
     #[error("{0}")]
     Option(String),
+    /// ffmpeg, which decodes the format, could not be run or was killed.
+    #[error("the decoder failed: {0}")]
+    Decoder(String),
     /// Code that works on pixels panicked. The image is rejected; the service continues.
     #[error("the image could not be decoded")]
     Panicked,
+}
+
+impl From<ImageError> for AnalyzeError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Decode(error) => error.into(),
+            ImageError::Decoder(error) => Self::Decoder(error.to_string()),
+        }
+    }
 }
 
 impl AnalyzeError {
@@ -37,7 +50,7 @@ impl AnalyzeError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Decode(error) => error.reason(),
-            Self::Panicked => Reason::DecoderPanicked,
+            Self::Panicked | Self::Decoder(_) => Reason::DecoderPanicked,
             Self::Option(_) => Reason::InvalidOption,
             Self::Run(RunError::Overloaded { .. }) | Self::Exhausted(_) => Reason::Overloaded,
             Self::Run(RunError::DeadlineExceeded { .. }) => Reason::DeadlineExceeded,

@@ -3,6 +3,7 @@
 
 use super::{AnalyzeError, Analyzer};
 use store::collections::Collection;
+use video::ImageDecoder;
 use vision::{Limits, Profile};
 
 /// Minimum accepted value of `min_score`. Below this value, detectors report noise: with 0, YuNet
@@ -95,6 +96,8 @@ pub struct Config {
     /// including the memory for decoding and enhancing them. Background work may use three quarters
     /// of it. Images that would exceed these limits wait.
     pub decoded_bytes: u64,
+    /// Decodes the formats for which this program has no decoder of its own.
+    pub images: ImageDecoder,
 }
 
 impl Default for Config {
@@ -108,6 +111,7 @@ impl Default for Config {
             thumbnails: Thumbnails::Faces,
             decode_threads: 0,
             decoded_bytes: 750_000_000,
+            images: ImageDecoder::default(),
         }
     }
 }

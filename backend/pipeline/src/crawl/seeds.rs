@@ -83,7 +83,11 @@ pub(super) fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
 fn is_image_file(url: &Url) -> bool {
     let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
-    matches!(extension.as_deref(), Some("jpg" | "jpeg" | "jpe" | "png" | "webp" | "gif" | "bmp" | "avif"))
+    const EXTENSIONS: [&str; 14] = [
+        "jpg", "jpeg", "jpe", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "jxl", "tif", "tiff",
+        "jp2",
+    ];
+    extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ impl Code {
     pub(crate) const PICTURE: &'static [Self] = &[
         Self::NotAnImage,
         Self::UnsupportedFormat,
+        Self::NeedsFfmpeg,
         Self::CorruptImage,
         Self::ImageTooLarge,
         Self::BadBase64,
@@ -47,8 +48,10 @@ impl Code {
 
 codes! {
     NotAnImage = "not_an_image", UNSUPPORTED_MEDIA_TYPE, "The content is not an image";
-    /// The image format is not supported by this build.
+    /// The image format, or its coding, is not supported.
     UnsupportedFormat = "unsupported_format", UNSUPPORTED_MEDIA_TYPE, "The image format is not supported";
+    /// ffmpeg decodes the image format, and the service has no ffmpeg. `./scripts/video` installs it.
+    NeedsFfmpeg = "needs_ffmpeg", UNSUPPORTED_MEDIA_TYPE, "The image format needs ffmpeg";
     CorruptImage = "corrupt_image", UNPROCESSABLE_ENTITY, "The image is truncated or corrupt";
     ImageTooLarge = "image_too_large", PAYLOAD_TOO_LARGE, "The image has too many pixels";
     TooManyBytes = "too_many_bytes", PAYLOAD_TOO_LARGE, "The image or the body has too many bytes";

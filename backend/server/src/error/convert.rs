@@ -17,6 +17,7 @@ impl From<DecodeError> for ApiError {
         let code = match &error {
             DecodeError::NotAnImage => Code::NotAnImage,
             DecodeError::Unsupported { .. } => Code::UnsupportedFormat,
+            DecodeError::NeedsFfmpeg { .. } => Code::NeedsFfmpeg,
             DecodeError::TooManyBytes { .. } => Code::TooManyBytes,
             DecodeError::TooLarge { .. } => Code::ImageTooLarge,
             DecodeError::Corrupt { .. } => Code::CorruptImage,
@@ -49,6 +50,7 @@ impl From<AnalyzeError> for ApiError {
             AnalyzeError::Run(error) => error.into(),
             AnalyzeError::Exhausted(error) => error.into(),
             AnalyzeError::Option(sentence) => Self::new(Code::BadQuery, sentence),
+            AnalyzeError::Decoder(_) => Self::internal(error),
             AnalyzeError::Panicked => Self::new(Code::CorruptImage, error.to_string()),
         }
     }

@@ -22,8 +22,9 @@ fn example(code: Code) -> ApiError {
     match code {
         Code::NotAnImage => DecodeError::NotAnImage.into(),
         Code::UnsupportedFormat => {
-            DecodeError::Unsupported { format: "tiff", reason: "this program has no decoder for this format".into() }.into()
+            DecodeError::Unsupported { format: "jpeg with arithmetic coding", reason: "no decoder supports this coding".into() }.into()
         }
+        Code::NeedsFfmpeg => DecodeError::NeedsFfmpeg { format: "heic" }.into(),
         Code::NotAVideo => of("the content is not a video in an accepted container"),
         Code::UnsupportedCodec => video(VideoError::Codec),
         Code::CorruptVideo => video(VideoError::Undecodable("moov atom not found".into())),

@@ -5,6 +5,7 @@ mod endings;
 mod formats;
 mod frames;
 mod gpu;
+mod images;
 mod sandbox;
 
 use std::path::Path;

@@ -51,7 +51,7 @@ fn open<'a>(format: Format, bytes: &'a [u8], limits: &Limits) -> Result<Opened<'
         }
         Format::Gif => (Box::new(GifDecoder::new(input).map_err(failed)?), GIF_EXTRA_BYTES),
         Format::Bmp => (Box::new(BmpDecoder::new(input).map_err(failed)?), 0),
-        Format::Jpeg | Format::Avif | Format::Heic => {
+        Format::Jpeg | Format::Avif | Format::Heic | Format::Jxl | Format::Tiff | Format::Jp2 => {
             return Err(unsupported(format.name(), "this decoder does not support the format"));
         }
     };

@@ -1,6 +1,7 @@
 //! Detects formats by their first bytes.
 
 use super::Format;
+use super::headers::JP2_CODESTREAM;
 
 /// Sizes of all Windows and OS/2 bitmap headers. Without this check, a text file that starts with
 /// "BM" would be mistaken for a bitmap.
@@ -11,19 +12,28 @@ const HEIF: [&[u8; 4]; 10] =
     [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"];
 
 impl Format {
-    pub const ALL: [Self; 7] =
-        [Self::Jpeg, Self::Png, Self::Webp, Self::Gif, Self::Bmp, Self::Avif, Self::Heic];
+    pub const ALL: [Self; 10] = [
+        Self::Jpeg,
+        Self::Png,
+        Self::Webp,
+        Self::Gif,
+        Self::Bmp,
+        Self::Avif,
+        Self::Heic,
+        Self::Jxl,
+        Self::Tiff,
+        Self::Jp2,
+    ];
 
-    /// Returns whether this build has a decoder for the format.
-    pub fn in_build(self) -> bool {
+    /// Returns whether ffmpeg decodes the format, instead of [`super::decode`].
+    pub fn needs_ffmpeg(self) -> bool {
         match self {
-            Self::Avif => cfg!(feature = "avif"),
-            Self::Heic => cfg!(feature = "heic"),
-            Self::Jpeg | Self::Png | Self::Webp | Self::Gif | Self::Bmp => true,
+            Self::Avif | Self::Heic | Self::Jxl | Self::Tiff | Self::Jp2 => true,
+            Self::Jpeg | Self::Png | Self::Webp | Self::Gif | Self::Bmp => false,
         }
     }
 
-    /// Detects the format from the content alone; `None` if [`super::decode`] does not support it.
+    /// Detects the format from the content alone; `None` if it is not known.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)
@@ -39,6 +49,12 @@ impl Format {
             Some(Self::Avif)
         } else if brands(bytes).any(|brand| HEIF.iter().any(|known| *known == brand)) {
             Some(Self::Heic)
+        } else if bytes.starts_with(&[0xFF, 0x0A]) || bytes.starts_with(b"\0\0\0\x0cJXL \r\n\x87\n") {
+            Some(Self::Jxl)
+        } else if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
+            Some(Self::Tiff)
+        } else if bytes.starts_with(b"\0\0\0\x0cjP  \r\n\x87\n") || bytes.starts_with(JP2_CODESTREAM) {
+            Some(Self::Jp2)
         } else {
             None
         }
@@ -54,6 +70,9 @@ impl Format {
             Self::Bmp => "image/bmp",
             Self::Avif => "image/avif",
             Self::Heic => "image/heic",
+            Self::Jxl => "image/jxl",
+            Self::Tiff => "image/tiff",
+            Self::Jp2 => "image/jp2",
         }
     }
 
@@ -67,20 +86,10 @@ impl Format {
             Self::Bmp => "bmp",
             Self::Avif => "avif",
             Self::Heic => "heic",
+            Self::Jxl => "jxl",
+            Self::Tiff => "tiff",
+            Self::Jp2 => "jp2",
         }
-    }
-}
-
-/// Returns the name of an image format that is recognised only for a clear error message.
-pub(super) fn known_only_by_name(bytes: &[u8]) -> Option<&'static str> {
-    if bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*") {
-        Some("tiff")
-    } else if bytes.starts_with(&[0xFF, 0x0A]) || bytes.starts_with(b"\0\0\0\x0cJXL \r\n\x87\n") {
-        Some("jpeg xl")
-    } else if bytes.starts_with(b"\0\0\0\x0cjP  \r\n\x87\n") {
-        Some("jpeg 2000")
-    } else {
-        None
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) async fn start(settings: &Settings, args: &BenchArgs) -> anyhow::Resu
 
 async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
     let engine = start_engine_with(settings, config).await?;
-    Ok(Side { gpu, analyzer: Analyzer::new(engine, settings.pipeline()) })
+    Ok(Side { gpu, analyzer: Analyzer::new(engine, crate::decoder::pipeline_config(settings)) })
 }
 
 /// Returns a configuration whose queue has room for every face of all concurrent images. The

@@ -127,8 +127,8 @@ pub(crate) struct ImageInfo {
     /// Height in pixels, after the file's orientation is applied.
     #[schema(example = 560)]
     pub(crate) height: u32,
-    /// Format, detected from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`, and, in builds that
-    /// support them, `avif` and `heic`.
+    /// Format, detected from the content: `jpeg`, `png`, `webp`, `gif`, `bmp`, and, if the service
+    /// has ffmpeg, `avif`, `heic`, `jxl`, `tiff` and `jp2`.
     #[schema(example = "jpeg")]
     pub(crate) format: String,
     /// SHA-256 hash of the file, in hexadecimal.

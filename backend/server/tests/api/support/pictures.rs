@@ -48,6 +48,11 @@ pub(crate) fn avif() -> Vec<u8> {
     file
 }
 
+/// Returns a whole TIFF file.
+pub(crate) fn tiff() -> Vec<u8> {
+    testing::still::tiff((64, 64), 1, &|x, y| [x as u8, y as u8, 0, 255])
+}
+
 /// Returns a JPEG with the frame header of arithmetic coding. The decoder rejects the file at this
 /// header.
 pub(crate) fn arithmetic(jpeg: &[u8]) -> Vec<u8> {

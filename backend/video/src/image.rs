@@ -1,0 +1,155 @@
+//! Decodes images of formats for which only ffmpeg has a decoder, in the same sandbox as videos.
+
+use crate::arguments::{self, Plane};
+use crate::cpu::CpuBudget;
+use crate::error::VideoError;
+use crate::messages::Messages;
+use crate::ppm::{self, Pam};
+use crate::{Decoder, memory};
+use std::io::{self, Read};
+use std::sync::{Arc, LazyLock};
+use vision::decode::{Pictures, coded};
+use vision::{DecodeError, Decoded, Format, Limits};
+
+/// What ffmpeg says if it has no decoder or no reader for a format.
+const NO_DECODER: [&str; 5] = [
+    "no decoder found",
+    "Decoder not found",
+    "Unknown input format",
+    "Invalid data found when processing input: unknown format",
+    "hardware accelerated AV1 decoding",
+];
+
+/// Why an image was not decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The file is the cause.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The decoder could not be run, or was killed from outside.
+    #[error(transparent)]
+    Decoder(VideoError),
+}
+
+type Open = Box<dyn FnOnce() -> Option<Decoder> + Send>;
+
+/// Decodes images with a [`Decoder`] that is opened for the first image that needs it. Cloning it
+/// is cheap. The default has no decoder.
+#[derive(Clone, Debug)]
+pub struct ImageDecoder(Arc<LazyLock<Option<Decoder>, Open>>);
+
+impl Default for ImageDecoder {
+    fn default() -> Self {
+        Self::new(|| None)
+    }
+}
+
+impl ImageDecoder {
+    /// `open` returns the decoder, or `None` if there is no ffmpeg that can be used.
+    pub fn new(open: impl FnOnce() -> Option<Decoder> + Send + 'static) -> Self {
+        Self(Arc::new(LazyLock::new(Box::new(open))))
+    }
+
+    /// Decodes an image; see [`Decoder::image`].
+    ///
+    /// # Errors
+    /// Fails with [`DecodeError::NeedsFfmpeg`] if there is no decoder, and with the errors of
+    /// [`Decoder::image`].
+    pub fn decode(&self, bytes: &[u8], limits: &Limits) -> Result<Decoded, ImageError> {
+        let missing =
+            || DecodeError::NeedsFfmpeg { format: Format::sniff(bytes).map_or("the file's", Format::name) };
+        LazyLock::force(&self.0).as_ref().ok_or_else(missing)?.image(bytes, limits)
+    }
+}
+
+impl Decoder {
+    /// Decodes an image of a format with [`Format::needs_ffmpeg`], as it is shown: turned, cropped,
+    /// and with its alpha composed on white. It blocks, and the calling thread must live as long as
+    /// the call.
+    ///
+    /// # Errors
+    /// Fails with [`ImageError::Decode`] if the file is damaged, exceeds the limits, or has a
+    /// format that this ffmpeg cannot decode.
+    pub fn image(&self, bytes: &[u8], limits: &Limits) -> Result<Decoded, ImageError> {
+        let image = coded(bytes, limits)?;
+        let format = image.header.format;
+        let mut assembly = image.assemble();
+        let budget = self.budget(bytes.len() as u64);
+        let decode =
+            |pictures: &_, plane, add: &mut Add<'_>| self.pictures(format, pictures, plane, &budget, add);
+        decode(&image.colour, Plane::Colour, &mut |size, samples| assembly.add_colour(size, samples))?;
+        if let Some(alpha) = &image.alpha {
+            decode(alpha, Plane::Alpha, &mut |size, samples| assembly.add_alpha(size, samples))?;
+        }
+        Ok(assembly.finish()?)
+    }
+
+    /// Decodes pictures, and passes size and samples of each one to `add`.
+    fn pictures(
+        &self,
+        format: Format,
+        pictures: &Pictures<'_>,
+        plane: Plane,
+        budget: &CpuBudget,
+        add: &mut Add<'_>,
+    ) -> Result<(), ImageError> {
+        let stream = pictures.stream(format)?;
+        let file = memory::file(&stream).map_err(|error| ImageError::Decoder(error.into()))?;
+        let arguments = arguments::image(pictures, plane, stream.len());
+        drop(stream);
+        let failed = |error| of_file(format, error);
+        let mut process = self.start(&arguments, Some(&file), budget).map_err(failed)?;
+        let (mut samples, mut count) = (Vec::new(), 0);
+        loop {
+            let head = ppm::read_pam_header(&mut process.pixels);
+            let Some(Pam { width, height, channels }) =
+                head.map_err(|error| failed(process.read_error(error)))?
+            else {
+                break;
+            };
+            let pixels = u64::from(width) * u64::from(height);
+            if pixels > pictures.max_pixels() || count == pictures.count() {
+                return Err(failed(VideoError::Output("a picture too large or too many")));
+            }
+            samples.resize((pixels * u64::from(channels)) as usize, 0);
+            match process.pixels.read_exact(&mut samples) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(failed(process.read_error(error))),
+                Ok(()) => add((width, height), &samples)?,
+            }
+            count += 1;
+        }
+        let (status, messages) = process.finish().map_err(failed)?;
+        if count < pictures.count() {
+            return Err(failure(format, &messages, status).into());
+        }
+        Ok(())
+    }
+}
+
+/// Takes the size and the samples of a picture.
+type Add<'a> = dyn FnMut((u32, u32), &[u8]) -> Result<(), DecodeError> + 'a;
+
+/// Describes why pictures are missing.
+fn failure(format: Format, messages: &Messages, status: std::process::ExitStatus) -> DecodeError {
+    let format = format.name();
+    let has_no_decoder = messages.errors().any(|text| NO_DECODER.iter().any(|hint| text.contains(hint)));
+    if has_no_decoder {
+        return DecodeError::Unsupported { format, reason: "this ffmpeg has no decoder for it".into() };
+    }
+    let last = messages.errors().last().map(str::to_owned);
+    DecodeError::Corrupt {
+        format,
+        reason: last.unwrap_or_else(|| format!("the decoder ended with {status}")),
+    }
+}
+
+/// Tells errors that the file causes from those of the machine.
+fn of_file(format: Format, error: VideoError) -> ImageError {
+    let corrupt = |reason: String| ImageError::Decode(DecodeError::Corrupt { format: format.name(), reason });
+    match error {
+        VideoError::Stalled(_) | VideoError::CpuLimit(_) => corrupt("decoding it takes too long".into()),
+        VideoError::Output(what) => corrupt(format!("the decoder returned {what}")),
+        other => ImageError::Decoder(other),
+    }
+}

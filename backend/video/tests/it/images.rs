@@ -1,0 +1,199 @@
+//! Images of the formats that ffmpeg decodes: AVIF, HEIC, JPEG XL, TIFF and JPEG 2000.
+
+use super::{config, decoder};
+use std::os::unix::fs::PermissionsExt;
+use testing::still::{self, Heif};
+use video::{Config, Decoder, ImageDecoder, ImageError, Launcher};
+use vision::{DecodeError, Decoded, Format, Limits, probe};
+
+const RED: [u8; 3] = [200, 40, 40];
+const GREEN: [u8; 3] = [40, 180, 60];
+const BLUE: [u8; 3] = [40, 60, 200];
+const GREY: [u8; 3] = [128; 3];
+const WHITE: [u8; 3] = [255; 3];
+const UPRIGHT: [[u8; 3]; 4] = [RED, GREEN, BLUE, GREY];
+
+/// Draws four quadrants in an image of this size. The last one is transparent.
+fn quadrants(size: (u32, u32), alpha: bool) -> impl Fn(u32, u32) -> [u8; 4] {
+    move |x, y| {
+        let at = usize::from(y >= size.1 / 2) * 2 + usize::from(x >= size.0 / 2);
+        let [r, g, b] = UPRIGHT[at];
+        [r, g, b, if alpha && at == 3 { 0 } else { 255 }]
+    }
+}
+
+fn read(bytes: &[u8]) -> Result<Decoded, ImageError> {
+    decoder().image(bytes, &Limits::default())
+}
+
+/// Checks size and quadrants of an image.
+fn check(name: &str, bytes: &[u8], format: Format, size: (u32, u32), expected: [[u8; 3]; 4], tolerance: u8) {
+    assert_eq!(Format::sniff(bytes), Some(format), "{name}");
+    let decoded = read(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let frame = decoded.frame;
+    assert_eq!((decoded.format, (frame.width(), frame.height())), (format, size), "{name}");
+    let (x, y) = (size.0 / 4, size.1 / 4);
+    let found = [(x, y), (3 * x, y), (x, 3 * y), (3 * x, 3 * y)].map(|(x, y)| frame.pixel(x, y));
+    for (found, expected) in found.iter().zip(expected) {
+        let is_near = found.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= tolerance);
+        assert!(is_near, "{name}: {found:?} instead of {expected:?}");
+    }
+    let header = probe(bytes, &Limits::default()).unwrap();
+    assert_eq!(u64::from(header.width) * u64::from(header.height), u64::from(size.0) * u64::from(size.1));
+}
+
+const FORMATS: [(bool, Format); 2] = [(true, Format::Avif), (false, Format::Heic)];
+
+#[testing::needs(video)]
+#[test]
+fn single_pictures_and_grids_of_tiles_come_out_whole() {
+    for (av1, format) in FORMATS {
+        for (size, tile) in [
+            ((96, 64), None),
+            ((97, 65), None),
+            ((128, 128), Some((64, 64))),
+            // The last column and the last row of tiles are cut.
+            ((150, 100), Some((64, 64))),
+        ] {
+            for alpha in [false, true] {
+                let file = Heif { tile, alpha, ..Heif::new(av1, size) }.write(&quadrants(size, alpha));
+                let last = if alpha { WHITE } else { GREY };
+                let name = format!("{format:?} {size:?} {tile:?} {alpha}");
+                check(&name, &file, format, size, [RED, GREEN, BLUE, last], 8);
+            }
+        }
+    }
+}
+
+#[testing::needs(video)]
+#[test]
+fn rotations_mirrors_and_crops_of_the_container_are_applied_in_order() {
+    let size = (128, 64);
+    let numbers = |values: [i32; 8]| values.map(i32::to_be_bytes).concat();
+    let cases = [
+        // Quarters counter-clockwise.
+        (vec![("irot", vec![1])], (64, 128), [GREEN, GREY, RED, BLUE]),
+        (vec![("irot", vec![2])], (128, 64), [GREY, BLUE, GREEN, RED]),
+        (vec![("irot", vec![3])], (64, 128), [BLUE, RED, GREY, GREEN]),
+        (vec![("imir", vec![1])], (128, 64), [GREEN, RED, GREY, BLUE]),
+        (vec![("imir", vec![0])], (128, 64), [BLUE, GREY, RED, GREEN]),
+        (vec![("irot", vec![1]), ("imir", vec![1])], (64, 128), [GREY, GREEN, BLUE, RED]),
+        // The right half, of which the left quarter is cut.
+        (vec![("clap", numbers([48, 1, 64, 1, 40, 1, 0, 1]))], (48, 64), [GREEN, GREEN, GREY, GREY]),
+        (
+            vec![("clap", numbers([48, 1, 64, 1, 40, 1, 0, 1])), ("irot", vec![2])],
+            (48, 64),
+            [GREY, GREY, GREEN, GREEN],
+        ),
+    ];
+    for (av1, format) in FORMATS {
+        for tile in [None, Some((64, 64))] {
+            for (properties, shown, expected) in &cases {
+                let name = format!("{format:?} {tile:?} {properties:?}");
+                let heif = Heif { tile, properties: properties.clone(), ..Heif::new(av1, size) };
+                check(&name, &heif.write(&quadrants(size, false)), format, *shown, *expected, 8);
+            }
+        }
+    }
+}
+
+/// The pictures do not say how their colours are coded.
+#[testing::needs(video)]
+#[test]
+fn the_colours_that_the_container_states_are_used() {
+    let size = (64, 64);
+    for (av1, format) in FORMATS {
+        let nclx = [&b"nclx"[..], &[0, 1, 0, 13, 0, 1, 0x80]].concat();
+        let filters = "scale=out_color_matrix=bt709:out_range=pc,format=yuv420p,setparams=colorspace=unknown:range=unknown";
+        let heif = Heif { properties: vec![("colr", nclx)], filters, ..Heif::new(av1, size) };
+        check(&format!("{format:?}"), &heif.write(&quadrants(size, false)), format, size, UPRIGHT, 8);
+    }
+}
+
+#[testing::needs(video)]
+#[test]
+fn jpeg_xl_tiff_and_jpeg_2000_are_read_with_alpha_and_orientation() {
+    let size = (96, 64);
+    for alpha in [false, true] {
+        let draw = quadrants(size, alpha);
+        let expected = [RED, GREEN, BLUE, if alpha { WHITE } else { GREY }];
+        check("jxl", &still::jxl(size, &draw), Format::Jxl, size, expected, 1);
+        check("jp2", &still::jp2(size, &draw), Format::Jp2, size, expected, 1);
+        check("tiff", &still::tiff(size, 1, &draw), Format::Tiff, size, expected, 1);
+    }
+    let turned = [
+        (2, size, [GREEN, RED, GREY, BLUE]),
+        (3, size, [GREY, BLUE, GREEN, RED]),
+        (6, (64, 96), [BLUE, RED, GREY, GREEN]),
+        (8, (64, 96), [GREEN, GREY, RED, BLUE]),
+    ];
+    for (orientation, shown, expected) in turned {
+        let file = still::tiff(size, orientation, &quadrants(size, false));
+        check(&format!("tiff {orientation}"), &file, Format::Tiff, shown, expected, 1);
+    }
+}
+
+/// The header decides, so that nothing is decoded.
+#[test]
+fn sizes_over_the_limits_are_refused_before_ffmpeg_starts() {
+    let images = ImageDecoder::new(|| panic!("nothing is decoded"));
+    let mut tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
+    let limits = Limits { max_pixels: 63, ..Limits::default() };
+    assert!(matches!(probe(&tiff, &limits), Err(DecodeError::TooLarge { width: 8, height: 8, .. })));
+    // The width is the value of the first entry.
+    tiff[18..22].copy_from_slice(&100_000_u32.to_le_bytes());
+    assert!(matches!(probe(&tiff, &Limits::default()), Err(DecodeError::TooLarge { width: 100_000, .. })));
+    drop(images);
+}
+
+#[test]
+fn without_ffmpeg_the_error_names_the_format_and_the_script() {
+    let error = ImageDecoder::default()
+        .decode(&still::tiff((8, 8), 1, &quadrants((8, 8), false)), &Limits::default())
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("tiff") && text.contains("./scripts/video"), "{text}");
+    assert!(matches!(error, ImageError::Decode(DecodeError::NeedsFfmpeg { format: "tiff" })), "{text}");
+}
+
+#[test]
+fn a_format_that_ffmpeg_cannot_decode_is_unsupported() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ffmpeg");
+    let script = "#!/bin/sh\n[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }\n\
+                  echo \"[in#0 @ 0x1] [fatal] Unknown input format: 'tiff_pipe'\" >&2\nexit 1\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let decoder = loop {
+        match Decoder::open(Config { launcher: Launcher::Direct, ..config(&program) }) {
+            Err(error) if error.to_string().contains("Text file busy") => {}
+            opened => break opened.unwrap(),
+        }
+    };
+    let tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
+    let error = decoder.image(&tiff, &Limits::default()).unwrap_err();
+    let named = matches!(&error, ImageError::Decode(DecodeError::Unsupported { format: "tiff", .. }));
+    assert!(named, "{error}");
+}
+
+#[testing::needs(video)]
+#[test]
+fn files_that_end_early_are_corrupt() {
+    let size = (96, 64);
+    let draw = quadrants(size, false);
+    let mut files = vec![still::jxl(size, &draw), still::jp2(size, &draw), still::tiff(size, 1, &draw)];
+    for (av1, _) in FORMATS {
+        files.push(Heif::new(av1, size).write(&draw));
+        files.push(Heif { tile: Some((64, 64)), ..Heif::new(av1, size) }.write(&draw));
+    }
+    for file in files {
+        let format = Format::sniff(&file).unwrap();
+        for part in [2, 8, 16] {
+            let error = read(&file[..file.len() / part]).err();
+            // ffmpeg decodes a part of JPEG 2000 and of TIFF, as browsers do with JPEG.
+            let partial = matches!(format, Format::Jp2 | Format::Tiff | Format::Jxl) && error.is_none();
+            let corrupt = matches!(error, Some(ImageError::Decode(DecodeError::Corrupt { .. })));
+            assert!(partial || corrupt, "{format:?} {part}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Images whose pixels a program outside of this crate decodes (ffmpeg): what their files contain,
+//! and how the decoded pictures become one upright image. Decoding itself is in the crate `video`.
+
+use super::raster::on_white;
+use super::{DecodeError, Decoded, Format, ImageHeader, Limits, corrupt, guarded, headers, heif, upright};
+use crate::Frame;
+use crate::crop::{mirror, rotate};
+use image::metadata::Orientation;
+use std::borrow::Cow;
+
+/// Number of rows or columns by which a coded picture may exceed the stated size: encoders fill up
+/// to whole blocks.
+const PADDING: u32 = 64;
+
+/// How the pictures of a file are coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// A stream of HEVC with start codes (ITU-T H.265, annex B).
+    Hevc,
+    /// A stream of AV1 in an IVF file.
+    Av1,
+    /// A file of JPEG XL.
+    Jxl,
+    /// A TIFF file.
+    Tiff,
+    /// A file or a codestream of JPEG 2000.
+    Jp2,
+}
+
+/// How the file says that its colours are to be converted to RGB, with the numbers of ITU-T H.273.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Colours {
+    /// Matrix coefficients.
+    pub matrix: u16,
+    /// Whether the samples use the full range of their bits.
+    pub full_range: bool,
+}
+
+/// Pictures that are decoded together and make up one plane of pixels.
+#[derive(Clone, Debug)]
+pub struct Pictures<'a> {
+    pub coding: Coding,
+    pub colours: Option<Colours>,
+    pub(super) source: Source<'a>,
+    pub(super) grid: Grid,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Source<'a> {
+    /// The file as it is.
+    File(&'a [u8]),
+    /// Coded pictures in a HEIF file.
+    Items(Vec<heif::Payload<'a>>),
+}
+
+/// Where the pictures are placed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub(super) columns: u32,
+    pub(super) rows: u32,
+    /// Width and height of a picture in pixels.
+    pub(super) tile: (u32, u32),
+    /// Width and height of the result. Pictures at the right and at the bottom are cut.
+    pub(super) output: (u32, u32),
+    /// Whether pictures may be larger than `tile`.
+    pub(super) padded: bool,
+}
+
+/// A step from the pixels as they are stored to those that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Degrees clockwise: 90, 180 or 270.
+    Rotate(u32),
+    /// Left and right are exchanged.
+    MirrorHorizontally,
+    /// Top and bottom are exchanged.
+    MirrorVertically,
+    Crop {
+        left: u32,
+        top: u32,
+        width: u32,
+        height: u32,
+    },
+}
+
+/// What a file contains, before anything is decoded.
+#[derive(Clone, Debug)]
+pub struct CodedImage<'a> {
+    pub header: ImageHeader,
+    /// The pictures with the colours.
+    pub colour: Pictures<'a>,
+    /// The pictures with the opacity, if they are separate from the colours.
+    pub alpha: Option<Pictures<'a>>,
+    pub(super) premultiplied: bool,
+    pub(super) steps: Vec<Step>,
+    pub(super) orientation: Orientation,
+}
+
+impl Pictures<'_> {
+    /// Returns the number of pictures.
+    pub fn count(&self) -> u64 {
+        u64::from(self.grid.columns) * u64::from(self.grid.rows)
+    }
+
+    /// Returns the maximum number of pixels of a picture.
+    pub fn max_pixels(&self) -> u64 {
+        let side = |side: u32| u64::from(side.saturating_add(PADDING));
+        side(self.grid.tile.0) * side(self.grid.tile.1)
+    }
+
+    /// Returns the bytes for the decoder. They are copied if the file does not contain them in this
+    /// form.
+    ///
+    /// # Errors
+    /// Fails with [`DecodeError::Corrupt`] if the coded pictures have no valid structure.
+    pub fn stream(&self, format: Format) -> Result<Cow<'_, [u8]>, DecodeError> {
+        match &self.source {
+            Source::File(bytes) => Ok(Cow::Borrowed(bytes)),
+            Source::Items(items) => heif::stream(self.coding, items, self.grid.tile)
+                .map(Cow::Owned)
+                .ok_or_else(|| corrupt(format, "its coded pictures are invalid")),
+        }
+    }
+}
+
+/// Reads what a file of a format with [`Format::needs_ffmpeg`] contains, without decoding it. The
+/// limits hold for the stated sizes.
+///
+/// # Errors
+/// Fails with the errors of [`super::decode`]. Never panics.
+pub fn coded<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
+    let format = super::known_format(bytes, limits)?;
+    guarded(format, || match format {
+        Format::Avif | Format::Heic => heif::read(format, bytes, limits),
+        _ => headers::read(format, bytes, limits),
+    })
+}
+
+impl<'a> CodedImage<'a> {
+    /// Starts to put the image together.
+    pub fn assemble(&self) -> Assembly<'_, 'a> {
+        let (width, height) = self.colour.grid.output;
+        let pixels = vec![255; width as usize * height as usize * 3];
+        Assembly { image: self, pixels, colours: 0, alphas: 0 }
+    }
+}
+
+/// An image that is put together from decoded pictures, all colours first.
+pub struct Assembly<'i, 'a> {
+    image: &'i CodedImage<'a>,
+    /// RGB. It is white where nothing was added.
+    pixels: Vec<u8>,
+    /// Numbers of pictures that were added.
+    colours: u32,
+    alphas: u32,
+}
+
+impl Assembly<'_, '_> {
+    /// Adds the next picture with colours: RGB, or RGBA with alpha that is not premultiplied.
+    ///
+    /// # Errors
+    /// Fails with [`DecodeError::Corrupt`] if the picture has another size than the file says, or
+    /// if there are too many.
+    pub fn add_colour(&mut self, size: (u32, u32), samples: &[u8]) -> Result<(), DecodeError> {
+        let pixels = u64::from(size.0) * u64::from(size.1);
+        let (grid, number) = (self.image.colour.grid, self.colours);
+        self.colours += 1;
+        match samples.len() as u64 {
+            length if length == pixels * 4 => self.place(grid, number, size, samples, |to, [r, g, b, a]| {
+                *to = [on_white(*r, *a), on_white(*g, *a), on_white(*b, *a)];
+            }),
+            length if length == pixels * 3 => self.place(grid, number, size, samples, |to, from| *to = *from),
+            _ => Err(self.invalid()),
+        }
+    }
+
+    /// Adds the next picture with opacity, one byte per pixel.
+    ///
+    /// # Errors
+    /// As [`Self::add_colour`].
+    pub fn add_alpha(&mut self, size: (u32, u32), samples: &[u8]) -> Result<(), DecodeError> {
+        let Some(alpha) = &self.image.alpha else { return Err(self.invalid()) };
+        if samples.len() as u64 != u64::from(size.0) * u64::from(size.1) {
+            return Err(self.invalid());
+        }
+        let (grid, number, premultiplied) = (alpha.grid, self.alphas, self.image.premultiplied);
+        self.alphas += 1;
+        self.place(grid, number, size, samples, |to, [alpha]| {
+            for value in to {
+                *value = match premultiplied {
+                    true => value.saturating_add(255 - alpha),
+                    false => on_white(*value, *alpha),
+                };
+            }
+        })
+    }
+
+    /// Returns the image as it is shown.
+    ///
+    /// # Errors
+    /// Fails with [`DecodeError::Corrupt`] if a picture is missing.
+    pub fn finish(self) -> Result<Decoded, DecodeError> {
+        let image = self.image;
+        let alphas = image.alpha.as_ref().map_or(0, Pictures::count);
+        if u64::from(self.colours) != image.colour.count() || u64::from(self.alphas) != alphas {
+            return Err(corrupt(image.header.format, "it has no pixels, or a part of them is missing"));
+        }
+        let (width, height) = image.colour.grid.output;
+        let frame = Frame::new(width, height, self.pixels);
+        let mut frame = frame.ok_or_else(|| corrupt(image.header.format, "it has no pixels"))?;
+        for step in &image.steps {
+            frame = match *step {
+                Step::Rotate(degrees) => rotate(&frame, degrees),
+                Step::MirrorHorizontally => mirror(&frame),
+                Step::MirrorVertically => mirror(&rotate(&frame, 180)),
+                Step::Crop { left, top, width, height } => {
+                    let cut = cut(&frame, left, top, width, height);
+                    cut.ok_or_else(|| corrupt(image.header.format, "it crops more than the image"))?
+                }
+            };
+        }
+        Ok(Decoded { frame: upright(frame, image.orientation), format: image.header.format })
+    }
+
+    /// Writes the picture with this number to its place.
+    fn place<const N: usize>(
+        &mut self,
+        grid: Grid,
+        number: u32,
+        size: (u32, u32),
+        samples: &[u8],
+        write: impl Fn(&mut [u8; 3], &[u8; N]),
+    ) -> Result<(), DecodeError> {
+        let fits = |side: u32, stated: u32| match grid.padded {
+            true => (stated..=stated.saturating_add(PADDING)).contains(&side),
+            false => side == stated,
+        };
+        let is_valid = fits(size.0, grid.tile.0) && fits(size.1, grid.tile.1) && grid.columns > 0;
+        if !is_valid || number / grid.columns.max(1) >= grid.rows {
+            return Err(self.invalid());
+        }
+        let (left, top) = (number % grid.columns * grid.tile.0, number / grid.columns * grid.tile.1);
+        let width = grid.tile.0.min(grid.output.0.saturating_sub(left)) as usize;
+        let height = grid.tile.1.min(grid.output.1.saturating_sub(top)) as usize;
+        let lines = samples.chunks_exact((size.0 as usize * N).max(1));
+        let rows = self.pixels.chunks_exact_mut((grid.output.0 as usize * 3).max(1));
+        for (row, line) in rows.skip(top as usize).zip(lines).take(height) {
+            let (to, from) = (row.get_mut(left as usize * 3..), line.as_chunks::<N>().0);
+            let to = to.unwrap_or_default().as_chunks_mut::<3>().0;
+            to.iter_mut().zip(from).take(width).for_each(|(to, from)| write(to, from));
+        }
+        Ok(())
+    }
+
+    fn invalid(&self) -> DecodeError {
+        corrupt(self.image.header.format, "its pictures have other sizes than the file says")
+    }
+}
+
+/// Returns a part of a frame; `None` if it exceeds the frame.
+fn cut(frame: &Frame, left: u32, top: u32, width: u32, height: u32) -> Option<Frame> {
+    let right = left.checked_add(width).filter(|right| *right <= frame.width())?;
+    top.checked_add(height).filter(|bottom| *bottom <= frame.height())?;
+    let rows = frame.data().chunks_exact(frame.width() as usize * 3);
+    let rows = rows.skip(top as usize).take(height as usize);
+    let parts = rows.filter_map(|row| row.get(left as usize * 3..right as usize * 3));
+    Frame::new(width, height, parts.collect::<Vec<_>>().concat())
+}
+
+impl Step {
+    /// Returns the size of an image after the step.
+    pub(super) fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        match self {
+            Self::Rotate(90 | 270) => (height, width),
+            Self::Crop { width, height, .. } => (width, height),
+            _ => (width, height),
+        }
+    }
+}

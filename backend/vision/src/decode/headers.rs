@@ -1,0 +1,252 @@
+//! Reads size and orientation from the headers of TIFF, JPEG XL and JPEG 2000.
+
+use super::coded::{CodedImage, Coding, Grid, Pictures, Source};
+use super::{DecodeError, Format, ImageHeader, Limits, corrupt};
+use image::metadata::Orientation;
+
+/// Maximum number of bytes per pixel in the decoder, in the pipe and in the result. The decoder of
+/// JPEG 2000 holds four bytes for each coefficient, twice; that of JPEG XL holds four for each
+/// sample, in several buffers.
+const DECODING_BYTES: u32 = 24;
+const WAVELET_BYTES: u32 = 40;
+/// Maximum number of entries of a directory of a TIFF file that are read.
+const MAX_ENTRIES: usize = 1_000;
+/// Maximum number of boxes that are read before the codestream.
+const MAX_BOXES: usize = 100;
+/// The tags of TIFF 6.0.
+const WIDTH: u16 = 256;
+const HEIGHT: u16 = 257;
+const ORIENTATION: u16 = 274;
+/// Their types: 16 and 32 bits.
+const SHORT: u16 = 3;
+const LONG: u16 = 4;
+
+/// What a header says: the size as it is stored, and how the decoded pixels must be turned.
+struct Head {
+    size: (u32, u32),
+    orientation: Orientation,
+    /// The size of the decoded pixels.
+    decoded: (u32, u32),
+}
+
+impl Head {
+    fn plain(size: (u32, u32)) -> Self {
+        Self { size, orientation: Orientation::NoTransforms, decoded: size }
+    }
+}
+
+pub(super) fn read<'a>(
+    format: Format,
+    bytes: &'a [u8],
+    limits: &Limits,
+) -> Result<CodedImage<'a>, DecodeError> {
+    let (coding, head) = match format {
+        Format::Tiff => (Coding::Tiff, tiff(bytes)),
+        Format::Jxl => (Coding::Jxl, jxl(bytes)),
+        _ => (Coding::Jp2, jp2(bytes)),
+    };
+    let head = head.ok_or_else(|| corrupt(format, "its header cannot be read"))?;
+    let (width, height) = head.size;
+    if width == 0 || height == 0 {
+        return Err(corrupt(format, "it has no pixels"));
+    }
+    limits.check(width, height)?;
+    let decoding_bytes = if format == Format::Tiff { DECODING_BYTES } else { WAVELET_BYTES };
+    let grid = Grid { columns: 1, rows: 1, tile: head.decoded, output: head.decoded, padded: false };
+    Ok(CodedImage {
+        header: ImageHeader { format, width, height, decoding_bytes },
+        colour: Pictures { coding, colours: None, source: Source::File(bytes), grid },
+        alpha: None,
+        premultiplied: false,
+        steps: Vec::new(),
+        orientation: head.orientation,
+    })
+}
+
+/// Reads the first directory of a TIFF file (TIFF 6.0, section 2).
+fn tiff(bytes: &[u8]) -> Option<Head> {
+    let big_endian = bytes.starts_with(b"MM");
+    let number = |at: usize, length: usize| -> Option<u32> {
+        let part = bytes.get(at..at.checked_add(length)?)?;
+        let add = |sum: u32, byte: &u8| sum << 8 | u32::from(*byte);
+        Some(if big_endian { part.iter().fold(0, add) } else { part.iter().rev().fold(0, add) })
+    };
+    let start = number(4, 4)? as usize;
+    let count = number(start, 2)? as usize;
+    let mut head = Head::plain((0, 0));
+    for at in (0..count.min(MAX_ENTRIES)).map_while(|entry| start.checked_add(2 + entry * 12)) {
+        let (Some(tag), Some(kind)) = (number(at, 2), number(at + 2, 2)) else { break };
+        let value = match u16::try_from(kind).ok()? {
+            SHORT => number(at + 8, 2)?,
+            LONG => number(at + 8, 4)?,
+            _ => continue,
+        };
+        match u16::try_from(tag).ok()? {
+            WIDTH => head.size.0 = value,
+            HEIGHT => head.size.1 = value,
+            ORIENTATION => {
+                let orientation = u8::try_from(value).ok().and_then(Orientation::from_exif);
+                head.orientation = orientation.unwrap_or(Orientation::NoTransforms);
+            }
+            _ => {}
+        }
+    }
+    Some(Head { decoded: head.size, ..head })
+}
+
+/// Reads the header of a codestream of JPEG XL (ISO/IEC 18181-1, annex D), which can be in a
+/// container (ISO/IEC 18181-2). The decoder applies the orientation.
+fn jxl(bytes: &[u8]) -> Option<Head> {
+    let codestream = if bytes.starts_with(&[0xFF, 0x0A]) {
+        bytes
+    } else {
+        let found = boxes(bytes).take(MAX_BOXES).find(|(kind, _)| matches!(kind, b"jxlc" | b"jxlp"));
+        let (kind, body) = found?;
+        // A part begins with its number.
+        if &kind == b"jxlp" { body.get(4..)? } else { body }
+    };
+    let mut bits = Bits { bytes: codestream.strip_prefix(&[0xFF, 0x0A])?, at: 0 };
+    let small = bits.take(1)? == 1;
+    let height = side(&mut bits, small)?;
+    let width = match bits.take(3)? {
+        0 => side(&mut bits, small)?,
+        ratio => {
+            let (across, down) = [(1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1)]
+                .get(ratio as usize - 1)
+                .copied()?;
+            u32::try_from(u64::from(height) * across / down).ok()?
+        }
+    };
+    let is_default = bits.take(1)? == 1;
+    let orientation = if !is_default && bits.take(1)? == 1 { bits.take(3)? + 1 } else { 1 };
+    let decoded = if orientation > 4 { (height, width) } else { (width, height) };
+    Some(Head { size: (width, height), orientation: Orientation::NoTransforms, decoded })
+}
+
+fn side(bits: &mut Bits<'_>, small: bool) -> Option<u32> {
+    if small {
+        return Some((bits.take(5)? + 1) * 8);
+    }
+    let length = [9, 13, 18, 30].get(bits.take(2)? as usize).copied()?;
+    Some(bits.take(length)? + 1)
+}
+
+/// Bits of a codestream, the lowest bit of each byte first.
+struct Bits<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Bits<'_> {
+    /// Returns the next bits, at most 30.
+    fn take(&mut self, count: usize) -> Option<u32> {
+        let mut value = 0;
+        for bit in 0..count {
+            let byte = self.bytes.get(self.at / 8)?;
+            value |= u32::from(byte >> (self.at % 8) & 1) << bit;
+            self.at += 1;
+        }
+        Some(value)
+    }
+}
+
+/// Reads the size of a JPEG 2000 file (ISO/IEC 15444-1, annex I: the box `ihdr`) or of a codestream
+/// (annex A: the marker segment SIZ).
+fn jp2(bytes: &[u8]) -> Option<Head> {
+    let number = |part: &[u8], at: usize| {
+        part.get(at..at + 4).and_then(|part| part.try_into().ok()).map(u32::from_be_bytes)
+    };
+    if bytes.starts_with(JP2_CODESTREAM) {
+        let [right, bottom, left, top] = [8, 12, 16, 20].map(|at| number(bytes, at));
+        return Some(Head::plain((right?.checked_sub(left?)?, bottom?.checked_sub(top?)?)));
+    }
+    let (_, header) = boxes(bytes).take(MAX_BOXES).find(|(kind, _)| kind == b"jp2h")?;
+    let (_, size) = boxes(header).take(MAX_BOXES).find(|(kind, _)| kind == b"ihdr")?;
+    Some(Head::plain((number(size, 4)?, number(size, 0)?)))
+}
+
+/// The first markers of a codestream of JPEG 2000: SOC and SIZ.
+pub(super) const JP2_CODESTREAM: &[u8] = &[0xFF, 0x4F, 0xFF, 0x51];
+
+/// Returns the boxes of an ISO base media file, or of the body of a box: type and body. It ends at
+/// the first box that is invalid or incomplete.
+pub(super) fn boxes(mut rest: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
+    std::iter::from_fn(move || {
+        let (size, after) = rest.split_first_chunk::<4>()?;
+        let (kind, body) = after.split_first_chunk::<4>()?;
+        let (length, header) = match u32::from_be_bytes(*size) {
+            0 => (rest.len(), 8),
+            1 => {
+                let (long, _) = body.split_first_chunk::<8>()?;
+                (usize::try_from(u64::from_be_bytes(*long)).ok()?, 16)
+            }
+            short => (short as usize, 8),
+        };
+        let body = rest.get(header..length)?;
+        let kind = *kind;
+        rest = rest.get(length..)?;
+        Some((kind, body))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn size(bytes: &[u8], format: Format) -> (u32, u32) {
+        let header = read(format, bytes, &Limits::default()).unwrap().header;
+        (header.width, header.height)
+    }
+
+    /// Headers that libjxl and ffmpeg wrote: a ratio of sides, and two separate sides.
+    #[test]
+    fn sizes_of_jpeg_xl_are_read() {
+        assert_eq!(size(b"\xff\x0a\x31\x07\x0c\x24\x01\x84", Format::Jxl), (300, 200));
+        // Small, 8 rows, and the ratio 1:1.
+        assert_eq!(size(&[0xFF, 0x0A, 0b0100_0001, 0], Format::Jxl), (8, 8));
+    }
+
+    #[test]
+    fn both_byte_orders_of_tiff_are_read() {
+        let entry = |tag: u16, kind: u16, value: u32| (tag, kind, value);
+        let entries = [entry(256, 4, 640), entry(257, 3, 360), entry(274, 3, 6), entry(258, 9, 1)];
+        let little = {
+            let mut file = b"II*\0\x08\0\0\0\x04\0".to_vec();
+            for (tag, kind, value) in entries {
+                file.extend([tag, kind].map(u16::to_le_bytes).concat());
+                file.extend([1, value].map(u32::to_le_bytes).concat());
+            }
+            file
+        };
+        let big = {
+            let mut file = b"MM\0*\0\0\0\x08\0\x04".to_vec();
+            for (tag, kind, value) in entries {
+                file.extend([tag, kind].map(u16::to_be_bytes).concat());
+                file.extend(1_u32.to_be_bytes());
+                let short = [u16::try_from(value).unwrap().to_be_bytes(), [0, 0]].concat();
+                file.extend(if kind == 3 { short } else { value.to_be_bytes().to_vec() });
+            }
+            file
+        };
+        for file in [little, big] {
+            let image = read(Format::Tiff, &file, &Limits::default()).unwrap();
+            assert_eq!((image.header.width, image.header.height), (640, 360));
+            assert_eq!(image.orientation, Orientation::Rotate90);
+            for end in 0..file.len() {
+                let _ = read(Format::Tiff, &file[..end], &Limits::default());
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_of_jpeg_2000_are_read() {
+        let codestream = b"\xff\x4f\xff\x51\0\x2f\0\0\0\0\x01\x2c\0\0\0\xd0\0\0\0\0\0\0\0\x08";
+        assert_eq!(size(codestream, Format::Jp2), (300, 200));
+        let ihdr = b"\0\0\0\x16ihdr\0\0\0\xc8\0\0\x01\x2c\0\x03\x08\x07\0\0";
+        let file = [b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x1ejp2h", ihdr.as_slice()].concat();
+        assert_eq!(size(&file, Format::Jp2), (300, 200));
+        let limits = Limits { max_pixels: 300 * 200 - 1, ..Limits::default() };
+        assert!(matches!(read(Format::Jp2, &file, &limits), Err(DecodeError::TooLarge { .. })));
+    }
+}
