@@ -7,7 +7,6 @@
 # The file is written for amd64 and arm64, and for builders with and without BuildKit.
 
 FROM rust:1.95-trixie AS chef
-RUN apt-get update && apt-get install --yes --no-install-recommends libheif-dev pkg-config && rm -rf /var/lib/apt/lists/*
 RUN cargo install cargo-chef --locked --version 0.1.78
 RUN cargo install cargo-cyclonedx --locked --version 0.5.9
 WORKDIR /src
@@ -19,18 +18,18 @@ RUN cargo chef prepare --recipe-path recipe.json
 
 FROM chef AS build
 COPY --from=plan /src/recipe.json recipe.json
-RUN cargo chef cook --release --locked --package facecrawl --features avif,heic --recipe-path recipe.json
+RUN cargo chef cook --release --locked --package facecrawl --recipe-path recipe.json
 COPY . .
-RUN cargo build --release --locked --package facecrawl --features avif,heic && strip target/release/facecrawl
+RUN cargo build --release --locked --package facecrawl && strip target/release/facecrawl
 # The list of the crates in the program.
-RUN cargo cyclonedx --manifest-path backend/app/Cargo.toml --features avif,heic --format json --spec-version 1.5 \
+RUN cargo cyclonedx --manifest-path backend/app/Cargo.toml --format json --spec-version 1.5 \
         --describe binaries --no-build-deps --quiet \
     && mv backend/app/facecrawl_bin.cdx.json target/release/crates.cdx.json
 
-# The base of the final image: certificates, the decoders for AVIF and HEIC, and the user.
+# The base of the final image: certificates and the user.
 FROM debian:trixie-slim AS system
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates libheif1 libheif-plugin-dav1d libheif-plugin-libde265 \
+    && apt-get install --yes --no-install-recommends ca-certificates \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --user-group --home-dir /data --no-create-home facecrawl \
     && mkdir /models /data && chown facecrawl:facecrawl /models /data

@@ -117,7 +117,7 @@ def e2e(arguments):
     with scratch() as place, serving(folder, made / "pictures") as (url, server):
         site = Crawled(url, server, arguments.pictures)
         models, others = link_models(arguments.models, place), programs(arguments.models, place)
-        # Not every build decodes AVIF, and one pass needs a multiple of eight images.
+        # AVIF needs ffmpeg, and one pass needs a multiple of eight images.
         decodable = sorted(file for file in (made / "pictures").iterdir() if file.suffix != ".avif")
         decodable = link(decodable[: len(decodable) // 8 * 8], place / "decodable")
         crawling = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_DELAY_MS": "0"}

@@ -138,11 +138,6 @@ def site(scratch, base):
     return built(scratch, "facecrawl-test-site:local", f"FROM {base}", install("python3"), 'CMD ["python3", "-m", "http.server", "--directory", "/site", "8000"]')
 
 
-def encoder(scratch, base):
-    """Makes an image that encodes AVIF and HEIC files."""
-    return built(scratch, "facecrawl-test-heif:local", f"FROM {base}", install("libheif-examples", "libheif-plugin-aomenc", "libheif-plugin-x265"))
-
-
 def hosts(scratch, base, program):
     """Makes the images of an S3 server, and of the program on a host whose clock is wrong by
     FAKETIME."""

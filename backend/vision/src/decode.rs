@@ -159,8 +159,8 @@ impl DecodeError {
 /// # Errors
 /// Fails with [`DecodeError::NeedsFfmpeg`] if [`Format::needs_ffmpeg`]; see [`coded`]. Fails with
 /// [`DecodeError::Unsupported`] if there is no decoder for the format or for its coding, such as
-/// arithmetic-coded JPEG. Fails with [`DecodeError::Corrupt`] if the file is damaged in any other way. Never panics: a panic inside a
-/// decoder is caught and reported as `Corrupt`.
+/// arithmetic-coded JPEG. Fails with [`DecodeError::Corrupt`] if the file is damaged in any other
+/// way. Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
     let format = known_format(bytes, limits)?;
     if format.needs_ffmpeg() {

@@ -10,7 +10,7 @@ export function pictureInput(take, signal) {
   const file = h("input.hidden", { type: "file", accept: "image/*", "aria-describedby": "picture-hint", onchange: () => first(file.files) });
   const zone = h("div.drop", {},
     h("label.button.primary", {}, icon("upload"), "Choose an image", file),
-    h("p.hint", { id: "picture-hint" }, "or drop or paste an image: JPEG, PNG, WebP, GIF, BMP"),
+    h("p.hint", { id: "picture-hint" }, "or drop or paste an image: JPEG, PNG, WebP, GIF, BMP, AVIF, HEIC, JPEG XL, TIFF, JPEG 2000"),
     navigator.mediaDevices?.getUserMedia && button("Camera", { symbol: "camera", "aria-label": "Use the camera", onclick: () => photograph(take) }),
   );
   const first = (files) => {

@@ -50,7 +50,7 @@ codes! {
     NotAnImage = "not_an_image", UNSUPPORTED_MEDIA_TYPE, "The content is not an image";
     /// The image format, or its coding, is not supported.
     UnsupportedFormat = "unsupported_format", UNSUPPORTED_MEDIA_TYPE, "The image format is not supported";
-    /// ffmpeg decodes the image format, and the service has no ffmpeg. `./scripts/video` installs it.
+    /// ffmpeg decodes the image format, and the service has none. `./scripts/video` installs it.
     NeedsFfmpeg = "needs_ffmpeg", UNSUPPORTED_MEDIA_TYPE, "The image format needs ffmpeg";
     CorruptImage = "corrupt_image", UNPROCESSABLE_ENTITY, "The image is truncated or corrupt";
     ImageTooLarge = "image_too_large", PAYLOAD_TOO_LARGE, "The image has too many pixels";

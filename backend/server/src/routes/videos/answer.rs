@@ -22,7 +22,7 @@ pub(crate) struct VideoInfo {
     keyframes: usize,
     /// Number of frames that were analysed.
     frames: u64,
-    /// Longest time, in milliseconds, by which a face is visible before `start_ms` or after `end_ms`
+    /// Longest time, in milliseconds, by which a face is visible before the start or after the end
     /// of its track; null if the distance between analysed frames has no limit.
     tolerance_ms: Option<i64>,
     /// Why the video ends early or lacks frames.
