@@ -13,6 +13,8 @@ const WAVELET_BYTES: u32 = 40;
 const MAX_ENTRIES: usize = 1_000;
 /// Maximum number of boxes that are read before the codestream.
 const MAX_BOXES: usize = 100;
+/// Number of bytes of a codestream of JPEG XL that contain size and orientation.
+const JXL_HEADER: usize = 16;
 /// The tags of TIFF 6.0.
 const WIDTH: u16 = 256;
 const HEIGHT: u16 = 257;
@@ -97,14 +99,19 @@ fn tiff(bytes: &[u8]) -> Option<Head> {
 /// Reads the header of a codestream of JPEG XL (ISO/IEC 18181-1, annex D), which can be in a
 /// container (ISO/IEC 18181-2). The decoder applies the orientation.
 fn jxl(bytes: &[u8]) -> Option<Head> {
-    let codestream = if bytes.starts_with(&[0xFF, 0x0A]) {
-        bytes
-    } else {
-        let found = boxes(bytes).take(MAX_BOXES).find(|(kind, _)| matches!(kind, b"jxlc" | b"jxlp"));
-        let (kind, body) = found?;
-        // A part begins with its number.
-        if &kind == b"jxlp" { body.get(4..)? } else { body }
-    };
+    let mut codestream = Vec::new();
+    if bytes.starts_with(&[0xFF, 0x0A]) {
+        codestream.extend(bytes.iter().take(JXL_HEADER));
+    }
+    for (kind, body) in boxes(bytes).take(MAX_BOXES) {
+        let part = match &kind {
+            b"jxlc" => body,
+            // A part begins with its number.
+            b"jxlp" => body.get(4..).unwrap_or_default(),
+            _ => continue,
+        };
+        codestream.extend(part.iter().take(JXL_HEADER.saturating_sub(codestream.len())));
+    }
     let mut bits = Bits { bytes: codestream.strip_prefix(&[0xFF, 0x0A])?, at: 0 };
     let small = bits.take(1)? == 1;
     let height = side(&mut bits, small)?;

@@ -4,7 +4,6 @@ use crate::support::site::Site;
 use crate::support::{App, Options, field, ok, problem};
 use serde_json::{Value, json};
 use server::Config;
-use vision::Format;
 
 /// Encodes base64 without the library that the service uses.
 fn base64(bytes: &[u8]) -> String {
