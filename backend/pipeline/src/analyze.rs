@@ -20,6 +20,7 @@ mod pixels;
 mod result;
 mod rotation;
 mod search;
+mod turns;
 
 pub use decode::DecodedImage;
 pub use error::AnalyzeError;

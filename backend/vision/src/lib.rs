@@ -21,6 +21,7 @@ pub mod phash;
 pub mod quality;
 mod resize;
 mod taps;
+mod turns;
 pub mod view;
 
 pub use align::{ARCFACE_TEMPLATE, CHIP, Similarity, norm_crop};
@@ -34,4 +35,5 @@ pub use nms::{keep_best, nms};
 pub use phash::PerceptualHashes;
 pub use quality::{Profile, QualityReport};
 pub use taps::Taps;
+pub use turns::TurnScores;
 pub use view::View;

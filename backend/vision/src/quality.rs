@@ -51,7 +51,7 @@ pub struct Pose {
     pub yaw: f32,
     /// Degrees, positive upwards.
     pub pitch: f32,
-    /// Degrees, positive clockwise in the image.
+    /// Degrees, positive clockwise in the image, -180..=180.
     pub roll: f32,
 }
 
@@ -109,6 +109,14 @@ impl QualityReport {
     /// have been created for a different profile.
     pub fn unmet_limits(&self, profile: Profile) -> Vec<String> {
         profile::unmet_limits(self, profile)
+    }
+
+    /// Replaces the roll (degrees, clockwise) of a face whose landmarks are those of an upright
+    /// face although the face is not. `profile` is that of the assessment.
+    pub fn correct_roll(&mut self, roll: f32, profile: Profile) {
+        self.pose.roll = roll;
+        self.reasons = profile::unmet_limits(self, profile);
+        self.passed = self.reasons.is_empty();
     }
 }
 
@@ -197,6 +205,14 @@ mod tests {
             ["too_small"]
         );
         assert_eq!(with(|d| d.landmarks[2].x += 60.0), ["turned_away"]);
+        let upside_down = |d: &mut Detection| {
+            d.landmarks = d.landmarks.map(|p| Point { x: 224.0 - p.x, y: 224.0 - p.y });
+        };
+        assert_eq!(with(upside_down), ["not_upright"]);
+        let on_its_side = |d: &mut Detection| {
+            d.landmarks = d.landmarks.map(|p| Point { x: p.y, y: 224.0 - p.x });
+        };
+        assert_eq!(with(on_its_side), ["not_upright"]);
         assert_eq!(with(|d| d.bbox.x = -150.0), ["truncated"]);
         assert_eq!(with(|d| d.det_score = 0.3), ["low_score"]);
         assert_eq!(with(|d| d.det_score = f32::NAN), ["low_score"]);
@@ -207,6 +223,17 @@ mod tests {
         assert_eq!(codes(&checkered(205, 249, 4)), ["too_bright"]);
         assert_eq!(codes(&checkered(0, 255, 20)), ["clipped"]);
         assert_eq!(codes(&Frame::filled(112, 112, [120; 3])), ["too_blurry", "low_contrast"]);
+    }
+
+    #[test]
+    fn a_corrected_roll_decides_whether_the_face_passes() {
+        for profile in [Profile::Standard, Profile::Strict] {
+            let mut report = assess(&checkered(60, 180, 9), &face(), (400, 400), profile);
+            assert!(report.passed, "{report:?}");
+            report.correct_roll(180.0, profile);
+            assert!(!report.passed && report.reasons == ["not_upright"], "{report:?}");
+            assert_eq!(report.unmet_limits(Profile::Off), [""; 0]);
+        }
     }
 
     #[test]

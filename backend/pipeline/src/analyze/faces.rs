@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use vision::quality::Measure;
-use vision::{CHIP, Detection, Frame, Point, QualityReport};
+use vision::{CHIP, Detection, Frame, Point, QualityReport, Rect};
 
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
 /// the limit prevents a single image of a crowd from filling the queue.
@@ -108,6 +108,11 @@ impl Analyzer {
                 .align(source.clone(), group.to_vec(), profile, timings)
                 .instrument(tracing::trace_span!(target: trace::STAGE, "align"))
                 .await?;
+            if let Some(profile) = profile {
+                self.correct_rolls(&source, &mut aligned, profile, priority, timings)
+                    .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
+                    .await?;
+            }
             if options.quality && self.engine().scorer().is_some() {
                 self.score(&mut aligned, priority, timings)
                     .instrument(tracing::trace_span!(target: trace::STAGE, "quality"))
@@ -238,7 +243,7 @@ impl Analyzer {
 
 /// Runs a model on face crops concurrently. Only the shortest wait is counted as time in the queue,
 /// because the other crops wait for crops of the same image.
-async fn run_model<T, F>(
+pub(super) async fn run_model<T, F>(
     chips: Vec<Arc<Frame>>,
     model: impl Fn(Arc<Frame>) -> F,
 ) -> Result<Timed<Vec<Option<T>>>, RunError>
@@ -275,18 +280,24 @@ fn answer_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duratio
 
 /// The image from which face crops are cut.
 #[derive(Clone)]
-struct Source {
+pub(super) struct Source {
     /// The original image or the enhanced one.
-    pixels: Arc<Frame>,
+    pub(super) pixels: Arc<Frame>,
     /// Pixels of `pixels` per pixel of the original image, whose coordinates detections have.
     scale: f32,
     /// Size (width, height) of the original image.
     size: (u32, u32),
     /// Clockwise rotation in degrees that makes the faces upright.
-    rotation: u32,
+    pub(super) rotation: u32,
 }
 
 impl Source {
+    /// Converts a box of the original image to coordinates of `pixels`.
+    pub(super) fn scaled(&self, bbox: &Rect) -> Rect {
+        let [x, y, width, height] = [bbox.x, bbox.y, bbox.width, bbox.height].map(|v| v * self.scale);
+        Rect { x, y, width, height }
+    }
+
     /// Cuts an aligned face crop; `None` if the landmarks coincide. The landmarks start with the
     /// person's right eye, so the alignment itself makes the crop upright.
     fn chip(&self, detection: &Detection) -> Option<Frame> {

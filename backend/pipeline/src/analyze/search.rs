@@ -17,6 +17,7 @@
 //! The geometry of views is in [`vision::View`]; the model runs in [`inference::Engine`].
 
 mod first_look;
+mod turn;
 
 use super::options::Settings;
 use super::pixels::DetectorInput;
@@ -29,13 +30,6 @@ use std::time::{Duration, Instant};
 use vision::nms::MAX_CANDIDATES;
 use vision::{Detection, Frame, View, keep_best, nms};
 
-/// Minimum `det_score` of an upright face that proves that the image is upright.
-///
-/// A detection alone is not enough, because detectors sometimes find a rotated face too. Such a
-/// detection has a lower score, a shifted box and wrong landmarks. For one portrait rotated by 0,
-/// 90, 180 and 270 degrees, the scores of YuNet are 0.94, none (no detection), 0.87 and 0.83. Those
-/// of SCRFD 2.5G are 0.81, 0.69, none and 0.59.
-const UPRIGHT_SCORE: f32 = 0.9;
 /// Longer side of the small view in canvas pixels. No view of the first look is smaller. The
 /// detector's work is 9% of that for 640 pixels, and detectors reliably find faces that fill it.
 const SMALL_VIEW: u32 = 192;
@@ -103,18 +97,21 @@ struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
-    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`].
+    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`] or
+    /// [`Rotate::Auto`].
     signs: Vec<Detection>,
     /// Whether the image contains no usable face, so that further views are not worth their cost.
     nothing: bool,
+    /// The clockwise rotation in degrees, other than 0, at which the first look shows a face.
+    turn: Option<u32>,
     queued: Duration,
     drawn: Duration,
     ran: Duration,
 }
 
 impl Analyzer {
-    /// Searches an image with the passes of `settings`. With [`Rotate::Auto`], it also searches the
-    /// rotated image.
+    /// Searches an image with the passes of `settings`. With [`Rotate::Auto`], it may also search
+    /// the rotated image.
     pub(super) async fn detect(
         &self,
         frame: &Arc<Frame>,
@@ -123,7 +120,7 @@ impl Analyzer {
         priority: Priority,
         timings: &mut Timings,
     ) -> Result<Found, AnalyzeError> {
-        Search { analyzer: self, frame, settings, priority }.run(rotate, timings).await
+        Search { analyzer: self, frame, settings, rotate, priority }.run(timings).await
     }
 
     /// Returns the minimum `det_score` of a reliable face, which is almost certainly not a false
@@ -137,33 +134,52 @@ struct Search<'a> {
     analyzer: &'a Analyzer,
     frame: &'a Arc<Frame>,
     settings: &'a Settings,
+    rotate: Rotate,
     priority: Priority,
 }
 
 impl Search<'_> {
-    /// Searches the upright image. If rotation is enabled and no face has a score of at least
-    /// [`UPRIGHT_SCORE`], it also searches the rotated image. The rotation with the highest total
-    /// score is selected. If scores are equal, the upright image is preferred.
-    ///
-    /// A canvas that is not square is rotated by 180 degrees only, because its model accepts no
-    /// other shape.
-    async fn run(&self, rotate: Rotate, timings: &mut Timings) -> Result<Found, AnalyzeError> {
+    /// Searches the image as it is. With [`Rotate::Auto`], searches it again at the rotation at
+    /// which its faces are upright, if that is another one, and returns this result if it contains
+    /// a face.
+    async fn run(&self, timings: &mut Timings) -> Result<Found, AnalyzeError> {
         let mut views = 0;
-        let mut best = (self.search_whole(0, timings, &mut views).await?, 0);
-        if rotate == Rotate::Auto && best.0.detections.iter().all(|d| d.det_score < UPRIGHT_SCORE) {
-            let square = self.settings.canvas.0 == self.settings.canvas.1;
-            for degrees in [90, 180, 270] {
-                if degrees == 180 || square {
-                    let found = self.search_whole(degrees, timings, &mut views).await?;
-                    if total_score(&found.detections) > total_score(&best.0.detections) {
-                        best = (found, degrees);
-                    }
-                }
+        let found = self.search_whole(0, timings, &mut views).await?;
+        let turn = match found.turn {
+            None => self.turn(&found, timings, &mut views).await?,
+            turn => turn,
+        };
+        if let Some(turned) = self.search_turned(turn, timings, &mut views).await? {
+            return Ok(turned);
+        }
+        let detections = self.search_tiles(found, 0, timings, &mut views).await?;
+        if turn.is_none() && !detections.is_empty() {
+            // Only the tiles show faces.
+            let small = ViewDetections { detections: detections.clone(), ..Default::default() };
+            let turn = self.turn(&small, timings, &mut views).await?;
+            if let Some(turned) = self.search_turned(turn, timings, &mut views).await? {
+                return Ok(turned);
             }
         }
-        let (found, rotation) = best;
-        let detections = self.search_tiles(found, rotation, timings, &mut views).await?;
-        Ok(Found { detections, rotation, views })
+        Ok(Found { detections, rotation: 0, views })
+    }
+
+    /// Searches the image rotated by `turn`. Returns `None` if it is not rotated or contains no
+    /// face there. A canvas that is not square is rotated by 180 degrees only, because its model
+    /// accepts no other shape.
+    async fn search_turned(
+        &self,
+        turn: Option<u32>,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<Option<Found>, AnalyzeError> {
+        let square = self.settings.canvas.0 == self.settings.canvas.1;
+        let Some(rotation) = turn.filter(|turn| *turn == 180 || (*turn != 0 && square)) else {
+            return Ok(None);
+        };
+        let found = self.search_whole(rotation, timings, views).await?;
+        let detections = self.search_tiles(found, rotation, timings, views).await?;
+        Ok((!detections.is_empty()).then_some(Found { detections, rotation, views: *views }))
     }
 
     /// Searches the whole image on the canvas, unless a first look shows that it contains no face.
@@ -178,6 +194,9 @@ impl Search<'_> {
         if let Some(looks) = self.looks() {
             match self.look(looks, rotation, timings, views).await? {
                 Seen::Nothing => return Ok(ViewDetections { nothing: true, ..Default::default() }),
+                Seen::Turned(turn) => {
+                    return Ok(ViewDetections { nothing: true, turn: Some(turn), ..Default::default() });
+                }
                 Seen::Faces(seen) => large = seen,
             }
         }
@@ -308,7 +327,7 @@ impl Search<'_> {
         let DetectorInput { frame, letterbox } = drawn.output;
         let min_score = self.settings.min_score;
         let min_tiny_score = detector.info().min_score * CLEAR_SHARE;
-        let signs = self.settings.passes == Passes::Auto;
+        let signs = self.settings.passes == Passes::Auto || self.rotate == Rotate::Auto;
         let least = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
         let timed = detector.detect(frame, letterbox, least, self.priority).await?;
         let mut found = ViewDetections {
@@ -384,8 +403,4 @@ fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
 
 fn longer_side(face: &Detection) -> f32 {
     face.bbox.width.max(face.bbox.height)
-}
-
-fn total_score(detections: &[Detection]) -> f32 {
-    detections.iter().map(|d| d.det_score).sum()
 }

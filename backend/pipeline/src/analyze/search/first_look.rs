@@ -12,9 +12,9 @@
 
 use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
 use super::{Search, Timings, ViewDetections, longer_side, small_view};
-use crate::analyze::Passes;
+use crate::analyze::{Passes, Rotate};
 use inference::Detector;
-use vision::{Detection, View};
+use vision::{Detection, View, keep_best};
 
 /// Minimum score of a box that may be a face. At this score, YuNet finds 84 % of pasted faces of 14
 /// pixels, 93 % of those of 16 pixels, and all of 20 pixels. In crops without a face, YuNet finds
@@ -54,6 +54,8 @@ pub(super) enum Seen {
     /// There may be faces. If the detector of faces has already processed the view for faces that
     /// fill the frame, contains this view and its faces.
     Faces(Option<(View, Vec<Detection>)>),
+    /// A face that is upright at this clockwise rotation in degrees, which is not 0.
+    Turned(u32),
 }
 
 impl Search<'_> {
@@ -65,7 +67,7 @@ impl Search<'_> {
         self.settings.passes == Passes::Auto && !fixed && small.is_some()
     }
 
-    fn looks_with(&self) -> Detector<'_> {
+    pub(super) fn looks_with(&self) -> Detector<'_> {
         self.analyzer.engine().first_look()
     }
 
@@ -101,18 +103,24 @@ impl Search<'_> {
         let frame = self.search_view(self.looks_with(), looks.frame, rotation).await?;
         frame.account(timings);
         *views += 1;
-        let mut shown = !looks.decides || self.is_any_clear(self.looks_with(), &frame.signs);
-        if !shown && let Some(view) = looks.usable {
+        let clear = self.is_any_clear(self.looks_with(), &frame.signs);
+        // An image is rotated only after a face was seen.
+        let mut seen = (!looks.decides || rotation != 0 || clear).then_some(rotation);
+        if seen.is_none()
+            && let Some(view) = looks.usable
+        {
             let usable = self.search_view(self.looks_with(), view, rotation).await?;
             usable.account(timings);
             *views += 1;
-            shown = self.shows_face(&usable, rotation, timings, views).await?;
+            seen = self.shows_face(&usable, rotation, timings, views).await?;
         }
-        if !shown {
-            shown = self.shows_face(&frame, rotation, timings, views).await?;
+        if seen.is_none() {
+            seen = self.shows_face(&frame, rotation, timings, views).await?;
         }
-        if !shown {
-            return Ok(Seen::Nothing);
+        match seen {
+            None => return Ok(Seen::Nothing),
+            Some(turn) if turn != rotation => return Ok(Seen::Turned(turn)),
+            Some(_) => {}
         }
         if !self.analyzer.engine().has_first_look() {
             return Ok(Seen::Faces(Some((looks.frame, frame.detections))));
@@ -126,16 +134,26 @@ impl Search<'_> {
         }))
     }
 
-    /// Returns whether a view shows a face: a clear box, or a faint one that enlarging makes clear.
+    /// Returns the rotation at which a view shows a face: the given one for a clear box, or for a
+    /// faint one that enlarging makes clear. With [`Rotate::Auto`], the enlargement compares all
+    /// rotations.
     async fn shows_face(
         &self,
         found: &ViewDetections,
         rotation: u32,
         timings: &mut Timings,
         views: &mut usize,
-    ) -> Result<bool, AnalyzeError> {
-        Ok(self.is_any_clear(self.looks_with(), &found.signs)
-            || self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?)
+    ) -> Result<Option<u32>, AnalyzeError> {
+        if self.is_any_clear(self.looks_with(), &found.signs) {
+            return Ok(Some(rotation));
+        }
+        if self.rotate == Rotate::Auto {
+            let mut signs = found.signs.clone();
+            keep_best(&mut signs, MAX_CLOSE_UPS);
+            return self.turn_of_signs(&signs, timings, views).await;
+        }
+        let enlarged = self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?;
+        Ok(enlarged.then_some(rotation))
     }
 
     /// Enlarges boxes one by one, best first, until one of them becomes clear.
