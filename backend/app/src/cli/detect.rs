@@ -38,7 +38,7 @@ pub struct DetectArgs {
     /// Maximum number of faces per file; the best ones are kept
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_faces: Option<u32>,
-    /// If no reliable upright face is found, also search the rotated image
+    /// If no face of an image is certainly upright, also search the rotated image
     #[arg(long)]
     rotate: bool,
     /// If no reliable face is found in a small image, also search the enhanced image

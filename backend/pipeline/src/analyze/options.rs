@@ -23,9 +23,15 @@ pub enum Rotate {
     /// Searches the upright image only.
     #[default]
     Off,
-    /// If no upright face has a high score, also searches the image rotated by 90, 180 and 270
-    /// degrees. The rotation with the best scores is used.
+    /// If no face is certainly upright, compares the best boxes at 0, 90, 180 and 270 degrees, and
+    /// searches the image at the rotation at which they are upright.
     Auto,
+}
+
+impl Rotate {
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 /// Whether to search images of low resolution a second time, after enhancement.

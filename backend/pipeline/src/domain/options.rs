@@ -1,6 +1,7 @@
 //! Defines the options of a crawl and checks their ranges. This module does not check seeds.
 
 use super::{CrawlError, Interval};
+use crate::Rotate;
 use crawler::Scope;
 use std::ops::RangeInclusive;
 use store::crawled_videos::VideoLimits;
@@ -56,6 +57,10 @@ pub struct CrawlOptions {
     /// collection's last visit. If `false`, it fetches everything.
     pub revalidate: bool,
     pub dedupe: Dedupe,
+    /// Whether to search images for rotated faces. `off` is not written, because older programs do
+    /// not know this field.
+    #[serde(skip_serializing_if = "Rotate::is_off")]
+    pub rotate: Rotate,
     pub videos: bool,
     /// Maximum number of videos: 1 to 10,000.
     pub max_videos: i64,
@@ -94,6 +99,7 @@ impl Default for CrawlOptions {
             respect_robots: true,
             revalidate: true,
             dedupe: Dedupe::Near,
+            rotate: Rotate::Off,
             videos: false,
             max_videos: 100,
             max_videos_per_host: None,

@@ -13,7 +13,7 @@ use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};
 use crate::domain::{CrawlError, collection_id};
 use crate::domain::{Row, RowEnd};
-use crate::{AnalyzeOptions, Dedupe, profile_of};
+use crate::{AnalyzeOptions, Dedupe, Rotate, profile_of};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use std::path::Path;
@@ -125,7 +125,10 @@ impl Scan {
         let own = profile_of(&store.collection_by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
-        let stored = serde_json::json!({ "dedupe": dedupe });
+        let mut stored = serde_json::json!({ "dedupe": dedupe });
+        if options.rotate == Rotate::Auto {
+            stored["rotate"] = serde_json::json!(options.rotate);
+        }
         let crawl = store.insert_crawl(tx.conn(), collection, CrawlKind::Scan, seeds, &stored).await?;
         store.renew_scan(tx.conn(), crawl.id, LEASE).await?;
         tx.commit().await?;

@@ -52,6 +52,7 @@ async fn scan(
         dedupe: view.options.dedupe,
         options: AnalyzeOptions {
             quality_profile: view.quality_profile,
+            rotate: view.options.rotate,
             ..context.ingest.analyzer().config().storing_options()
         },
         moved_to: None,

@@ -25,6 +25,7 @@ mod scanned_videos;
 mod sitemaps;
 mod stored_videos;
 mod support;
+mod turned;
 mod validation;
 mod video_parts;
 mod videos;

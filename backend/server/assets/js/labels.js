@@ -11,6 +11,7 @@ const QUALITY = {
   clipped: "Highlights or shadows are clipped",
   too_small: "Too small",
   turned_away: "Turned away",
+  not_upright: "Not upright in the image",
   truncated: "Cut off by the edge",
   low_score: "Low detector score",
 };

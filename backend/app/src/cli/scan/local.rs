@@ -11,8 +11,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use domain::{Reason, Unprocessed};
 use futures::{StreamExt, TryStreamExt, stream};
-use pipeline::Ingested;
 use pipeline::ingest::{IngestError, Scan};
+use pipeline::{AnalyzeOptions, Ingested};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
@@ -40,7 +40,7 @@ pub(super) async fn run(
     signal: &CancellationToken,
 ) -> anyhow::Result<LocalScan> {
     let seeds: Vec<String> = found.inputs.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let options = settings.pipeline().storing_options();
+    let options = AnalyzeOptions { rotate: args.rotate(), ..settings.pipeline().storing_options() };
     let scan =
         Scan::begin(foundation.ingest.clone(), &args.collection, &seeds, args.dedupe(), options).await?;
     let mut video_time = Duration::ZERO;

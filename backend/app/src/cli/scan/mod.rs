@@ -17,7 +17,7 @@ use crate::service::{Foundation, Sharing, listen_for_signals};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
 use pipeline::worker::VideoTools;
-use pipeline::{CrawlOptions, Dedupe, VideoRequest};
+use pipeline::{CrawlOptions, Dedupe, Rotate, VideoRequest};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use summary::Summary;
@@ -36,6 +36,10 @@ pub struct ScanArgs {
     /// off (none). A video file is stored once, whatever this option says
     #[arg(long, value_enum, default_value = "near")]
     dedupe: DedupeArg,
+    /// If no face of an image is certainly upright, also search the rotated image. Has no effect on
+    /// videos
+    #[arg(long)]
+    rotate: bool,
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
@@ -102,6 +106,10 @@ impl ScanArgs {
         }
     }
 
+    fn rotate(&self) -> Rotate {
+        if self.rotate { Rotate::Auto } else { Rotate::Off }
+    }
+
     fn crawl_options(&self) -> CrawlOptions {
         let defaults = CrawlOptions::default();
         CrawlOptions {
@@ -120,6 +128,7 @@ impl ScanArgs {
             delay_ms: self.crawl.delay_ms,
             respect_robots: !self.crawl.ignore_robots,
             dedupe: self.dedupe(),
+            rotate: self.rotate(),
             ..defaults
         }
     }

@@ -12,13 +12,13 @@ use vision::quality::pose;
 use vision::{Detection, TurnScores, keep_best, nms};
 
 /// Maximum number of boxes of one image that are compared, best first.
-const MAX_COMPARED: usize = 5;
+const MAX_COMPARED: usize = 3;
 /// Maximum roll in degrees, to either side, of the landmarks of a face that is certainly upright.
 const MAX_UPRIGHT_ROLL: f32 = 45.0;
 
 impl Search<'_> {
-    /// Returns the clockwise rotation in degrees at which the faces are upright. Each compared box
-    /// votes with its best score. Returns `None` if no box shows a face at any rotation.
+    /// Returns the clockwise rotation in degrees at which the faces are upright: that with the
+    /// highest score of a box. Returns `None` if no box shows a face at any rotation.
     pub(super) async fn turn(
         &self,
         found: &ViewDetections,
@@ -36,18 +36,10 @@ impl Search<'_> {
         keep_best(&mut boxes, super::MAX_VIEW_FACES);
         let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
-        let votes = self.compare(&boxes, timings, views).await?;
-        let total = |rotation: u32| -> f32 {
-            votes
-                .iter()
-                .map(TurnScores::best)
-                .filter(|vote| vote.0 == rotation)
-                .map(|vote| self.counted(vote.1))
-                .sum()
-        };
-        let best = [0, 90, 180, 270].map(|rotation| (rotation, total(rotation)));
-        let best = best.into_iter().reduce(|best, next| if next.1 > best.1 { next } else { best });
-        Ok(best.filter(|best| best.1 > 0.0).map(|best| best.0))
+        let compared = self.compare(&boxes, timings, views).await?;
+        let best = compared.iter().map(TurnScores::best).filter(|best| self.is_shown(best.1));
+        let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        Ok(best.map(|(rotation, _)| rotation))
     }
 
     /// Compares faint boxes one by one, best first, until one of them shows a face. Returns the
@@ -60,7 +52,7 @@ impl Search<'_> {
     ) -> Result<Option<u32>, AnalyzeError> {
         for sign in signs {
             let scores = self.compare(std::slice::from_ref(sign), timings, views).await?;
-            let best = scores.first().map(TurnScores::best).filter(|best| self.counted(best.1) > 0.0);
+            let best = scores.first().map(TurnScores::best).filter(|best| self.is_shown(best.1));
             if let Some((rotation, _)) = best {
                 return Ok(Some(rotation));
             }
@@ -85,9 +77,8 @@ impl Search<'_> {
         Ok(compared.output)
     }
 
-    /// Returns the score if it is that of a clear box, otherwise 0.
-    fn counted(&self, score: f32) -> f32 {
-        let clear = self.looks_with().info().min_score * CLEAR_SHARE;
-        if score >= clear { score } else { 0.0 }
+    /// Returns whether the best score of a comparison is that of a face, or almost.
+    fn is_shown(&self, score: f32) -> bool {
+        score >= self.looks_with().info().min_score * CLEAR_SHARE
     }
 }

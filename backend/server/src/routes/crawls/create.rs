@@ -3,6 +3,7 @@ use crate::auth::Caller;
 use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
 use crate::routes::collections::check_name;
+use crate::routes::faces::RotateParam;
 use crate::routes::videos::unavailable;
 use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
@@ -10,7 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use crawler::{FetchError, Guard, Scope};
-use pipeline::{CrawlOptions, Dedupe, Interval, Sitemaps};
+use pipeline::{CrawlOptions, Dedupe, Interval, Rotate, Sitemaps};
 use serde::Deserialize;
 use url::Url;
 use utoipa::ToSchema;
@@ -88,6 +89,10 @@ pub(crate) struct CreateCrawl {
     /// files; images of different people always stay apart. `off` processes every URL.
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
+    /// `auto`: if no face of an image is certainly upright, also search the rotated image (see
+    /// `POST /faces/detect`). It has no effect on videos.
+    #[schema(inline, value_type = Option<RotateParam>, default = "off")]
+    rotate: Option<Rotate>,
     /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`,
     /// JSON-LD, links and enclosures. A crawl ends after the last of its videos.
     #[schema(default = false)]
@@ -134,6 +139,7 @@ impl CreateCrawl {
             respect_robots: self.respect_robots.unwrap_or(defaults.respect_robots),
             revalidate: self.revalidate.unwrap_or(defaults.revalidate),
             dedupe: self.dedupe.unwrap_or(defaults.dedupe),
+            rotate: self.rotate.unwrap_or(defaults.rotate),
             videos: self.videos.unwrap_or(defaults.videos),
             max_videos: self.max_videos.map_or(defaults.max_videos, Bounded::get),
             max_videos_per_host: self.max_videos_per_host.map(Bounded::get),

@@ -13,7 +13,7 @@ mod search;
 mod stored;
 
 pub(crate) use analysis::{
-    DetectAnswer, DetectedFace, ImageInfo, ModelNames, ProfileParam, Timings, analyze,
+    DetectAnswer, DetectedFace, ImageInfo, ModelNames, ProfileParam, RotateParam, Timings, analyze,
 };
 #[cfg(feature = "fuzzing")]
 pub(crate) use compare::CompareBody;

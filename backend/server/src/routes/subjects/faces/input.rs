@@ -1,7 +1,7 @@
 //! Reads the input of an enrolment, which is an image or a list of faces that are already stored.
 use crate::extract::image::{ImageSource, SourceFields, resolve_with_url};
 use crate::extract::values::{Bounded, Score};
-use crate::routes::faces::ProfileParam;
+use crate::routes::faces::{ProfileParam, RotateParam};
 use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
 use pipeline::Rotate;
@@ -25,6 +25,10 @@ pub(in super::super) struct EnrolParams {
     /// Minimum `det_score` of a face of the image.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     pub(super) min_score: Option<Score>,
+    /// `auto`: if no face of the image is certainly upright, also search the rotated image (see
+    /// `POST /faces/detect`).
+    #[param(inline, value_type = Option<RotateParam>)]
+    pub(super) rotate: Option<Rotate>,
     /// Treat the image as an aligned crop of 112x112 pixels (see `GET /faces/{id}/crop?kind=chip`).
     /// No detection runs, and the original size and pose of the face are not assessed.
     #[param(default = false)]
@@ -64,6 +68,9 @@ pub(crate) struct EnrolBody {
     #[schema(value_type = Option<f32>, minimum = 0.1, maximum = 1)]
     min_score: Option<Score>,
     /// Same as the query parameter.
+    #[schema(inline, value_type = Option<RotateParam>)]
+    rotate: Option<Rotate>,
+    /// Same as the query parameter.
     aligned: Option<bool>,
     /// Same as the query parameter.
     #[schema(inline, value_type = Option<ProfileParam>)]
@@ -98,6 +105,7 @@ impl EnrolBody {
         let params = EnrolParams {
             face_index: self.face_index.or(query.face_index),
             min_score: self.min_score.or(query.min_score),
+            rotate: self.rotate.or(query.rotate),
             aligned: self.aligned.or(query.aligned),
             quality_profile: self.quality_profile.or(query.quality_profile),
             force: self.force.or(query.force),
@@ -144,7 +152,7 @@ fn checked_faces(mut faces: Vec<Uuid>) -> Result<Vec<Uuid>, ApiError> {
 pub(super) fn analysis(params: &EnrolParams, stored_by: Option<Profile>) -> pipeline::AnalyzeOptions {
     pipeline::AnalyzeOptions {
         min_score: params.min_score.map(Score::get),
-        rotate: Rotate::Off,
+        rotate: params.rotate.unwrap_or_default(),
         quality_profile: stored_by,
         ..pipeline::AnalyzeOptions::default()
     }
