@@ -25,8 +25,7 @@ mod turns;
 pub use decode::DecodedImage;
 pub use error::AnalyzeError;
 pub use options::{
-    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, Rotate, StoredFaces, Thumbnails,
-    profile_of,
+    AnalyzeOptions, Config, Enhance, MAX_FACES, MIN_SCORE_FLOOR, Passes, StoredFaces, Thumbnails, profile_of,
 };
 pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};

@@ -20,7 +20,7 @@ pub use error::{ChangeError, CrawlError};
 pub use interval::Interval;
 pub use match_threshold::{MatchThreshold, ThresholdSource};
 pub(crate) use options::SeedCounts;
-pub use options::{CrawlOptions, Dedupe, Sitemaps};
+pub use options::{CrawlOptions, Dedupe, Rotate, Sitemaps};
 pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;
 pub use traces::forget_jobs;

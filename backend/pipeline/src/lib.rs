@@ -18,14 +18,14 @@ pub mod worker;
 
 pub use analyze::{
     Analysis, AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, Config, Enhance, MAX_FACES,
-    MIN_SCORE_FLOOR, Passes, Pixels, Rotate, StoredFaces, Thumbnails, Timings, profile_of, small_view,
+    MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, profile_of, small_view,
 };
 pub use budget::{Budget, Exhausted, Share};
 pub use cluster::Clusters;
 pub use crawl::Crawls;
 pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
-    MatchThreshold, Secret, Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
+    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;

@@ -3,7 +3,8 @@
 
 use super::options::Settings;
 use super::search::Found;
-use super::{AnalyzeError, Analyzer, Enhance, Rotate, Timings};
+use super::{AnalyzeError, Analyzer, Enhance, Timings};
+use crate::domain::Rotate;
 use inference::Priority;
 use std::sync::Arc;
 use vision::enhance::LOW_SIDE;

@@ -2,6 +2,7 @@
 //! applies them is in the other modules of [`super`].
 
 use super::{AnalyzeError, Analyzer};
+use crate::domain::Rotate;
 use store::collections::Collection;
 use video::ImageDecoder;
 use vision::{Limits, Profile};
@@ -16,23 +17,6 @@ pub const MIN_SCORE_FLOOR: f32 = 0.1;
 /// Maximum number of faces of one image; the best ones are kept. A page of a list in the API
 /// contains at most the same number of faces.
 pub const MAX_FACES: usize = 1_000;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rotate {
-    /// Searches the upright image only.
-    #[default]
-    Off,
-    /// If no face is certainly upright, compares the best boxes at 0, 90, 180 and 270 degrees, and
-    /// searches the image at the rotation at which they are upright.
-    Auto,
-}
-
-impl Rotate {
-    pub(crate) fn is_off(&self) -> bool {
-        *self == Self::Off
-    }
-}
 
 /// Whether to search images of low resolution a second time, after enhancement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -21,7 +21,8 @@ mod turn;
 
 use super::options::Settings;
 use super::pixels::DetectorInput;
-use super::{AnalyzeError, Analyzer, Passes, Rotate, Timings, rotation};
+use super::{AnalyzeError, Analyzer, Passes, Timings, rotation};
+use crate::domain::Rotate;
 use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
 use futures::{StreamExt, TryStreamExt};
 use inference::{Detector, Priority};
@@ -97,8 +98,8 @@ struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
     tiny: usize,
-    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`] or
-    /// [`Rotate::Auto`].
+    /// The best boxes with a score of at least [`SIGN_SCORE`]; empty except with [`Passes::Auto`]
+    /// or [`Rotate::Auto`].
     signs: Vec<Detection>,
     /// Whether the image contains no usable face, so that further views are not worth their cost.
     nothing: bool,

@@ -1,7 +1,6 @@
 //! Defines the options of a crawl and checks their ranges. This module does not check seeds.
 
 use super::{CrawlError, Interval};
-use crate::Rotate;
 use crawler::Scope;
 use std::ops::RangeInclusive;
 use store::crawled_videos::VideoLimits;
@@ -33,6 +32,25 @@ pub enum Sitemaps {
     Robots,
     /// Reads the same sitemaps, and `/sitemap.xml` if robots.txt lists none.
     Always,
+}
+
+/// Whether to search images for faces that are not upright.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rotate {
+    /// Searches the upright image only.
+    #[default]
+    Off,
+    /// If no face is certainly upright, compares the best boxes at 0, 90, 180 and 270 degrees, and
+    /// searches the image at the rotation at which they are upright.
+    Auto,
+}
+
+impl Rotate {
+    /// Returns whether images are searched as they are.
+    pub(crate) fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 /// The options of a crawl, in their stored form.

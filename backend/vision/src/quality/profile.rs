@@ -31,8 +31,8 @@ pub struct QualityLimits {
     pub det_score: f32,
 }
 
-/// Alignment removes the roll of a face, but detectors are trained on upright faces: at a roll of 90
-/// degrees, landmarks of SCRFD 2.5G are so inaccurate that the mean similarity to the same face
+/// Alignment removes the roll of a face, but detectors are trained on upright faces: at a roll of
+/// 90 degrees, landmarks of SCRFD 2.5G are so inaccurate that the mean similarity to the same face
 /// upright is 0.3. In the photographs, no upright face has a roll over 35 degrees.
 const MAX_ROLL: f32 = 60.0;
 

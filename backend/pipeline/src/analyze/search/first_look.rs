@@ -12,7 +12,8 @@
 
 use super::{AnalyzeError, MAX_SIDE_WITHOUT_SMALL, MIN_SMALL_VIEW_FACE, SMALL_VIEW};
 use super::{Search, Timings, ViewDetections, longer_side, small_view};
-use crate::analyze::{Passes, Rotate};
+use crate::analyze::Passes;
+use crate::domain::Rotate;
 use inference::Detector;
 use vision::{Detection, View, keep_best};
 

@@ -7,7 +7,8 @@
 //! costs nothing. In a first look, the comparison replaces the enlargement of faint boxes.
 
 use super::{CLEAR_SHARE, Search, Timings, ViewDetections};
-use crate::analyze::{AnalyzeError, Rotate};
+use crate::analyze::AnalyzeError;
+use crate::domain::Rotate;
 use vision::quality::pose;
 use vision::{Detection, TurnScores, keep_best, nms};
 

@@ -16,7 +16,7 @@ import { button, empty, facts, field, fillWith, heading, loading, panel } from "
 export function show(page, { signal }) {
   const options = h("form.columns", { onsubmit: (event) => event.preventDefault(), onchange: () => last && run(...last) },
     field("Detection passes", choice("passes", [["", "Service default"], ["single", "One pass"], ["auto", "More if needed"], ["thorough", "All passes (slow)"]])),
-    field("Rotated images", choice("rotate", [["", "No change"], ["auto", "Try all rotations"]])),
+    field("Rotated images", choice("rotate", [["", "No change"], ["auto", "Find the rotation"]])),
     field("Small images", choice("enhance", [["", "No change"], ["auto", "Enhance if no clear face is found"]])),
     field("Quality profile", choice("quality_profile", [["", "Service default"], ["off", "Off"], ["standard", "Standard"], ["strict", "Strict"]])),
   );

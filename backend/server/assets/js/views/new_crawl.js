@@ -26,6 +26,7 @@ export function show(page, { signal }) {
     panel("Behaviour",
       h("div.columns", {},
         field("Duplicates", choice("dedupe", [["near", "Skip identical files and near duplicates"], ["exact", "Skip identical files"], ["off", "Process all images"]])),
+        field("Rotated images", choice("rotate", [["off", "Search images as they are"], ["auto", "Also find faces that are not upright"]])),
         field("Sitemaps", choice("sitemaps", [["robots", "From robots.txt"], ["always", "Always"], ["off", "None"]])),
         field("Delay per host, ms", h("input", { type: "number", name: "delay_ms", min: 0, max: 300_000, placeholder: "automatic" })),
         field("Repeat every", h("input", { name: "every", pattern: "[0-9]+[mhdw]", placeholder: "never", autocomplete: "off" }), "For example 12h, 1d or 2w.")),
@@ -57,6 +58,7 @@ function body(data) {
     delay_ms: optional("delay_ms", Number),
     respect_robots: data.get("respect_robots") === "on",
     dedupe: data.get("dedupe"),
+    rotate: data.get("rotate"),
     sitemaps: data.get("sitemaps"),
     every: optional("every"),
   };
