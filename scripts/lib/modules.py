@@ -15,7 +15,7 @@ ORDER = {
         "budget": set(),
         "analyze": {"budget", "domain"},
         "cluster": {"domain"},
-        "videos": {"budget", "analyze", "cluster"},
+        "videos": {"budget", "analyze", "cluster", "domain"},
         "completion": {"domain"},
         "maintenance": set(),
         "reapply": {"domain"},

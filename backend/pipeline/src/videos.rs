@@ -17,6 +17,7 @@ pub use parts::{Resume, VideoPart};
 pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
 
 use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
+use crate::domain::Rotate;
 use frames::{ReadState, Source};
 use inference::Priority;
 use parts::Boundaries;
@@ -58,6 +59,8 @@ pub struct VideoOptions {
     pub pictures: bool,
     /// The quality profile that faces must meet; `None` means that of the service.
     pub quality_profile: Option<Profile>,
+    /// Whether to search frames for faces that are not upright. Each frame is decided separately.
+    pub rotate: Rotate,
     /// Memory for the pictures of faces that may become best shots, in bytes. A part that needs
     /// more ends early.
     pub max_picture_bytes: u64,
@@ -74,6 +77,7 @@ impl Default for VideoOptions {
             passes: Passes::Single,
             pictures: false,
             quality_profile: None,
+            rotate: Rotate::Off,
             max_picture_bytes: MAX_PICTURE_BYTES,
         }
     }
@@ -97,6 +101,7 @@ impl VideoOptions {
             passed_only: true,
             chips: dense || self.pictures,
             quality_profile: self.quality_profile,
+            rotate: self.rotate,
             passes: Some(self.passes),
             ..AnalyzeOptions::default()
         }
@@ -246,7 +251,7 @@ impl Analyzer {
     async fn cut_pictures(
         &self,
         frame: &Arc<Frame>,
-        faces: Vec<AnalyzedFace>,
+        (faces, rotation): (Vec<AnalyzedFace>, u32),
         wanted: bool,
         high_score: f32,
     ) -> Result<Vec<FrameFace>, VideoAnalyzeError> {
@@ -258,7 +263,7 @@ impl Analyzer {
             let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
             let of = |(at, face): (usize, AnalyzedFace)| {
                 let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
-                let cut = may_be_best.then(|| Cut::of(&frame, &boxes, at));
+                let cut = may_be_best.then(|| Cut::of(&frame, &boxes, at, rotation));
                 FrameFace { face, cut }
             };
             faces.into_iter().enumerate().map(of).collect()

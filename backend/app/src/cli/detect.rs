@@ -38,7 +38,7 @@ pub struct DetectArgs {
     /// Maximum number of faces per file; the best ones are kept
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_faces: Option<u32>,
-    /// If no face of an image is certainly upright, also search the rotated image
+    /// If no face of an image or frame is certainly upright, also search it rotated
     #[arg(long)]
     rotate: bool,
     /// If no reliable face is found in a small image, also search the enhanced image
@@ -70,13 +70,17 @@ fn passes(text: &str) -> Result<Passes, String> {
 }
 
 impl DetectArgs {
+    fn rotate(&self) -> Rotate {
+        if self.rotate { Rotate::Auto } else { Rotate::Off }
+    }
+
     fn options(&self) -> AnalyzeOptions {
         AnalyzeOptions {
             min_score: self.min_score,
             max_faces: self.max_faces.map(|n| n as usize),
             embeddings: self.json && !self.no_embeddings,
             passes: self.passes,
-            rotate: if self.rotate { Rotate::Auto } else { Rotate::Off },
+            rotate: self.rotate(),
             enhance: if self.enhance { Enhance::Auto } else { Enhance::Off },
             ..AnalyzeOptions::default()
         }
@@ -100,7 +104,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     if args.draw.is_some() && args.files.len() > 1 {
         return Err(UsageError("--draw accepts only a single file".into()).into());
     }
-    let (options, request) = (args.options(), args.video.request()?);
+    let (options, request) = (args.options(), args.video.request(args.rotate())?);
     let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
     let videos = VideoDetector::new(settings, &analyzer, request, args.min_score);
     let answers: Vec<(PathBuf, Result<Found, Refusal>)> = stream::iter(&args.files)

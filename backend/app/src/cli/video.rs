@@ -2,7 +2,7 @@
 use super::UsageError;
 use crate::progress;
 use clap::Args;
-use pipeline::{FrameFaces, VideoProgress, VideoRequest};
+use pipeline::{FrameFaces, Rotate, VideoProgress, VideoRequest};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use video::{Index, Sampling};
@@ -25,13 +25,13 @@ pub(super) struct VideoArgs {
 }
 
 impl VideoArgs {
-    /// Returns the options as they are stored with a video.
+    /// Returns the options as they are stored with a video. `rotate` is an option for images too.
     ///
     /// # Errors
     /// Fails if they contradict each other.
-    pub(super) fn request(&self) -> Result<VideoRequest, UsageError> {
+    pub(super) fn request(&self, rotate: Rotate) -> Result<VideoRequest, UsageError> {
         let max_gap_ms = (self.max_gap * 1e3).round() as u32;
-        let request = VideoRequest { sampling: self.sampling, max_gap_ms, refine: self.refine };
+        let request = VideoRequest { sampling: self.sampling, max_gap_ms, refine: self.refine, rotate };
         request.checked().map_err(|error| UsageError(format!("--refine: {error}")))
     }
 }

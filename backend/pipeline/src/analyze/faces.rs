@@ -131,7 +131,8 @@ impl Analyzer {
         Ok(FoundFaces { rotation, enhancement_scale, views, faces })
     }
 
-    /// Finds, aligns, assesses and embeds the faces of a frame of a video. The caller holds the
+    /// Finds, aligns, assesses and embeds the faces of a frame of a video. Also returns the
+    /// clockwise rotation of the frame in degrees that makes them upright. The caller holds the
     /// memory of the pixels.
     ///
     /// # Errors
@@ -141,9 +142,10 @@ impl Analyzer {
         frame: &Arc<Frame>,
         options: &AnalyzeOptions,
         priority: Priority,
-    ) -> Result<Vec<AnalyzedFace>, AnalyzeError> {
+    ) -> Result<(Vec<AnalyzedFace>, u32), AnalyzeError> {
         let (settings, mut timings) = (self.settings(options)?, Timings::default());
-        Ok(self.find_faces_in(frame, options, &settings, priority, &mut timings).await?.faces)
+        let found = self.find_faces_in(frame, options, &settings, priority, &mut timings).await?;
+        Ok((found.faces, found.rotation))
     }
 
     /// Returns the embeddings of aligned face crops, `None` where none could be computed.

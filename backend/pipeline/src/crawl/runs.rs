@@ -41,7 +41,7 @@ impl Crawls {
         }
         let pages = self.store().admit_pages(tx.conn(), crawl.id, options.max_pages, &pages).await?;
         let images = self.store().admit_images(tx.conn(), crawl.id, options.max_images, &images).await?;
-        let request = serde_json::to_value(VideoRequest::default()).expect("options are plain data");
+        let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
         let limits = options.video_limits();
         let videos = self.store().admit_videos(tx.conn(), crawl.id, limits, &request, &videos).await?;
         let jobs: Vec<NewJob> = (pages

@@ -1,5 +1,6 @@
 //! The options with which a video is read, as they are stored.
 
+use super::{CrawlOptions, Rotate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use video::Sampling;
 use video::sampling::MAX_GAP_US;
@@ -15,6 +16,9 @@ pub struct VideoRequest {
     /// compared as they are stored, and older programs did not store this field.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub refine: bool,
+    /// Whether to search frames for faces that are not upright. `off` is not written either.
+    #[serde(skip_serializing_if = "Rotate::is_off")]
+    pub rotate: Rotate,
 }
 
 /// Closer looks were requested for a sampling that selects the frames itself.
@@ -23,6 +27,11 @@ pub struct VideoRequest {
 pub struct CannotRefine;
 
 impl VideoRequest {
+    /// Returns the options of the videos of a crawl.
+    pub(crate) fn of_crawl(options: &CrawlOptions) -> Self {
+        Self { rotate: options.rotate, ..Self::default() }
+    }
+
     /// Returns the options if they do not contradict each other.
     ///
     /// # Errors
@@ -34,7 +43,12 @@ impl VideoRequest {
 
 impl Default for VideoRequest {
     fn default() -> Self {
-        Self { sampling: Sampling::Auto, max_gap_ms: (MAX_GAP_US / 1_000) as u32, refine: false }
+        Self {
+            sampling: Sampling::Auto,
+            max_gap_ms: (MAX_GAP_US / 1_000) as u32,
+            refine: false,
+            rotate: Rotate::Off,
+        }
     }
 }
 
@@ -53,7 +67,8 @@ mod tests {
 
     #[test]
     fn options_are_stored_as_they_are_written() {
-        let request = VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, refine: false };
+        let request =
+            VideoRequest { sampling: Sampling::Fps(2.5), max_gap_ms: 1_000, ..VideoRequest::default() };
         let stored = serde_json::to_value(request).unwrap();
         assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
         assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
@@ -61,6 +76,10 @@ mod tests {
         let stored = serde_json::to_value(closer).unwrap();
         assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "refine": true}));
         assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), closer);
+        let rotated = VideoRequest { rotate: Rotate::Auto, ..VideoRequest::default() };
+        let stored = serde_json::to_value(rotated).unwrap();
+        assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "rotate": "auto"}));
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), rotated);
         let error = serde_json::from_value::<VideoRequest>(serde_json::json!({"sampling": "fps=99"}));
         assert!(error.unwrap_err().to_string().contains("from 0.1 to 30"));
     }

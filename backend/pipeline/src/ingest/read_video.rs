@@ -88,6 +88,7 @@ impl Ingest {
         let options = VideoOptions {
             sampling: request.sampling,
             max_gap_us: i64::from(request.max_gap_ms) * 1_000,
+            rotate: request.rotate,
             refine: request.refine,
             match_threshold: collection.match_threshold,
             quality_profile: profile_of(&collection),

@@ -3,7 +3,7 @@
 use super::result::ShotPictures;
 use std::sync::Arc;
 use store::faces::CROP_MARGIN;
-use vision::crop::{face_crop_alone, thumbnail};
+use vision::crop::{face_crop_alone, rotate, thumbnail};
 use vision::{Detection, Frame, Rect, cover_in_chip};
 
 /// Longer side of a crop in pixels. It bounds the memory for the candidates of open tracks.
@@ -20,12 +20,14 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Cuts the face `at` out of a frame with these faces.
-    pub(super) fn of(frame: &Frame, faces: &[Rect], at: usize) -> Self {
+    /// Cuts the face `at` out of a frame with these faces. `rotation` is the clockwise rotation of
+    /// the frame in degrees that makes them upright.
+    pub(super) fn of(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
         let others: Vec<Rect> =
             faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
         let crop = face_crop_alone(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
-        Self { crop: Arc::new(thumbnail(&crop, CROP_SIDE)), others }
+        let crop = thumbnail(&crop, CROP_SIDE);
+        Self { crop: Arc::new(if rotation == 0 { crop } else { rotate(&crop, rotation) }), others }
     }
 
     /// Returns the memory that it takes.

@@ -138,6 +138,7 @@ impl FirstLooks<'_> {
             max_faces: Some(MAX_FRAME_FACES),
             embeddings: false,
             quality: false,
+            rotate: self.options.rotate,
             passes: Some(self.options.passes),
             ..AnalyzeOptions::default()
         };
@@ -150,7 +151,7 @@ impl FirstLooks<'_> {
                 };
                 let size = (frame.width(), frame.height());
                 let frame = Arc::new(frame);
-                let faces = self.analyzer.find_faces_of_frame(&frame, &options, self.priority).await?;
+                let (faces, _) = self.analyzer.find_faces_of_frame(&frame, &options, self.priority).await?;
                 if let Ok(frame) = Arc::try_unwrap(frame) {
                     recycle.give(frame);
                 }

@@ -332,7 +332,7 @@ async fn store_once(
         store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
     }
     if !videos.is_empty() {
-        let request = serde_json::to_value(VideoRequest::default()).expect("options are plain data");
+        let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
         let admitted = store.admit_videos(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
         let job = |video: AdmittedVideo| VideoJob { video_id: video.id }.job_of_crawl(collection, video.host);
         jobs.extend(admitted.into_iter().map(job));

@@ -4,7 +4,7 @@ use crate::support::{World, wait_for};
 use crate::videos::decoder;
 use domain::{Reason, VideoState};
 use inference::Priority;
-use pipeline::{Upload, VideoOptions, VideoRequest, Videos};
+use pipeline::{Rotate, Upload, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use video::Sampling;
 
 pub(crate) const REQUEST: VideoRequest =
-    VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000, refine: false };
+    VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000, refine: false, rotate: Rotate::Off };
 
 /// Writes the standard film several times in a row: each time takes 25 s.
 pub(crate) fn film(folder: &Path, times: u32) -> PathBuf {

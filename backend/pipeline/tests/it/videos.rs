@@ -2,7 +2,7 @@
 
 use crate::support::analyzer;
 use inference::Priority;
-use pipeline::{FrameFaces, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress};
+use pipeline::{FrameFaces, Rotate, VideoAnalysis, VideoAnalyzeError, VideoOptions, VideoProgress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Truth};
@@ -343,4 +343,20 @@ async fn dropping_the_analysis_ends_the_decoder() {
     analysis.abort();
     let ended = move || std::io::Read::read(&mut pipe, &mut [0]).unwrap();
     assert_eq!(tokio::task::spawn_blocking(ended).await.unwrap(), 0, "the process has ended");
+}
+
+/// Transport streams do not state the rotation of their frames.
+#[testing::needs(video)]
+#[testing::test]
+async fn people_of_a_film_that_is_upside_down_are_found_where_that_is_chosen() {
+    let film = Film::standard();
+    let upright = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Ts) };
+    let turned = Encoding { rotation: 180, ..upright.clone() };
+    let (of_upright, ..) = analyze(&film, &upright, Sampling::Auto).await;
+    let (unrotated, ..) = analyze(&film, &turned, Sampling::Auto).await;
+    let rotating = VideoOptions { rotate: Rotate::Auto, ..options(Sampling::Auto) };
+    let (rotated, ..) = analyze_with(&film, &turned, &rotating).await;
+    assert!(of_upright.people > 1, "{}", of_upright.people);
+    assert_eq!(unrotated.people, 0, "faces that are upside down are not embedded");
+    assert_eq!(rotated.people, of_upright.people);
 }

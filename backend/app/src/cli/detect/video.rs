@@ -31,6 +31,7 @@ impl<'a> VideoDetector<'a> {
             sampling: request.sampling,
             max_gap_us: i64::from(request.max_gap_ms) * 1_000,
             refine: request.refine,
+            rotate: request.rotate,
             match_threshold: settings.service.match_threshold,
             min_score,
             ..VideoOptions::default()

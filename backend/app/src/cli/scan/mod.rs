@@ -36,8 +36,7 @@ pub struct ScanArgs {
     /// off (none). A video file is stored once, whatever this option says
     #[arg(long, value_enum, default_value = "near")]
     dedupe: DedupeArg,
-    /// If no face of an image is certainly upright, also search the rotated image. Has no effect on
-    /// videos
+    /// If no face of an image or frame is certainly upright, also search it rotated
     #[arg(long)]
     rotate: bool,
     /// Print one JSON document instead of the table
@@ -154,8 +153,9 @@ impl ScanArgs {
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
     let (paths, urls) = args.inputs()?;
     // Rejects contradictory options before anything starts.
-    let request = args.video.request()?;
-    if args.crawl.videos && !urls.is_empty() && request != VideoRequest::default() {
+    let request = args.video.request(args.rotate())?;
+    let of_crawl = VideoRequest { rotate: request.rotate, ..VideoRequest::default() };
+    if args.crawl.videos && !urls.is_empty() && request != of_crawl {
         return Err(UsageError(
             "--sampling, --max-gap and --refine do not apply to the videos of a crawl; omit them with URLs and --videos"
                 .into(),

@@ -80,7 +80,7 @@ async fn one(
             return Ok(VideoOutcome::unprocessed(path, state, reason, error.to_string()));
         }
     };
-    let request = args.video.request()?;
+    let request = args.video.request(args.rotate())?;
     Ok(match scan.video(decoder, &path, file, request, bar).await? {
         ScannedVideo::Stored { video, counts } => VideoOutcome::processed(path, &video, counts),
         ScannedVideo::Duplicate(video) => VideoOutcome::duplicate(path, video),

@@ -90,7 +90,7 @@ pub(crate) struct CreateCrawl {
     #[schema(inline, value_type = Option<DedupeParam>, default = "near")]
     dedupe: Option<Dedupe>,
     /// `auto`: if no face of an image is certainly upright, also search the rotated image (see
-    /// `POST /faces/detect`). It has no effect on videos.
+    /// `POST /faces/detect`). It also applies to frames of videos.
     #[schema(inline, value_type = Option<RotateParam>, default = "off")]
     rotate: Option<Rotate>,
     /// Also read the videos to which pages, sitemaps and feeds refer: `<video>`, `og:video`,

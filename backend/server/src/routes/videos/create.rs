@@ -4,12 +4,13 @@ use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Query, is_json, read_small_json};
 use crate::routes::dto::Binary;
+use crate::routes::faces::RotateParam;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pipeline::{AddedAddress, MAX_LIVE_ADDRESSES, Upload};
+use pipeline::{AddedAddress, MAX_LIVE_ADDRESSES, Rotate, Upload};
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
@@ -41,6 +42,10 @@ pub(super) struct CreateParams {
     /// between a frame with a face and the frames before and after it.
     #[param(default = false)]
     refine: Option<bool>,
+    /// `auto`: if no face of a frame is certainly upright, also search the rotated frame (see `POST
+    /// /faces/detect`). The rotation that the file states is always applied.
+    #[param(inline, value_type = Option<RotateParam>)]
+    rotate: Option<Rotate>,
 }
 
 /// A video that the service fetches.
@@ -90,7 +95,8 @@ pub(super) async fn create_video(
     if is_json(headers) {
         let VideoByUrl { url } = read_small_json(request, MAX_JSON, JSON_TIME).await?;
         let collection = caller.collection(params.collection.as_deref()).await?;
-        let options = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
+        let options =
+            video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let address = file_address(&state, &url)?;
         state.services.video_tools.as_ref().ok_or_else(unavailable)?;
         let (status, id) = match state.services.videos.add_address(collection.id, &address, options).await? {
@@ -104,7 +110,8 @@ pub(super) async fn create_video(
     let prepared = async {
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
-        let options = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
+        let options =
+            video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let folder = state.services.video_tools.as_ref().ok_or_else(unavailable)?.spool.clone();
         Ok((options, collection, folder, place(&state)?))
     };

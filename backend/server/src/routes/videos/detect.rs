@@ -6,12 +6,13 @@ use crate::auth::Caller;
 use crate::extract::Query;
 use crate::extract::values::Score;
 use crate::routes::dto::Binary;
+use crate::routes::faces::RotateParam;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use pipeline::{VideoOptions, profile_of};
+use pipeline::{Rotate, VideoOptions, profile_of};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
@@ -36,6 +37,10 @@ pub(super) struct DetectParams {
     /// Whether `auto` analyses more frames where faces are visible; see `POST /videos`.
     #[param(default = false)]
     refine: Option<bool>,
+    /// `auto`: if no face of a frame is certainly upright, also search the rotated frame (see `POST
+    /// /faces/detect`). The rotation that the file states is always applied.
+    #[param(inline, value_type = Option<RotateParam>)]
+    rotate: Option<Rotate>,
     /// Minimum `det_score` of a face that starts a track; the default depends on the detector.
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     min_score: Option<Score>,
@@ -80,13 +85,15 @@ pub(super) async fn detect_video(
     let prepared = async {
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
         typed?;
-        let requested = video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine)?;
+        let requested =
+            video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let tools = state.services.video_tools.clone().ok_or_else(unavailable)?;
         let of_collection = collection.as_ref().and_then(|collection| collection.match_threshold);
         let options = VideoOptions {
             sampling: requested.sampling,
             max_gap_us: i64::from(requested.max_gap_ms) * 1_000,
             refine: requested.refine,
+            rotate: requested.rotate,
             match_threshold: Some(state.match_threshold(None, of_collection).value),
             min_score: params.min_score.map(Score::get),
             quality_profile: collection.as_ref().and_then(profile_of),

@@ -4,14 +4,14 @@ use crate::extract::{media_type, unsupported};
 use crate::{ApiError, AppState, Code};
 use axum::http::HeaderMap;
 use crawler::FetchError;
-use pipeline::VideoRequest;
+use pipeline::{Rotate, VideoRequest};
 use url::Url;
 use video::Sampling;
 
 /// Longest time without an analysed frame, in milliseconds.
 pub(super) type MaxGap = Bounded<200, 60_000>;
 
-/// Returns the options that `sampling`, `max_gap_ms` and `refine` select.
+/// Returns the options that the parameters of a request select.
 ///
 /// # Errors
 /// Fails with 400 if `sampling` cannot be read, or if `refine` contradicts it.
@@ -19,6 +19,7 @@ pub(super) fn video_request(
     sampling: Option<&str>,
     max_gap_ms: Option<MaxGap>,
     refine: Option<bool>,
+    rotate: Option<Rotate>,
 ) -> Result<VideoRequest, ApiError> {
     let defaults = VideoRequest::default();
     let sampling = match sampling {
@@ -32,7 +33,8 @@ pub(super) fn video_request(
     };
     let max_gap_ms = max_gap_ms.and_then(|gap| u32::try_from(gap.get()).ok());
     let max_gap_ms = max_gap_ms.unwrap_or(defaults.max_gap_ms);
-    let request = VideoRequest { sampling, max_gap_ms, refine: refine.unwrap_or(defaults.refine) };
+    let refine = refine.unwrap_or(defaults.refine);
+    let request = VideoRequest { sampling, max_gap_ms, refine, rotate: rotate.unwrap_or_default() };
     request.checked().map_err(|error| {
         ApiError::new(Code::BadQuery, format!("refine: {error}"))
             .field("refine")
