@@ -138,7 +138,7 @@ async fn a_face_that_is_upside_down_is_refused_unless_the_image_is_rotated() {
     let found = ok(found).await;
     assert_eq!(found["matches"].as_array().unwrap().len(), 2, "{found}");
     // The same option in a JSON body.
-    let site = Site::start().await;
+    let site = Site::with(&["turned_180.jpg"]).await;
     let body = json!({"url": site.picture("turned_180.jpg"), "rotate": "auto"});
     let fetched = ok(app.post_json(&path, &body).await).await;
     assert_eq!(fetched["faces"][0]["face_id"], rotated["faces"][0]["face_id"]);
