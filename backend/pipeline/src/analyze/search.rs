@@ -162,7 +162,30 @@ impl Search<'_> {
                 return Ok(turned);
             }
         }
+        if turn.is_none() && detections.is_empty() && self.priority == Priority::Interactive {
+            return self.search_all_turns(timings, &mut views).await;
+        }
         Ok(Found { detections, rotation: 0, views })
+    }
+
+    /// Searches the image at every other rotation, and returns the result with the best face. A
+    /// detector may give no sign of a face that is not upright. Background work does without this,
+    /// because most of its images show no face, and it would triple their cost.
+    async fn search_all_turns(
+        &self,
+        timings: &mut Timings,
+        views: &mut usize,
+    ) -> Result<Found, AnalyzeError> {
+        let best_score = |found: &Found| found.detections.iter().map(|d| d.det_score).fold(0.0, f32::max);
+        let mut best = Found { detections: Vec::new(), rotation: 0, views: 0 };
+        for rotation in [90, 180, 270] {
+            if let Some(found) = self.search_turned(Some(rotation), timings, views).await?
+                && best_score(&found) > best_score(&best)
+            {
+                best = found;
+            }
+        }
+        Ok(Found { views: *views, ..best })
     }
 
     /// Searches the image rotated by `turn`. Returns `None` if it is not rotated or contains no

@@ -32,23 +32,9 @@ fn meets_no_profile(analysis: &Analysis, name: &str) -> usize {
     unmet.iter().filter(|reasons| reasons.as_slice() == ["not_upright"]).count()
 }
 
-#[testing::test]
-async fn a_face_that_is_not_upright_meets_no_profile() {
-    let analyzer = analyzer().await;
-    let upright = analyze(&analyzer, picture("turned_0.jpg"), &AnalyzeOptions::default()).await;
-    assert!(upright.faces[0].quality.as_ref().unwrap().passed, "{:?}", upright.faces);
-    let mut refused = 0;
-    for degrees in [90, 180, 270] {
-        let name = format!("turned_{degrees}.jpg");
-        let found = analyze(&analyzer, picture(&name), &AnalyzeOptions::default()).await;
-        refused += meets_no_profile(&found, &name);
-    }
-    assert!(refused > 0, "the detector must find a face that only its rotation disqualifies");
-}
-
 #[testing::needs(shared)]
 #[testing::test]
-async fn a_photographed_face_that_is_not_upright_meets_no_profile() {
+async fn a_face_that_is_not_upright_meets_no_profile() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let mut refused = 0;
@@ -84,12 +70,14 @@ async fn one_of_two_faces_may_be_upside_down() {
     let pair = encode::jpeg(&Frame::new(width, 568, rows).unwrap(), 92);
     for pack in ["compact", "research"] {
         let found = analyze(&analyzer_on(pack).await, pair.clone(), &rotating()).await;
-        assert_eq!(found.rotation, 0, "{pack}");
+        // Both faces are equally good, so that both rotations are right.
+        let upright =
+            if found.rotation == 0 { 0.0..left.width() as f32 } else { left.width() as f32..width as f32 };
         let passed: Vec<f32> = (found.faces.iter())
             .filter(|face| face.quality.as_ref().unwrap().passed)
             .map(|face| face.detection.bbox.x + face.detection.bbox.width / 2.0)
             .collect();
-        assert!(passed.len() == 1 && passed[0] < left.width() as f32, "{pack}: {passed:?}");
+        assert!(passed.len() == 1 && upright.contains(&passed[0]), "{pack}: {passed:?}");
     }
 }
 
@@ -124,24 +112,27 @@ async fn the_rotation_of_every_photograph_is_found() {
 async fn images_without_a_turned_face_need_no_further_search() {
     let analyzer = analyzer().await;
     for name in ["view.jpg", "ada.jpg", "two_people.jpg", "crowd.jpg"] {
-        let plain = analyze(&analyzer, picture(name), &AnalyzeOptions::default()).await;
-        let rotating = analyze(&analyzer, picture(name), &rotating()).await;
+        // A crawl has this priority.
+        let look = async |options: AnalyzeOptions| {
+            analyzer.analyze(picture(name).into(), &options, Priority::Background).await.unwrap()
+        };
+        let (plain, rotating) = (look(AnalyzeOptions::default()).await, look(rotating()).await);
         assert_eq!(rotating.rotation, 0, "{name}");
         assert_eq!(rotating.faces.len(), plain.faces.len(), "{name}");
         // The search compares at most three boxes.
         assert!(rotating.views <= plain.views + 3, "{name}: {} {}", rotating.views, plain.views);
     }
-    let view = analyze(&analyzer, picture("view.jpg"), &AnalyzeOptions::default()).await;
-    assert_eq!(analyze(&analyzer, picture("view.jpg"), &rotating()).await.views, view.views);
 }
 
+#[testing::needs(shared)]
 #[testing::test]
 async fn a_crawl_stores_faces_of_rotated_images_upright() {
     let world = World::new().await;
     let site = Site::start().await;
+    let photograph = pixels(&testing::image("obama.jpg"));
     site.set("/", Answer::html("<img src=upright.jpg><img src=turned.jpg>"));
-    site.set("/upright.jpg", Answer::jpeg(picture("turned_0.jpg")));
-    site.set("/turned.jpg", Answer::jpeg(picture("turned_180.jpg")));
+    site.set("/upright.jpg", Answer::jpeg(turned(&photograph, 0)));
+    site.set("/turned.jpg", Answer::jpeg(turned(&photograph, 180)));
     let options = CrawlOptions { rotate: Rotate::Auto, dedupe: Dedupe::Exact, ..fast() };
     let (crawl, _) = world.crawl(&[site.url("/")], options).await;
     assert_eq!(crawl.options["rotate"], "auto");
@@ -163,8 +154,10 @@ async fn a_crawl_stores_faces_of_rotated_images_upright() {
     assert!((a ^ b).count_ones() < 16, "{}", (a ^ b).count_ones());
 }
 
+#[testing::needs(shared)]
 #[testing::test]
 async fn a_scan_finds_rotated_faces_only_where_that_is_chosen() {
+    let file = turned(&pixels(&testing::image("obama.jpg")), 180);
     let mut rotations = Vec::new();
     for rotate in [Rotate::Off, Rotate::Auto] {
         let world = World::new().await;
@@ -173,8 +166,7 @@ async fn a_scan_finds_rotated_faces_only_where_that_is_chosen() {
         let scan = Scan::begin(world.ingest.clone(), "default", &seeds, Dedupe::Near, options).await.unwrap();
         assert_eq!(scan.crawl().options.get("rotate").is_some(), rotate == Rotate::Auto);
         let rows = scan.add(&["/x/turned.jpg"]).await.unwrap();
-        let Ingested::Stored { image, .. } =
-            scan.ingest(rows[0].id, picture("turned_180.jpg").into()).await.unwrap()
+        let Ingested::Stored { image, .. } = scan.ingest(rows[0].id, file.clone().into()).await.unwrap()
         else {
             panic!("the image must be stored");
         };
