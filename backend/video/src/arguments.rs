@@ -3,6 +3,7 @@
 use crate::child::VIDEO_FD;
 use crate::gpu::GpuInput;
 use crate::index::{Hdr, Timeline};
+use crate::messages::MAX_STREAMS;
 use crate::sampling::{Looks, Segment};
 use vision::decode::{Coding, Colours, Pictures};
 
@@ -10,8 +11,6 @@ use vision::decode::{Coding, Colours, Pictures};
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
 /// Accepted codecs of video. Those of sound and subtitles are not decoded.
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
-/// Maximum number of streams among which the film is looked for.
-pub(crate) const MAX_STREAMS: usize = 8;
 /// Largest single allocation in bytes.
 const MAX_ALLOCATION: u64 = 1 << 29;
 /// Makes pixels square by enlarging frames in one direction.
@@ -154,6 +153,10 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     };
     let mut arguments = restricted_input(1, pictures.max_pixels(), Timeline::Continued, container, codecs);
     arguments.extend(strings(["-f", container]));
+    if pictures.coding == Coding::Jxl {
+        // Otherwise the decoder is called for ever at the end of a file whose end is missing.
+        arguments.push("-xerror".into());
+    }
     if matches!(pictures.coding, Coding::Jxl | Coding::Tiff | Coding::Jp2) {
         // The whole file is one picture.
         arguments.extend(strings(["-frame_size", &bytes.to_string()]));

@@ -1,4 +1,4 @@
-//! Measures and limits the processor time that decoding one video takes.
+//! Measures and limits the processor time that decoding one video or image takes.
 
 use crate::error::VideoError;
 use std::sync::Arc;
@@ -11,8 +11,13 @@ const FOR_ANY: Duration = Duration::from_secs(60);
 const FOR_MEBIBYTE: Duration = Duration::from_secs(1);
 /// Processor time for a frame. One of 4096x2304 pixels with a high dynamic range takes about half.
 const FOR_FRAME: Duration = Duration::from_secs(2);
+/// Processor time for any image. Some decoders use all of it for a file whose end is missing.
+const FOR_IMAGE: Duration = Duration::from_secs(5);
+/// Processor time for a million pixels of an image. The slowest decoder (JPEG 2000) takes about a
+/// fifth.
+const FOR_MEGAPIXEL: Duration = Duration::from_millis(500);
 
-/// The processor time that the processes of one video may use together. Clones share it.
+/// The processor time that the processes of one video or image may use together. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuBudget {
     total: Duration,
@@ -24,6 +29,13 @@ impl CpuBudget {
     pub(crate) fn for_listing(bytes: u64, largest: Duration) -> Self {
         let mebibytes = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
         let total = FOR_ANY.saturating_add(FOR_MEBIBYTE.saturating_mul(mebibytes)).min(largest);
+        Self { total, used_us: Arc::default() }
+    }
+
+    /// Returns a budget for an image with this number of pixels.
+    pub(crate) fn for_image(pixels: u64, largest: Duration) -> Self {
+        let megapixels = u32::try_from(pixels.div_ceil(1_000_000)).unwrap_or(u32::MAX);
+        let total = FOR_IMAGE.saturating_add(FOR_MEGAPIXEL.saturating_mul(megapixels)).min(largest);
         Self { total, used_us: Arc::default() }
     }
 

@@ -74,7 +74,8 @@ impl Decoder {
         let image = coded(bytes, limits)?;
         let format = image.header.format;
         let mut assembly = image.assemble();
-        let budget = self.budget(bytes.len() as u64);
+        let pixels = u64::from(image.header.width) * u64::from(image.header.height);
+        let budget = self.image_budget(pixels);
         let decode =
             |pictures: &_, plane, add: &mut Add<'_>| self.pictures(format, pictures, plane, &budget, add);
         decode(&image.colour, Plane::Colour, &mut |size, samples| assembly.add_colour(size, samples))?;

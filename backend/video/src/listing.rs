@@ -4,13 +4,12 @@
 //! `stream, dts, pts, duration, size, checksum[, F=0x0]`. Flags are written unless the packet is a
 //! keyframe and nothing else: <https://ffmpeg.org/ffmpeg-formats.html#framecrc>.
 
-use crate::arguments::MAX_STREAMS;
 use crate::child::Process;
 use crate::cpu::CpuBudget;
 use crate::error::{Damage, VideoError};
 use crate::gpu::GpuFacts;
 use crate::index::{Index, Timeline, microseconds, parse_ratio};
-use crate::messages::Messages;
+use crate::messages::{MAX_STREAMS, Messages};
 use crate::{Decoder, arguments};
 use std::fs::File;
 use std::io::{BufRead, Read};

@@ -2,13 +2,14 @@
 //! Their length is limited. They decide only the container's name, the duration, whether colours
 //! are mapped, and how a failure is described.
 
-use crate::arguments::MAX_STREAMS;
 use crate::error::{Damage, VideoError};
 use crate::index::Hdr;
 use crate::sandbox::REPORT;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
+/// Maximum number of streams among which the film is looked for.
+pub(crate) const MAX_STREAMS: usize = 8;
 /// Maximum number of bytes of a line; the rest is ignored.
 const MAX_LINE: u64 = 1_000;
 /// Number of lines in which facts are looked for.

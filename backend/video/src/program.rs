@@ -148,6 +148,11 @@ impl Decoder {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
     }
 
+    /// Returns the budget for an image with this number of pixels.
+    pub(crate) fn image_budget(&self, pixels: u64) -> CpuBudget {
+        CpuBudget::for_image(pixels, self.config.limits.max_cpu)
+    }
+
     /// Starts ffmpeg for work on the CPU.
     pub(crate) fn start(
         &self,

@@ -5,11 +5,9 @@
 //! therefore needs a first look at only one block to compute the same plan again.
 
 use crate::index::{Index, Timeline};
-use crate::sampling::{self, Looks, START_US, Sampling, Segment, decoding_us, whole};
+use crate::sampling::{self, CLOSER_US, Looks, START_US, Sampling, Segment, decoding_us, whole};
 use crate::selection::Selection;
 
-/// Longest time between two closer looks, in microseconds.
-pub const CLOSER_US: i64 = 250_000;
 /// Shortest length of a block in microseconds. A block ends where decoding can start, so blocks are
 /// longer where keyframes are far apart.
 const BLOCK_US: i64 = 60_000_000;

@@ -3,7 +3,6 @@
 //! keyframes, all frames must be decoded to reach the last one.
 
 use crate::index::{Index, Timeline};
-use crate::refine::CLOSER_US;
 
 /// Which frames are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,6 +23,8 @@ pub const MIN_FPS: f64 = 0.1;
 pub const MAX_FPS: f64 = 30.0;
 /// Default of the longest time without a look, in microseconds.
 pub const MAX_GAP_US: i64 = 2_000_000;
+/// Longest time between two closer looks (see [`crate::refine()`]), in microseconds.
+pub(crate) const CLOSER_US: i64 = 250_000;
 
 /// Maximum number of segments of one video. Each needs a process that finds its start again.
 const MAX_SEGMENTS: usize = 100;

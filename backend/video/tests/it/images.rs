@@ -185,8 +185,7 @@ fn a_format_that_ffmpeg_cannot_decode_is_unsupported() {
 fn files_that_end_early_are_corrupt() {
     let size = (96, 64);
     let draw = quadrants(size, false);
-    // ffmpeg waits for the rest of a JPEG XL file until its limit of processor time.
-    let mut files = vec![still::jp2(size, &draw), still::tiff(size, 1, &draw)];
+    let mut files = vec![still::jxl(size, &draw), still::jp2(size, &draw), still::tiff(size, 1, &draw)];
     for (av1, _) in FORMATS {
         files.push(Heif::new(av1, size).write(&draw));
         files.push(Heif { tile: Some((64, 64)), ..Heif::new(av1, size) }.write(&draw));
