@@ -145,6 +145,24 @@ fn read_output(command: &mut Command, path: &Path) -> Vec<u8> {
     std::fs::read(path).expect("ffmpeg wrote a file")
 }
 
+/// Returns an image in every format that ffmpeg decodes, with the format's name. AVIF and HEIC are
+/// grids of tiles, as telephones write them. Panics if ffmpeg cannot encode one of them.
+pub fn of_each_format(frame: &vision::Frame) -> Vec<(&'static str, Vec<u8>)> {
+    let size = (frame.width(), frame.height());
+    let draw = |x: u32, y: u32| {
+        let [r, g, b] = frame.pixel(x, y);
+        [r, g, b, 255]
+    };
+    let grid = |av1| Heif { tile: Some((256, 256)), ..Heif::new(av1, size) };
+    vec![
+        ("avif", grid(true).write(&draw)),
+        ("heic", grid(false).write(&draw)),
+        ("jxl", jxl(size, &draw)),
+        ("tiff", tiff(size, 1, &draw)),
+        ("jp2", jp2(size, &draw)),
+    ]
+}
+
 /// Returns a JPEG XL file without losses. Panics if ffmpeg cannot encode it.
 pub fn jxl(size: (u32, u32), draw: Draw<'_>) -> Vec<u8> {
     encode(size, draw, &["-c:v", "libjxl", "-distance", "0", "-pix_fmt", "rgba"], "image.jxl")

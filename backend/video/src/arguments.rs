@@ -195,7 +195,7 @@ fn conversion(colours: Colours) -> String {
         7 => "smpte240m",
         8 => "ycgco",
         9 => "bt2020nc",
-        // The pictures contain RGB, and say so.
+        // 0: the pictures contain RGB, and say so. Others have no conversion here.
         _ => return String::new(),
     };
     format!("setparams=range={range}:colorspace={matrix},")

@@ -11,7 +11,8 @@ const FOR_ANY: Duration = Duration::from_secs(60);
 const FOR_MEBIBYTE: Duration = Duration::from_secs(1);
 /// Processor time for a frame. One of 4096x2304 pixels with a high dynamic range takes about half.
 const FOR_FRAME: Duration = Duration::from_secs(2);
-/// Processor time for any image. Some decoders use all of it for a file whose end is missing.
+/// Processor time for any image, however small. It limits decoders that do not end on damaged
+/// files.
 const FOR_IMAGE: Duration = Duration::from_secs(5);
 /// Processor time for a million pixels of an image. The slowest decoder (JPEG 2000) takes about a
 /// fifth.
@@ -32,7 +33,7 @@ impl CpuBudget {
         Self { total, used_us: Arc::default() }
     }
 
-    /// Returns a budget for an image with this number of pixels.
+    /// Returns a budget for an image whose pictures have this number of pixels.
     pub(crate) fn for_image(pixels: u64, largest: Duration) -> Self {
         let megapixels = u32::try_from(pixels.div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let total = FOR_IMAGE.saturating_add(FOR_MEGAPIXEL.saturating_mul(megapixels)).min(largest);

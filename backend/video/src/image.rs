@@ -45,7 +45,8 @@ impl Default for ImageDecoder {
 }
 
 impl ImageDecoder {
-    /// `open` returns the decoder, or `None` if there is no ffmpeg that can be used.
+    /// Creates a decoder of images that calls `open` once, for the first image. `open` returns
+    /// `None` if there is no usable ffmpeg. Later images do not call it again.
     pub fn new(open: impl FnOnce() -> Option<Decoder> + Send + 'static) -> Self {
         Self(Arc::new(LazyLock::new(Box::new(open))))
     }
@@ -63,9 +64,9 @@ impl ImageDecoder {
 }
 
 impl Decoder {
-    /// Decodes an image of a format with [`Format::needs_ffmpeg`], as it is shown: turned, cropped,
-    /// and with its alpha composed on white. It blocks, and the calling thread must live as long as
-    /// the call.
+    /// Decodes an image of a format with [`Format::needs_ffmpeg`], as it is shown: rotated,
+    /// cropped, and with its alpha composed on white. Blocks. ffmpeg is killed if the calling
+    /// thread ends.
     ///
     /// # Errors
     /// Fails with [`ImageError::Decode`] if the file is damaged, exceeds the limits, or has a
@@ -74,7 +75,7 @@ impl Decoder {
         let image = coded(bytes, limits)?;
         let format = image.header.format;
         let mut assembly = image.assemble();
-        let pixels = u64::from(image.header.width) * u64::from(image.header.height);
+        let pixels = image.colour.pixels() + image.alpha.as_ref().map_or(0, Pictures::pixels);
         let budget = self.image_budget(pixels);
         let decode =
             |pictures: &_, plane, add: &mut Add<'_>| self.pictures(format, pictures, plane, &budget, add);

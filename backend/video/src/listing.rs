@@ -175,8 +175,9 @@ fn count(streams: &mut [Candidate], line: &str) {
 }
 
 /// Returns the stream that is the film: the one with the largest frames among those that have at
-/// least half as many frames as the longest. A cover picture has one frame. Streams whose codec is
-/// not accepted are left out. Among equals, the first one is returned.
+/// least half as many frames as the longest. Streams whose codec is not accepted are left out. A
+/// stream of a single MJPEG frame, which may be a cover picture, is chosen only if there is no
+/// other. Among equals, the first one is returned.
 fn choose(streams: &[Candidate]) -> usize {
     let accepted = || streams.iter().enumerate().filter(|(_, one)| CODECS.contains(&one.codec.as_str()));
     let most = accepted().map(|(_, one)| one.packets).max().unwrap_or(0);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_film_is_the_longest_stream_with_an_accepted_codec() {
+    fn the_film_is_a_long_stream_with_an_accepted_codec() {
         let film = |streams: &[(&str, &str, usize)]| {
             let mut found = vec![Candidate::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {

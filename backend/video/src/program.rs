@@ -148,7 +148,7 @@ impl Decoder {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
     }
 
-    /// Returns the budget for an image with this number of pixels.
+    /// Returns the processor time for an image whose pictures have this number of pixels.
     pub(crate) fn image_budget(&self, pixels: u64) -> CpuBudget {
         CpuBudget::for_image(pixels, self.config.limits.max_cpu)
     }

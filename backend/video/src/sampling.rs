@@ -103,9 +103,9 @@ pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> 
     }
 }
 
-/// Returns the longest time, in microseconds, by which the first and the last look at something
-/// differ from the times between which it shows. `None` if the distance between looks is not
-/// limited.
+/// Returns the longest time, in microseconds, by which a face can be visible before the first or
+/// after the last analysed frame that shows it. Returns `None` if the distance between analysed
+/// frames has no limit.
 pub fn tolerance_us(sampling: Sampling, max_gap_us: i64, refine: bool) -> Option<i64> {
     match sampling {
         Sampling::Keyframes => None,
@@ -119,13 +119,15 @@ fn cell_of_rate(fps: f64) -> i64 {
     (1e6 / fps.clamp(MIN_FPS, MAX_FPS)).round() as i64
 }
 
-/// Adds the last frame of the video to the looks, so that what shows at the end has the right end.
+/// Adds the last frame of the video to the selected frames, so that a track of a face that is
+/// visible to the end has the right end.
 pub(crate) fn with_last(mut segments: Vec<Segment>, index: &Index) -> Vec<Segment> {
     let last_us = index.last_us;
     match segments.last_mut() {
         Some(last) if last.looks == Looks::All && last_us > last.from_us => last.also_us.push(last_us),
-        // It is a keyframe already. Or decoding it would take as long as decoding all frames.
+        // The last frame is a keyframe, so it is selected already.
         _ if index.keyframes_us.last().is_none_or(|keyframe| *keyframe >= last_us) => {}
+        // Decoding it would take as long as decoding all frames.
         Some(_) if index.timeline == Timeline::Continued => {}
         Some(last) if last_us > last.from_us => {
             last.to_us = last_us;

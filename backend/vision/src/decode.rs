@@ -119,7 +119,7 @@ pub enum DecodeError {
     /// A format that ffmpeg decodes, and there is no ffmpeg that can be used.
     #[error(
         "{format} images are decoded by ffmpeg, which this service cannot use; run ./scripts/video, \
-         or set FFMPEG to the path of ffmpeg 6.0 or newer"
+         or set FFMPEG to the path of ffmpeg 6.0 or newer, and restart the service"
     )]
     NeedsFfmpeg { format: &'static str },
     /// The file is longer than `Limits::max_bytes`.

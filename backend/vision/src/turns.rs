@@ -29,7 +29,7 @@ impl TurnScores {
     pub fn canvas(frame: &Frame, bbox: &Rect) -> Frame {
         let scale = FACE / bbox.width.max(bbox.height).max(1.0);
         let around = View::around((frame.width(), frame.height()), bbox, (TILE, TILE), f64::from(scale));
-        // A small image does not fill the tile, so that the face has the same size in every tile.
+        // The scale is that of the face. A small image is not enlarged to fill the tile.
         let side = |pixels: u32| ((pixels as f32 * scale).round() as u32).clamp(1, TILE);
         let content = (side(around.region.width), side(around.region.height));
         let tile = Letterbox { scale, canvas: (TILE, TILE), content }.draw(&around.crop(frame));

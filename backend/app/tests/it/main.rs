@@ -18,6 +18,7 @@ mod deployment;
 mod gpu_check;
 mod gpu_runtime;
 mod hostile;
+mod image_formats;
 mod jobs;
 mod keys;
 mod kills;

@@ -95,7 +95,7 @@ async fn a_video_of_a_folder_is_stored_and_its_faces_have_appearances() {
     let film = named("media/film");
     assert_eq!(
         (&film["outcome"], &film["reason"], &film["frames"]),
-        (&json!("processed"), &Value::Null, &json!(125))
+        (&json!("processed"), &Value::Null, &json!(126))
     );
     assert_eq!(film["duration_ms"], 25_000);
     assert!(named("cut.mkv")["detail"].is_string());

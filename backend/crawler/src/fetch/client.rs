@@ -346,8 +346,8 @@ fn headers(request: &Request, url: &Url) -> HeaderMap {
         header::ACCEPT,
         HeaderValue::from_static(match request.kind {
             Kind::Page => "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.5",
-            // These are the formats that the decoders read. A server that negotiates formats should
-            // not send AVIF or SVG.
+            // These are the formats that are decoded without ffmpeg. A server that negotiates
+            // formats should not send AVIF or SVG.
             Kind::Image => {
                 "image/jpeg,image/png,image/webp,image/gif,image/bmp;q=0.8,image/*;q=0.3,*/*;q=0.1"
             }

@@ -168,9 +168,9 @@ impl Search<'_> {
         Ok(Found { detections, rotation: 0, views })
     }
 
-    /// Searches the image at every other rotation, and returns the result with the best face. A
-    /// detector may give no sign of a face that is not upright. Background work does without this,
-    /// because most of its images show no face, and it would triple their cost.
+    /// Searches the image at every other rotation, and returns the result with the best face,
+    /// because a detector may give no sign of a face that is not upright. Background work does not
+    /// call this: most of its images show no face, and each would be searched three more times.
     async fn search_all_turns(
         &self,
         timings: &mut Timings,

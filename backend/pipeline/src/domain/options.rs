@@ -38,11 +38,12 @@ pub enum Sitemaps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rotate {
-    /// Searches the upright image only.
+    /// Searches the image as it is.
     #[default]
     Off,
     /// If no face is certainly upright, compares the best boxes at 0, 90, 180 and 270 degrees, and
-    /// searches the image at the rotation at which they are upright.
+    /// searches the image at the rotation at which they are upright. If there is no box,
+    /// interactive work searches every rotation.
     Auto,
 }
 

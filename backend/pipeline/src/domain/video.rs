@@ -3,7 +3,7 @@
 use super::{CrawlOptions, Rotate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use video::Sampling;
-use video::sampling::MAX_GAP_US;
+use video::sampling::{self, MAX_GAP_US};
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -30,6 +30,12 @@ impl VideoRequest {
     /// Returns the options of the videos of a crawl.
     pub(crate) fn of_crawl(options: &CrawlOptions) -> Self {
         Self { rotate: options.rotate, ..Self::default() }
+    }
+
+    /// Returns the longest time, in microseconds, by which a face is visible before the start or
+    /// after the end of its track. `None` if the distance between analysed frames has no limit.
+    pub fn tolerance_us(&self) -> Option<i64> {
+        sampling::tolerance_us(self.sampling, i64::from(self.max_gap_ms) * 1_000, self.refine)
     }
 
     /// Returns the options if they do not contradict each other.

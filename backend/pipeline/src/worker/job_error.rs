@@ -101,7 +101,7 @@ impl From<IngestError> for JobError {
             AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(retry_after),
             AnalyzeError::Exhausted(error) => Self::Later(error.retry_after),
             AnalyzeError::Run(RunError::Stopped) => Self::Later(Duration::ZERO),
-            AnalyzeError::Run(_) => {
+            AnalyzeError::Run(_) | AnalyzeError::Decoder(_) => {
                 Self::Retry { reason: error.reason(), detail: error.to_string(), wait: None }
             }
             error => {
@@ -146,6 +146,12 @@ mod tests {
         let corrupt = DecodeError::Corrupt { format: "jpeg", reason: "x".into() };
         assert_eq!(AnalyzeError::from(corrupt).state(), Unprocessed::Failed);
         assert_eq!(AnalyzeError::from(DecodeError::NotAnImage).state(), Unprocessed::Skipped);
+    }
+
+    #[test]
+    fn an_image_is_tried_again_if_its_decoder_was_killed() {
+        let killed = AnalyzeError::Decoder("killed".into());
+        assert!(matches!(JobError::from(IngestError::Analyze(killed)), JobError::Retry { .. }));
     }
 
     #[test]

@@ -43,25 +43,6 @@ async fn a_photograph_gives_its_face_where_the_reference_has_it_however_it_is_tu
     }
 }
 
-/// Returns the portrait `ada.jpg` in the formats that ffmpeg decodes.
-fn portraits() -> Vec<(&'static str, Vec<u8>)> {
-    use testing::still::{self, Heif};
-    let frame = vision::decode(&picture("ada.jpg"), &vision::Limits::default()).unwrap().frame;
-    let size = (frame.width(), frame.height());
-    let draw = |x: u32, y: u32| {
-        let [r, g, b] = frame.pixel(x, y);
-        [r, g, b, 255]
-    };
-    let grid = |av1| Heif { tile: Some((256, 256)), ..Heif::new(av1, size) };
-    vec![
-        ("avif", grid(true).write(&draw)),
-        ("heic", grid(false).write(&draw)),
-        ("jxl", still::jxl(size, &draw)),
-        ("tiff", still::tiff(size, 1, &draw)),
-        ("jp2", still::jp2(size, &draw)),
-    ]
-}
-
 #[testing::needs(video)]
 #[testing::test]
 async fn a_portrait_in_a_format_that_ffmpeg_decodes_gives_its_face() {
@@ -70,7 +51,8 @@ async fn a_portrait_in_a_format_that_ffmpeg_decodes_gives_its_face() {
     let with = Analyzer::new(without.engine().clone(), config);
     let [x, y, width, height] = testing::gallery::face("ada.jpg");
     let wanted = Rect { x, y, width, height };
-    for (format, file) in portraits() {
+    let portrait = vision::decode(&picture("ada.jpg"), &vision::Limits::default()).unwrap().frame;
+    for (format, file) in testing::still::of_each_format(&portrait) {
         let found = look(&with, file.clone(), &AnalyzeOptions::default()).await;
         assert_eq!((found.format.name(), found.faces.len()), (format, 1));
         assert!(iou(&found.faces[0].detection.bbox, &wanted) > 0.8, "{format}");

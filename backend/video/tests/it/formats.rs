@@ -92,7 +92,8 @@ fn joined_recordings_are_read_with_continued_times() {
         let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
         std::fs::write(&from, &part).unwrap();
         let mut command = std::process::Command::new(testing::ffmpeg());
-        command.args(["-loglevel", "error", "-i"]).arg(&from).args(["-c", "copy", "-muxdelay", "0"]);
+        command.args(["-nostdin", "-y", "-loglevel", "error", "-i"]).arg(&from);
+        command.args(["-c", "copy", "-muxdelay", "0"]);
         assert!(command.args(arguments).arg(&to).status().unwrap().success());
         std::fs::read(to).unwrap()
     };

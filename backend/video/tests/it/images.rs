@@ -137,6 +137,54 @@ fn jpeg_xl_tiff_and_jpeg_2000_are_read_with_alpha_and_orientation() {
     }
 }
 
+fn at(file: &[u8], kind: &[u8; 4]) -> usize {
+    file.windows(4).position(|part| part == kind).unwrap() + 4
+}
+
+/// A small file could otherwise make the stream for the decoder as long as memory lasts.
+#[testing::needs(video)]
+#[test]
+fn tiles_that_share_bytes_are_refused() {
+    let size = (128, 128);
+    for (av1, format) in FORMATS {
+        let file = Heif { tile: Some((64, 64)), ..Heif::new(av1, size) }.write(&quadrants(size, false));
+        assert!(probe(&file, &Limits::default()).is_ok());
+        let refused = |file: &[u8]| match probe(file, &Limits::default()) {
+            Err(DecodeError::Corrupt { reason, .. }) => reason,
+            other => panic!("{format:?}: {other:?}"),
+        };
+        // The grid refers to its first tile four times: from, count, and the four numbers.
+        let mut repeated = file.clone();
+        let numbers = at(&file, b"dimg") + 4;
+        assert_eq!(file[numbers - 2..numbers], [0, 4]);
+        let first = file[numbers..numbers + 2].repeat(4);
+        repeated[numbers..numbers + 8].copy_from_slice(&first);
+        assert!(refused(&repeated).contains("separate"), "{format:?}");
+        // Each tile is the whole file: number, method, reference, count, position and length.
+        let mut overlapping = file.clone();
+        let entries = at(&file, b"iloc") + 8;
+        for entry in 0..4 {
+            let position = entries + entry * 16 + 8;
+            overlapping[position..position + 8].fill(0);
+        }
+        assert!(refused(&overlapping).contains("overlap"), "{format:?}");
+    }
+}
+
+/// Memory is reserved for the pixels that are decoded, not only for those that are shown.
+#[testing::needs(video)]
+#[test]
+fn a_crop_reserves_memory_for_the_whole_picture() {
+    let size = (128, 64);
+    let numbers = [1, 1, 1, 1, 0, 1, 0, 1].map(i32::to_be_bytes).concat();
+    for (av1, format) in FORMATS {
+        let heif = Heif { properties: vec![("clap", numbers.clone())], ..Heif::new(av1, size) };
+        let header = probe(&heif.write(&quadrants(size, false)), &Limits::default()).unwrap();
+        assert_eq!((header.width, header.height), (1, 1), "{format:?}");
+        assert!(header.decoding_bytes() >= 128 * 64 * 24, "{format:?}: {}", header.decoding_bytes());
+    }
+}
+
 /// The header decides, so that nothing is decoded.
 #[test]
 fn sizes_over_the_limits_are_refused_before_ffmpeg_starts() {

@@ -27,7 +27,7 @@ pub enum Coding {
     Jp2,
 }
 
-/// How the file says that its colours are to be converted to RGB, with the numbers of ITU-T H.273.
+/// The conversion of the colours to RGB that the file states, with the numbers of ITU-T H.273.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colours {
     /// Matrix coefficients.
@@ -100,6 +100,12 @@ impl Pictures<'_> {
     /// Returns the number of pictures.
     pub fn count(&self) -> u64 {
         u64::from(self.grid.columns) * u64::from(self.grid.rows)
+    }
+
+    /// Returns the number of pixels of all pictures together.
+    pub fn pixels(&self) -> u64 {
+        let (width, height) = self.grid.tile;
+        self.count().saturating_mul(u64::from(width) * u64::from(height))
     }
 
     /// Returns the maximum number of pixels of a picture.

@@ -7,7 +7,7 @@ use super::headers::boxes;
 use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
 use image::metadata::Orientation;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of bytes per pixel: two planes of 16 bits with their copies in the decoder, the
 /// pipe and the result.
@@ -40,6 +40,8 @@ struct Item<'a> {
 /// The structure of a file.
 #[derive(Default)]
 struct Structure<'a> {
+    /// Length of the file.
+    file_bytes: usize,
     primary: u32,
     items: BTreeMap<u32, Item<'a>>,
     properties: Vec<([u8; 4], &'a [u8])>,
@@ -77,7 +79,12 @@ pub(super) fn read<'a>(
     }
     // The codec decides. Files of both have generic brands.
     let format = if colour.coding == Coding::Av1 { Format::Avif } else { Format::Heic };
-    let header = ImageHeader { format, width, height, decoding_bytes: DECODING_BYTES };
+    // A crop and a grid can show fewer pixels than are decoded.
+    let largest = |pictures: &Pictures<'_>| area(pictures.grid.output).max(area(pictures.grid.tile));
+    let decoded = largest(&colour).max(alpha.as_ref().map_or(0, largest));
+    let per_pixel = (decoded * u64::from(DECODING_BYTES)).div_ceil(area((width, height)).max(1));
+    let decoding_bytes = u32::try_from(per_pixel).unwrap_or(u32::MAX);
+    let header = ImageHeader { format, width, height, decoding_bytes };
     let orientation = Orientation::NoTransforms;
     Ok(CodedImage { header, colour, alpha, premultiplied, steps, orientation })
 }
@@ -88,7 +95,7 @@ impl<'a> Structure<'a> {
         let meta = meta.get(4..).filter(|meta| meta.len() <= MAX_META)?;
         let inner: Vec<_> = boxes(meta).take(MAX_ENTRIES).collect();
         let find = |name: &[u8; 4]| inner.iter().find(|(kind, _)| kind == name).map(|(_, body)| *body);
-        let mut found = Self::default();
+        let mut found = Self { file_bytes: file.len(), ..Self::default() };
         let (version, mut primary) = Fields::of_box(find(b"pitm")?)?;
         found.primary = primary.number(if version == 0 { 2 } else { 4 })?;
         found.read_items(find(b"iinf")?)?;
@@ -253,6 +260,11 @@ impl<'a> Structure<'a> {
         };
         let tiles = tiles.to_vec();
         self.check_grid(format, &grid, tiles.len(), limits)?;
+        // Otherwise a small file could name the same bytes again and again.
+        if tiles.iter().collect::<BTreeSet<_>>().len() != tiles.len() {
+            return Err(corrupt(format, "its tiles are not separate pictures"));
+        }
+        let (mut coded_bytes, mut configuration_bytes) = (0_usize, 0_usize);
         let first = tiles.first().copied().ok_or_else(broken)?;
         let kind = self.items.get(&first).ok_or_else(broken)?.kind;
         let (coding, configuration) = match &kind {
@@ -270,6 +282,12 @@ impl<'a> Structure<'a> {
                 return Err(corrupt(format, "the file ends early"));
             }
             let configuration = self.property(*tile, configuration).ok_or_else(broken)?;
+            let lengths = item.extents.iter().map(|extent| extent.len());
+            coded_bytes = lengths.fold(coded_bytes, usize::saturating_add);
+            configuration_bytes += configuration.len();
+            if coded_bytes > self.file_bytes || configuration_bytes > MAX_META {
+                return Err(corrupt(format, "its pictures overlap"));
+            }
             payloads.push(Payload { parts: item.extents.clone(), configuration });
         }
         let colours = self.colours(item).or_else(|| self.colours(first));
@@ -366,6 +384,10 @@ impl<'a> Structure<'a> {
     }
 }
 
+fn area((width, height): (u32, u32)) -> u64 {
+    u64::from(width) * u64::from(height)
+}
+
 /// Reads the part of an image that is shown (ISO/IEC 14496-12, `clap`): its size, and the distance
 /// of its centre from that of the image.
 fn crop(body: &[u8], size: (u32, u32)) -> Option<Step> {
@@ -386,7 +408,8 @@ fn crop(body: &[u8], size: (u32, u32)) -> Option<Step> {
 }
 
 /// Returns the coded pictures as a stream for the decoder; `None` if they are invalid. The stream
-/// is not longer than the file and what is added for each picture.
+/// is at most as long as the file, the configurations ([`MAX_META`]) and what is added for each
+/// picture.
 pub(super) fn stream(coding: Coding, items: &[Payload<'_>], size: (u32, u32)) -> Option<Vec<u8>> {
     match coding {
         Coding::Hevc => {

@@ -105,7 +105,7 @@ impl Search<'_> {
         frame.account(timings);
         *views += 1;
         let clear = self.is_any_clear(self.looks_with(), &frame.signs);
-        // An image is rotated only after a face was seen.
+        // The first look at the image as it is has already decided that rotations are searched.
         let mut seen = (!looks.decides || rotation != 0 || clear).then_some(rotation);
         if seen.is_none()
             && let Some(view) = looks.usable

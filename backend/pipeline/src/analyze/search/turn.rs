@@ -4,7 +4,8 @@
 //! compares the best boxes at the four rotations, unless the score of a face is so high that it is
 //! certainly upright. The comparison of one box takes one run on a small canvas. The whole image is
 //! searched at another rotation only if the comparison shows a face there. An image without a box
-//! costs nothing. In a first look, the comparison replaces the enlargement of faint boxes.
+//! needs no comparison: background work does not search it again, and interactive work searches it
+//! at every rotation. In a first look, the comparison replaces the enlargement of faint boxes.
 
 use super::{CLEAR_SHARE, Search, Timings, ViewDetections};
 use crate::analyze::AnalyzeError;

@@ -28,7 +28,8 @@ pub(crate) struct DetectParams {
     #[param(default = true)]
     pub(crate) quality: Option<bool>,
     /// `auto`: if no face of the image is certainly upright, compare the best boxes at 0, 90, 180
-    /// and 270 degrees, and repeat the detection at the rotation at which they are upright.
+    /// and 270 degrees, and repeat the detection at the rotation at which they are upright. If
+    /// there is no box, repeat the detection at every rotation.
     #[param(inline, value_type = Option<RotateParam>)]
     pub(crate) rotate: Option<Rotate>,
     /// `auto`: if the short side of an image is under 400 pixels and no face or only faces with low

@@ -5,6 +5,7 @@ use crate::extract::{Id, Query};
 use crate::routes::dto::{boxes, to_ms};
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
+use domain::VideoState;
 use serde::{Deserialize, Serialize};
 use store::tracks::{Track, TrackFilter};
 use utoipa::{IntoParams, ToSchema};
@@ -46,6 +47,9 @@ struct TrackView {
     /// Time of the last frame in milliseconds.
     #[schema(example = 65_000)]
     end_ms: i64,
+    /// Whether the face is visible in the last analysed frame of the video; false until the whole
+    /// video was read.
+    to_end: bool,
     /// Number of analysed frames with the face.
     #[schema(example = 20)]
     samples: i32,
@@ -104,14 +108,16 @@ pub(super) async fn list_tracks(
     let list = List::of("tracks", (id, &filter));
     let after = list.after(params.cursor.as_deref())?;
     let limit = params.limit.map_or(100, Bounded::get);
+    let video = caller.store().video(id).await?;
+    let last_us = video.checkpoint_us.filter(|_| video.state == VideoState::Completed);
     let mut rows = caller.store().tracks(id, &filter, after, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |track| (track.started_us, track.id));
-    let tracks = rows.into_iter().map(TrackView::of).collect::<Result<_, _>>()?;
+    let tracks = rows.into_iter().map(|track| TrackView::of(track, last_us)).collect::<Result<_, _>>()?;
     Ok(Json(TrackList { tracks, next_cursor }))
 }
 
 impl TrackView {
-    fn of(track: Track) -> Result<Self, ApiError> {
+    fn of(track: Track, last_us: Option<i64>) -> Result<Self, ApiError> {
         let faces = track.faces.iter().map(|shot| TrackFaceView {
             face_id: shot.face_id,
             at_ms: to_ms(shot.at_us),
@@ -122,6 +128,7 @@ impl TrackView {
             person: track.person,
             start_ms: to_ms(track.started_us),
             end_ms: to_ms(track.ended_us),
+            to_end: last_us == Some(track.ended_us),
             samples: track.samples,
             faces: faces.collect(),
             boxes: boxes(&track.boxes)?,

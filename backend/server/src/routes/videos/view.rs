@@ -1,5 +1,6 @@
 use crate::routes::dto::to_ms;
 use domain::{Reason, VideoState};
+use pipeline::VideoRequest;
 use serde::Serialize;
 use store::tracks::StoredAppearance;
 use store::videos::Video;
@@ -56,6 +57,10 @@ pub(super) struct VideoView {
     /// Number of analysed frames.
     #[schema(example = 63)]
     frames: i64,
+    /// Longest time, in milliseconds, by which a face is visible before the start or after the end
+    /// of its track; null if the distance between analysed frames has no limit.
+    #[schema(example = 2_000)]
+    tolerance_ms: Option<i64>,
     /// Number of people; null until the whole video was read.
     #[schema(example = 7)]
     people: Option<i32>,
@@ -78,6 +83,8 @@ pub(super) struct VideoView {
 
 impl From<Video> for VideoView {
     fn from(video: Video) -> Self {
+        let request: Option<VideoRequest> = serde_json::from_value(video.options.clone()).ok();
+        let tolerance_us = request.and_then(|request| request.tolerance_us());
         Self {
             id: video.id,
             state: video.state,
@@ -95,6 +102,7 @@ impl From<Video> for VideoView {
             duration_ms: video.duration_us.map(to_ms),
             read_ms: video.checkpoint_us.map(to_ms),
             frames: video.frames,
+            tolerance_ms: tolerance_us.map(to_ms),
             people: video.people,
             unidentified_tracks: video.unidentified,
             reason: video.reason,

@@ -18,9 +18,11 @@ async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
     let app = with_videos().await;
     let lines = lines(&app, "?sampling=fps=5&embeddings=true", film()).await;
     let (last, frames) = lines.split_last().unwrap();
-    assert_eq!(frames.len(), 125);
+    assert_eq!(frames.len(), 126);
     let times: Vec<i64> = frames.iter().map(|frame| frame["at_ms"].as_i64().unwrap()).collect();
-    assert!(times.iter().enumerate().all(|(at, time)| *time == 200 * at as i64), "{times:?}");
+    // Five frames a second, and the last one.
+    let expected: Vec<i64> = (0..125).map(|at| 200 * at).chain([24_960]).collect();
+    assert_eq!(times, expected);
     assert!(
         frames
             .iter()
@@ -29,7 +31,7 @@ async fn a_clip_gives_a_line_for_each_frame_and_one_for_the_tracks() {
     );
     assert_eq!(last["people"], 7);
     let video = &last["video"];
-    assert_eq!((video["codec"].as_str(), video["frames"].as_u64()), (Some("h264"), Some(125)));
+    assert_eq!((video["codec"].as_str(), video["frames"].as_u64()), (Some("h264"), Some(126)));
     for track in list(last, "tracks") {
         let shot = &list(track, "faces")[0];
         assert_eq!(shot["embedding"].as_array().map(Vec::len), Some(128), "{track}");

@@ -56,10 +56,14 @@ async fn people_of_a_video_are_found_by_time_person_and_face() {
     assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
     assert_eq!((video["people"].as_i64(), video["width"].as_i64()), (Some(7), Some(640)));
     assert_eq!(video["options"]["sampling"], "fps=5");
-    assert_eq!(video["read_ms"], 24_800);
+    assert_eq!(video["read_ms"], 24_960);
     let path = format!("/videos/{}", id(&video["id"]));
     let all = app.get_ok(&format!("{path}/tracks")).await;
     let tracks = list(&all, "tracks");
+    assert_eq!(video["tolerance_ms"], 200);
+    let is_last = |track: &Value| track["end_ms"] == 24_960;
+    assert!(tracks.iter().all(|track| track["to_end"] == is_last(track)), "{all}");
+    assert!(tracks.iter().any(is_last), "{all}");
     assert!(tracks.len() > 10 && all["next_cursor"].is_null());
     // Pages, times and people select from the same list.
     let mut paged = Vec::new();
@@ -142,7 +146,7 @@ async fn progress_is_told_until_the_video_is_read() {
         last = data;
     }
     assert_eq!(last, app.get_ok(&path).await);
-    assert_eq!((&last["state"], &last["read_ms"]), (&json!("completed"), &json!(24_800)));
+    assert_eq!((&last["state"], &last["read_ms"]), (&json!("completed"), &json!(24_960)));
     // A stream of a video that has ended contains only `done`.
     let mut late = Events::of(&app, &path).await;
     assert_eq!(late.next().await, Some(("done".to_owned(), last)));
