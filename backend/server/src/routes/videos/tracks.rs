@@ -49,6 +49,7 @@ struct TrackView {
     end_ms: i64,
     /// Whether the face is visible in the last analysed frame of the video; false until the whole
     /// video was read.
+    #[schema(example = false)]
     to_end: bool,
     /// Number of analysed frames with the face.
     #[schema(example = 20)]
