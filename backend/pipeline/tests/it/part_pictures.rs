@@ -71,11 +71,11 @@ async fn a_part_whose_pictures_take_too_much_memory_ends_early() {
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
     let analyzer = analyzer().await;
     let whole = parts(&analyzer, &path, None, None).await;
-    assert_eq!((whole.len(), whole[0].frames), (1, 125));
+    assert_eq!((whole.len(), whole[0].frames), (1, 126));
 
     let bounded = parts(&analyzer, &path, Some(PICTURES), None).await;
     assert!(bounded.len() > 2, "{}", bounded.len());
-    assert_eq!(bounded.last().unwrap().frames, 125);
+    assert_eq!(bounded.last().unwrap().frames, 126);
     // Nothing is lost except a few faces that only continue a track.
     assert!(samples(&bounded) * 100 >= samples(&whole) * 90, "{} {}", samples(&bounded), samples(&whole));
     for part in &bounded {
