@@ -171,6 +171,17 @@ fn tiles_that_share_bytes_are_refused() {
     }
 }
 
+#[testing::needs(video)]
+#[test]
+fn an_item_with_very_many_properties_is_refused() {
+    let size = (64, 64);
+    for (count, is_read) in [(90, true), (110, false)] {
+        let properties = vec![("free", Vec::new()); count];
+        let file = Heif { properties, ..Heif::new(true, size) }.write(&quadrants(size, false));
+        assert_eq!(probe(&file, &Limits::default()).is_ok(), is_read, "{count}");
+    }
+}
+
 /// Memory is reserved for the pixels that are decoded, not only for those that are shown.
 #[testing::needs(video)]
 #[test]

@@ -17,6 +17,8 @@ const DECODING_BYTES: u32 = 24;
 const MAX_META: usize = 1 << 20;
 /// Maximum number of boxes, items or properties that are read.
 const MAX_ENTRIES: usize = 10_000;
+/// Maximum number of properties of an item, which are searched again and again.
+const MAX_PROPERTIES: usize = 100;
 /// Maximum number of pictures of a grid. Phones write up to 200.
 const MAX_TILES: u32 = 1_024;
 
@@ -193,6 +195,9 @@ impl<'a> Structure<'a> {
                     false => fields.number(1)? & 0x7F,
                 };
                 if let Some(item) = self.items.get_mut(&id) {
+                    if item.properties.len() == MAX_PROPERTIES {
+                        return None;
+                    }
                     item.properties.push(u16::try_from(property).ok()?);
                 }
             }
