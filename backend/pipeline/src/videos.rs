@@ -17,7 +17,7 @@ pub use parts::{Resume, VideoPart};
 pub use result::{FrameFace, FrameFaces, ShotPictures, TrackFace, VideoAnalysis, VideoEnd, VideoTrack};
 
 use crate::analyze::{AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
-use crate::domain::Rotate;
+use crate::domain::{Rotate, VideoRequest};
 use frames::{ReadState, Source};
 use inference::Priority;
 use parts::Boundaries;
@@ -79,6 +79,18 @@ impl Default for VideoOptions {
             quality_profile: None,
             rotate: Rotate::Off,
             max_picture_bytes: MAX_PICTURE_BYTES,
+        }
+    }
+}
+
+impl From<VideoRequest> for VideoOptions {
+    fn from(request: VideoRequest) -> Self {
+        Self {
+            sampling: request.sampling,
+            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
+            refine: request.refine,
+            rotate: request.rotate,
+            ..Self::default()
         }
     }
 }

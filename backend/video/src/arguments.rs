@@ -30,7 +30,7 @@ pub(crate) struct Source {
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
     pub(crate) timeline: Timeline,
-    /// Number of the stream among those of video, from 0.
+    /// Number of the stream among the video streams, from 0.
     pub(crate) stream: usize,
 }
 
@@ -49,7 +49,8 @@ pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<Stri
     arguments
 }
 
-/// Prints a line for each packet of the first [`MAX_STREAMS`] streams of video, as they come.
+/// Prints a line for each packet of the first [`MAX_STREAMS`] video streams, in the order of the
+/// file.
 pub(crate) fn streams(threads: u32) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), Timeline::Stored);
     arguments.extend(video(0));

@@ -58,7 +58,7 @@ pub struct Index {
     pub damage: Option<Damage>,
     /// Time of the first frame in the time of the container, in microseconds.
     pub origin_us: i64,
-    /// Number of the stream among those of video, from 0.
+    /// Number of the stream among the video streams, from 0.
     pub(crate) stream: usize,
     /// Time of the last frame that is shown, in microseconds.
     pub(crate) last_us: i64,

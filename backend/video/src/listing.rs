@@ -138,7 +138,7 @@ struct Candidate {
     packets: u64,
 }
 
-/// Reads the output for several streams.
+/// Reads the lines that ffmpeg prints about several streams.
 fn read_streams(process: &mut Process) -> Result<Vec<Candidate>, VideoError> {
     let mut streams = vec![Candidate::default(); MAX_STREAMS];
     each_line(process, |line| {
@@ -148,7 +148,7 @@ fn read_streams(process: &mut Process) -> Result<Vec<Candidate>, VideoError> {
     Ok(streams)
 }
 
-/// Reads a line of the output for several streams.
+/// Adds what a line says to the stream that it describes.
 fn count(streams: &mut [Candidate], line: &str) {
     match line.strip_prefix('#') {
         // Such as `#dimensions 1: 480x480`.
@@ -282,7 +282,7 @@ impl Listing {
         }
     }
 
-    fn into_index(mut self, mut messages: Messages, stream: usize) -> Result<Index, VideoError> {
+    fn into_index(mut self, messages: Messages, stream: usize) -> Result<Index, VideoError> {
         self.keyframes_us.sort_unstable();
         self.keyframes_us.dedup();
         let (Some(origin_us), false) = (self.origin_us, self.keyframes_us.is_empty()) else {
@@ -302,8 +302,7 @@ impl Listing {
             truncated: false,
             message: format!("there are {} streams of video; only one was read", messages.videos),
         });
-        let mut streams = std::mem::take(&mut messages.streams);
-        let facts = streams.get_mut(stream).map(std::mem::take).unwrap_or_default();
+        let facts = messages.streams.into_iter().nth(stream).unwrap_or_default();
         let last_us = self.last_us.saturating_sub(origin_us);
         let frame_us = last_us / i64::try_from(self.frames).unwrap_or(i64::MAX).saturating_sub(1).max(1);
         Ok(Index {

@@ -86,14 +86,10 @@ impl Ingest {
         let collection = retried("collection", || store.collection_by_id(video.collection_id)).await?;
         let request = serde_json::from_value::<VideoRequest>(video.options.clone())?;
         let options = VideoOptions {
-            sampling: request.sampling,
-            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
-            rotate: request.rotate,
-            refine: request.refine,
             match_threshold: collection.match_threshold,
             quality_profile: profile_of(&collection),
             pictures: true,
-            ..VideoOptions::default()
+            ..VideoOptions::from(request)
         };
         let resume = video.checkpoint_us.map(|after_us| Resume {
             after_us,

@@ -33,7 +33,7 @@ impl Format {
         }
     }
 
-    /// Detects the format from the content alone; `None` if it is not known.
+    /// Detects the format from the content alone. Returns `None` if it is another one.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
             Some(Self::Jpeg)

@@ -28,13 +28,9 @@ impl<'a> VideoDetector<'a> {
         min_score: Option<f32>,
     ) -> Self {
         let options = VideoOptions {
-            sampling: request.sampling,
-            max_gap_us: i64::from(request.max_gap_ms) * 1_000,
-            refine: request.refine,
-            rotate: request.rotate,
             match_threshold: settings.service.match_threshold,
             min_score,
-            ..VideoOptions::default()
+            ..VideoOptions::from(request)
         };
         Self { settings, analyzer, options, decoder: OnceCell::new() }
     }

@@ -90,14 +90,10 @@ pub(super) async fn detect_video(
         let tools = state.services.video_tools.clone().ok_or_else(unavailable)?;
         let of_collection = collection.as_ref().and_then(|collection| collection.match_threshold);
         let options = VideoOptions {
-            sampling: requested.sampling,
-            max_gap_us: i64::from(requested.max_gap_ms) * 1_000,
-            refine: requested.refine,
-            rotate: requested.rotate,
             match_threshold: Some(state.match_threshold(None, of_collection).value),
             min_score: params.min_score.map(Score::get),
             quality_profile: collection.as_ref().and_then(profile_of),
-            ..VideoOptions::default()
+            ..VideoOptions::from(requested)
         };
         // Without this, a busy service would refuse the clip only after the upload. The place in
         // the queue is not kept meanwhile, because an upload can be slow.
