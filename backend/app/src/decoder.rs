@@ -4,6 +4,9 @@ use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
 };
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
 
@@ -53,6 +56,48 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
     Ok(VideoDecoding { decoder: Ok(decoder), report: placement.report })
 }
 
+/// Creates the folder for copies of videos, and returns it. Warns if it is in memory.
+///
+/// # Errors
+/// Returns a message that names the setting.
+pub(crate) fn open_spool(settings: &Settings) -> Result<PathBuf, String> {
+    let folder = settings.video_spool();
+    let open = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        tempfile::tempfile_in(&folder)?;
+        is_in_memory(&folder)
+    };
+    let in_memory = open().map_err(|error: std::io::Error| {
+        format!(
+            "the folder for copies of videos, {}, cannot be written: {error}; set VIDEO_SPOOL",
+            folder.display()
+        )
+    })?;
+    if in_memory {
+        tracing::warn!(
+            folder = %folder.display(),
+            "the folder for copies of videos is in memory (tmpfs); videos can fill the memory; set VIDEO_SPOOL to a folder on a disk"
+        );
+    }
+    Ok(folder)
+}
+
+/// Returns whether the files of a folder are in memory.
+#[cfg(target_os = "linux")]
+fn is_in_memory(folder: &Path) -> std::io::Result<bool> {
+    // From linux/magic.h.
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let kind = i64::from(rustix::fs::statfs(folder)?.f_type);
+    Ok(kind == TMPFS || kind == RAMFS)
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+fn is_in_memory(_: &Path) -> std::io::Result<bool> {
+    Ok(false)
+}
+
 /// Returns the configuration of analyses. Its decoder of images is opened when an image needs it.
 pub(crate) fn pipeline_config(settings: &Settings) -> pipeline::Config {
     let config = video_config(settings);
@@ -82,13 +127,23 @@ fn open_checked(config: video::Config) -> Result<Decoder, VideoError> {
     match sandboxed.files {
         FileAccess::LibrariesOnly => {}
         FileAccess::ReadOnly => tracing::warn!(
-            "the kernel has no Landlock: a video that exploits ffmpeg could read files of this user; \
-             use Linux 5.13 or newer with Landlock"
+            "Landlock is not available: a video that exploits ffmpeg could read files of this user; {}",
+            missing_landlock()
         ),
         FileAccess::Unrestricted => tracing::warn!("ffmpeg runs without a sandbox (VIDEO_SANDBOX=false)"),
     }
     tracing::debug!(version = sandboxed.version, files = ?sandboxed.files, "ffmpeg is ready");
     Ok(decoder)
+}
+
+/// Returns the probable cause that Landlock is missing.
+fn missing_landlock() -> &'static str {
+    if sandbox::is_filtered() {
+        "a filter of system calls around this process may forbid it; allow landlock_* (with systemd, see \
+         SystemCallFilter in deploy/facecrawl.service)"
+    } else {
+        "use Linux 5.13 or newer with Landlock"
+    }
 }
 
 /// Logs and counts a video that the CPU decodes instead of the GPU.

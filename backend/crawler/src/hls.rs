@@ -1,4 +1,5 @@
 //! Reads playlists of HTTP Live Streaming (RFC 8216) as lists of files that together are one video.
+use crate::extract::budget::ByteBudget;
 use crate::urls;
 use m3u8_rs::{Key, KeyMethod, MediaPlaylist, Playlist as Parsed, VariantStream};
 use std::collections::HashSet;
@@ -8,6 +9,8 @@ use url::Url;
 pub const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of files of a playlist. With the usual 6 s per file, they last 33 hours.
 pub const MAX_FILES: usize = 20_000;
+/// Maximum total length of the absolute addresses of the files of a playlist, in bytes.
+pub const MAX_URL_BYTES: usize = 8 << 20;
 /// Variants with more lines are taken only if there is no other.
 const MAX_HEIGHT: u64 = 1080;
 /// How the names of codecs for video begin in the attribute `CODECS` (RFC 6381).
@@ -30,8 +33,12 @@ pub enum PlaylistError {
     Encrypted,
     #[error("the playlist is that of a live stream")]
     Live,
-    /// It lists more than [`MAX_FILES`] files.
-    #[error("the playlist lists more than {MAX_FILES} files")]
+    /// It lists more than [`MAX_FILES`] files, or its absolute addresses are longer than
+    /// [`MAX_URL_BYTES`] in total.
+    #[error(
+        "the playlist lists more than {MAX_FILES} files, or addresses of more than {} MiB",
+        MAX_URL_BYTES >> 20
+    )]
     TooLong,
 }
 
@@ -95,25 +102,41 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
     if media.segments.len() > MAX_FILES {
         return Err(PlaylistError::TooLong);
     }
-    let resolve = |text: &str| urls::resolve(base, text).ok_or(PlaylistError::Invalid);
-    let mut files: Vec<Url> = Vec::new();
+    let mut files = FileList { base, files: Vec::new(), budget: ByteBudget::new(MAX_URL_BYTES) };
     // Several segments can be parts of one file, which is then taken once and whole.
-    let mut whole: HashSet<Url> = HashSet::new();
-    let mut header: Option<Url> = None;
+    let mut whole: HashSet<&str> = HashSet::new();
+    let mut header: Option<&str> = None;
     for segment in &media.segments {
-        let file = resolve(&segment.uri)?;
         if let Some(map) = &segment.map {
-            let map = resolve(&map.uri)?;
-            if map != file && header.as_ref() != Some(&map) {
-                files.push(map.clone());
+            if map.uri != segment.uri && header != Some(&map.uri) {
+                files.add(&map.uri)?;
             }
-            header = Some(map);
+            header = Some(&map.uri);
         }
-        if segment.byte_range.is_none() || whole.insert(file.clone()) {
-            files.push(file);
+        if segment.byte_range.is_none() || whole.insert(&segment.uri) {
+            files.add(&segment.uri)?;
         }
     }
-    Ok(files)
+    Ok(files.files)
+}
+
+/// The absolute addresses of files. A base address of 8 KiB makes each of them that long, so their
+/// total length is limited.
+struct FileList<'a> {
+    base: &'a Url,
+    files: Vec<Url>,
+    budget: ByteBudget,
+}
+
+impl FileList<'_> {
+    fn add(&mut self, text: &str) -> Result<(), PlaylistError> {
+        let file = urls::resolve(self.base, text).ok_or(PlaylistError::Invalid)?;
+        if !self.budget.take(file.as_str().len()) {
+            return Err(PlaylistError::TooLong);
+        }
+        self.files.push(file);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +204,24 @@ mod tests {
         assert_eq!(read(&list), Err(PlaylistError::TooLong));
         assert_eq!(read(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
         assert!(is_playlist(b"\xef\xbb\xbf#EXTM3U\n") && !is_playlist(b"#EXTINF"));
+    }
+
+    #[test]
+    fn the_length_of_all_absolute_addresses_is_limited() {
+        let base = Url::parse(&format!("http://site.example/{}/list.m3u8", "v".repeat(8_000))).unwrap();
+        let list = |count: usize, segment: &str| {
+            let all = segment.repeat(count);
+            let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{all}#EXT-X-ENDLIST\n");
+            parse(text.as_bytes(), &base)
+        };
+        let ranges = "#EXTINF:6,\n#EXT-X-BYTERANGE:10@0\na.ts\n";
+        let fits = MAX_URL_BYTES / 8_100;
+        for segment in ["#EXTINF:6,\na.ts\n", "#EXT-X-MAP:URI=\"m\"\n#EXTINF:6,\na.ts\n"] {
+            assert!(matches!(list(fits / 2, segment), Ok(Playlist::Files(_))), "{segment}");
+            assert_eq!(list(fits + 100, segment), Err(PlaylistError::TooLong), "{segment}");
+        }
+        // The parts of one file are one address.
+        assert!(matches!(list(MAX_FILES, ranges), Ok(Playlist::Files(files)) if files.len() == 1));
     }
 
     proptest::proptest! {

@@ -31,7 +31,7 @@ pub use pixels::Pixels;
 pub use result::{Analysis, AnalyzedFace, Timings};
 pub use search::small_view;
 
-use crate::budget::{Exhausted, Share};
+use crate::budget::{Budget, Exhausted, Share};
 use bytes::Bytes;
 use cpu::{CallerCpu, Cpu};
 use image_budget::DecodedImageBudget;
@@ -55,6 +55,8 @@ struct Inner {
     /// decoding.
     header_cpu: Cpu,
     memory: DecodedImageBudget,
+    /// Memory of processes that decode videos.
+    decoders: Budget,
 }
 
 impl Analyzer {
@@ -62,7 +64,8 @@ impl Analyzer {
         let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
         let memory = DecodedImageBudget::new(config.decoded_bytes, largest);
-        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory }) }
+        let decoders = Budget::new("video_decoders", config.video_decoder_bytes);
+        Self { engine, inner: Arc::new(Inner { config, cpu, header_cpu, memory, decoders }) }
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see
@@ -119,6 +122,15 @@ impl Analyzer {
     /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
     pub(crate) async fn reserve(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
         self.inner.memory.take(bytes, priority, self.engine.deadline()).await
+    }
+
+    /// Works like [`Self::reserve`], for `bytes` of a process that decodes a video. Take it before
+    /// the memory for its frames.
+    ///
+    /// # Errors
+    /// Fails with [`crate::Exhausted`] if the memory does not become free in time.
+    pub(crate) async fn reserve_decoder(&self, bytes: u64, priority: Priority) -> Result<Share, Exhausted> {
+        self.inner.decoders.take(bytes, priority, self.engine.deadline()).await
     }
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and

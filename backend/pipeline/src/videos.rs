@@ -186,7 +186,8 @@ impl Analyzer {
     ///
     /// A few frames per core are in memory at a time. They are counted against the budget for
     /// decoded images by the size that the file reports. A stream whose frames grow later can
-    /// exceed it, up to the decoder's limit for one frame.
+    /// exceed it, up to the decoder's limit for one frame. The memory of the process that decodes
+    /// is counted against a budget of its own.
     ///
     /// # Errors
     /// Fails with the errors of [`Self::analyze_video`] and of `parts`.
@@ -208,6 +209,11 @@ impl Analyzer {
         parts.opened(&index).await?;
         let indexing = started.elapsed();
 
+        // The process for the frames starts later, so nothing large is held during this wait.
+        let _decoder = self
+            .reserve_decoder(decoder.memory_bytes(&index), priority)
+            .await
+            .map_err(VideoAnalyzeError::from)?;
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
         let bytes = u64::from(index.width) * u64::from(index.height) * 3;
         let in_memory = (concurrency + frames::BUFFERS) as u64;

@@ -6,6 +6,7 @@
 //!
 //! The work behind the API (analysis, crawls, storage) is in the other crates.
 
+mod answer_memory;
 mod auth;
 mod body_memory;
 pub mod config;

@@ -3,7 +3,8 @@
 mod docs;
 
 use crate::middleware::{
-    Api, access, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry, timeout,
+    Api, access, answers, bodies, connection_shares, headers, hosts, observe, panic, request_id, retry,
+    timeout,
 };
 use crate::openapi::{BaseDocument, complete};
 use crate::operation::{Operations, Routes};
@@ -65,6 +66,7 @@ fn guarded(routes: Routes, state: AppState) -> (Router<AppState>, Api) {
         .route_layer(from_fn_with_state(api.clone(), connection_shares::layer))
         .route_layer(from_fn_with_state(api.clone(), bodies::layer))
         .route_layer(from_fn(retry::layer))
+        .route_layer(from_fn_with_state(api.clone(), answers::layer))
         .route_layer(from_fn_with_state(api.clone(), access::layer));
     (router, api)
 }

@@ -6,7 +6,7 @@ use crate::confirmation::{Confirmations, Secret};
 use crate::follow::{EventStreams, Followers, Snapshot};
 use crate::limit::KeyedLimit;
 use crate::shares::{CallerShare, KIB, Shares};
-use crate::{ApiError, Config, request};
+use crate::{ApiError, Code, Config, request};
 use crawler::Fetcher;
 use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -37,8 +37,8 @@ pub struct Services {
     /// Stores analyzed images, and holds the registered embedding model.
     pub ingest: Ingest,
     pub videos: Videos,
-    /// Decodes videos; `None` if this service cannot.
-    pub video_tools: Option<VideoTools>,
+    /// Decodes videos. The error is the reason why this service cannot.
+    pub video_tools: Result<VideoTools, String>,
     /// The device that decodes videos; `None` if this service did not look for a decoder.
     pub video_decoding: Option<OperationReport>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
@@ -63,7 +63,7 @@ pub struct Shared {
     /// body is still held while its images are fetched.
     pub(crate) fetch_memory: Budget,
     pub(crate) fetch_shares: Shares,
-    /// Memory for enhanced images that are still being sent to callers.
+    /// Memory for responses that are still being sent to callers.
     pub(crate) response_memory: Budget,
     pub(crate) response_shares: Shares,
     pub(crate) event_streams: EventStreams,
@@ -123,6 +123,15 @@ impl AppState {
             Some(deadline) => analyzer.before(deadline),
             None => analyzer,
         }
+    }
+
+    /// Returns the tools that decode videos.
+    ///
+    /// # Errors
+    /// Fails with 503 `video_unavailable` and the reason if this service cannot decode videos.
+    pub(crate) fn video_tools(&self) -> Result<&VideoTools, ApiError> {
+        let tools = self.services.video_tools.as_ref();
+        tools.map_err(|reason| ApiError::new(Code::VideoUnavailable, reason.clone()))
     }
 
     /// Admits `images` analyses of the current caller. Hold the admission until they have ended.

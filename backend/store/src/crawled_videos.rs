@@ -30,7 +30,7 @@ pub struct VideoLimits {
 }
 
 /// A new video of a crawl, whose file has to be fetched.
-#[derive(Clone, Debug, sqlx::FromRow)]
+#[derive(Clone, Debug)]
 pub struct AdmittedVideo {
     pub id: Uuid,
     /// Host and port of its address.
@@ -49,10 +49,10 @@ impl Store {
     /// Adds videos that are new to the crawl, in the state `queued`, up to `limits`. Returns the
     /// new ones in input order.
     ///
-    /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses and
-    /// addresses over a limit are not recorded. A seed with a suppressed address is added, so that
-    /// its worker can report the reason. So is a video on a suppressed page. Locks the crawl's row,
-    /// like [`Store::admit_pages`].
+    /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses are
+    /// not recorded. Addresses over a limit are only counted. A seed with a suppressed address is
+    /// added, so that its worker can report the reason. So is a video on a suppressed page. Locks
+    /// the crawl's row, like [`Store::admit_pages`].
     pub async fn admit_videos(
         &self,
         conn: &mut PgConnection,
@@ -79,7 +79,7 @@ impl Store {
                 are_seeds.push(video.page_url.is_none());
             }
         }
-        let mut added: Vec<AdmittedVideo> = sqlx::query_as(
+        let rows: Vec<(Option<Uuid>, Option<String>, i64)> = sqlx::query_as(
             "with fresh as (
                  select n.*, row_number() over (partition by n.host order by n.id) as place
                  from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $9::bool[]) as n (id, url, url_hash, host, is_seed)
@@ -87,13 +87,15 @@ impl Store {
                    and (n.is_seed or not exists (
                        select 1 from suppressions s join crawls c on c.collection_id = s.collection_id
                        where c.id = $1 and s.url_hash = n.url_hash))),
-             taken as (select host, count(*) as count from videos where crawl_id = $1 group by host)
-             insert into videos (id, collection_id, crawl_id, source_url, url_hash, host, options)
-             select f.id, c.collection_id, c.id, f.url, f.url_hash, f.host, $6
-             from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
-             where f.place + coalesce(t.count, 0) <= $7
-             order by f.id limit $8
-             returning id, host",
+             taken as (select host, count(*) as count from videos where crawl_id = $1 group by host),
+             added as (
+                 insert into videos (id, collection_id, crawl_id, source_url, url_hash, host, options)
+                 select f.id, c.collection_id, c.id, f.url, f.url_hash, f.host, $6
+                 from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
+                 where f.place + coalesce(t.count, 0) <= $7
+                 order by f.id limit $8
+                 returning id, host)
+             select a.id, a.host, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new.ids)
@@ -106,12 +108,20 @@ impl Store {
         .bind(&are_seeds)
         .fetch_all(&mut *conn)
         .await?;
-        if !added.is_empty() {
-            sqlx::query("update crawls set videos_admitted = videos_admitted + $2 where id = $1")
-                .bind(crawl)
-                .bind(i32::try_from(added.len()).unwrap_or(i32::MAX))
-                .execute(&mut *conn)
-                .await?;
+        let fresh = rows.first().map_or(0, |(.., fresh)| *fresh);
+        let video = |(id, host, _)| Some(AdmittedVideo { id: id?, host: host? });
+        let mut added: Vec<AdmittedVideo> = rows.into_iter().filter_map(video).collect();
+        let over_limit = fresh - added.len() as i64;
+        if !added.is_empty() || over_limit > 0 {
+            sqlx::query(
+                "update crawls set videos_admitted = videos_admitted + $2, videos_over_limit = videos_over_limit + $3
+                 where id = $1",
+            )
+            .bind(crawl)
+            .bind(i32::try_from(added.len()).unwrap_or(i32::MAX))
+            .bind(over_limit)
+            .execute(&mut *conn)
+            .await?;
         }
         record_sightings(conn, crawl, videos).await?;
         added.sort_by_key(|video| video.id);

@@ -34,6 +34,16 @@ pub struct Crawl {
     pub next_run_at: Option<OffsetDateTime>,
 }
 
+/// How often a crawl found an address that it did not know, and did not add because of a limit on
+/// the whole crawl. An address that is found on several pages counts each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+pub struct OverLimit {
+    pub pages: i64,
+    pub images: i64,
+    /// Because of the limit of the crawl or that of a host.
+    pub videos: i64,
+}
+
 /// The progress of a crawl, counted from the ledgers, so the numbers always add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CrawlProgress {
@@ -47,6 +57,7 @@ pub struct CrawlProgress {
     /// originals of duplicates, and in its videos. Equals the number of faces that `faces` lists
     /// for the crawl.
     pub faces: i64,
+    pub over_limit: OverLimit,
     /// The part of `faces` that is in videos.
     #[serde(skip)]
     pub video_faces: i64,
@@ -239,7 +250,15 @@ impl Store {
         .await?;
         let state =
             rows.iter().find_map(|row| row.crawl).ok_or_else(|| StoreError::not_found("crawl", id))?;
+        let over_limit: Option<OverLimit> = sqlx::query_as(
+            "select pages_over_limit as pages, images_over_limit as images, videos_over_limit as videos
+             from crawls where id = $1",
+        )
+        .bind(id)
+        .fetch_optional(&self.pool)
+        .await?;
         let mut progress = CrawlProgress {
+            over_limit: over_limit.unwrap_or_default(),
             pages: PageState::ALL.map(|state| (state, 0)).into(),
             images: ImageState::ALL.map(|state| (state, 0)).into(),
             videos: VideoState::ALL.map(|state| (state, 0)).into(),

@@ -88,7 +88,8 @@ pub struct ImageUrlResult<'a> {
 
 impl Store {
     /// Adds pages that are new to the crawl, up to `max_pages` in total. Returns the new rows in
-    /// input order. The other pages are known or over the limit.
+    /// input order. The other pages are known or over the limit. Those over the limit are counted
+    /// ([`crate::crawls::OverLimit`]).
     pub async fn admit_pages(
         &self,
         conn: &mut PgConnection,
@@ -99,10 +100,7 @@ impl Store {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
-        let room = max_pages - lock_crawl(conn, crawl).await?.0;
-        if room <= 0 {
-            return Ok(Vec::new());
-        }
+        let room = (max_pages - lock_crawl(conn, crawl).await?.0).max(0);
         let mut seen = HashSet::new();
         let mut new = NewRows::default();
         let mut depths = Vec::new();
@@ -111,13 +109,15 @@ impl Store {
                 depths.push(page.depth.max(0));
             }
         }
-        let mut admitted: Vec<Admitted> = sqlx::query_as(
-            "insert into pages (id, crawl_id, url, url_hash, depth)
-             select n.id, $1, n.url, n.url_hash, n.depth
-             from unnest($2::uuid[], $3::text[], $4::uuid[], $5::int[]) as n (id, url, url_hash, depth)
-             where not exists (select 1 from pages p where p.crawl_id = $1 and p.url_hash = n.url_hash)
-             order by n.id limit $6
-             returning id, url, depth",
+        let rows: Vec<AdmittedRow> = sqlx::query_as(
+            "with fresh as (
+                 select n.* from unnest($2::uuid[], $3::text[], $4::uuid[], $5::int[]) as n (id, url, url_hash, depth)
+                 where not exists (select 1 from pages p where p.crawl_id = $1 and p.url_hash = n.url_hash)),
+             added as (
+                 insert into pages (id, crawl_id, url, url_hash, depth)
+                 select id, $1, url, url_hash, depth from fresh order by id limit $6
+                 returning id, url, depth)
+             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new.ids)
@@ -127,12 +127,17 @@ impl Store {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        if !admitted.is_empty() {
-            sqlx::query("update crawls set pages_admitted = pages_admitted + $2 where id = $1")
-                .bind(crawl)
-                .bind(admitted.len() as i64)
-                .execute(conn)
-                .await?;
+        let (mut admitted, over_limit) = AdmittedRow::split(rows);
+        if !admitted.is_empty() || over_limit > 0 {
+            sqlx::query(
+                "update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3
+                 where id = $1",
+            )
+            .bind(crawl)
+            .bind(admitted.len() as i64)
+            .bind(over_limit)
+            .execute(conn)
+            .await?;
         }
         // The ids were generated in input order, and UUIDv7 values of one process are ordered.
         admitted.sort_by_key(|row| row.id);
@@ -141,7 +146,7 @@ impl Store {
 
     /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
     /// in input order. Sightings of known URLs are recorded as sources, with the image if it is
-    /// known already. URLs over the limit are not recorded.
+    /// known already. URLs over the limit are counted, but not recorded.
     pub async fn admit_images(
         &self,
         conn: &mut PgConnection,
@@ -158,13 +163,15 @@ impl Store {
         for image in images {
             new.push(&mut seen, &image.url);
         }
-        let mut admitted: Vec<Admitted> = sqlx::query_as(
-            "insert into image_urls (id, crawl_id, url, url_hash)
-             select n.id, $1, n.url, n.url_hash
-             from unnest($2::uuid[], $3::text[], $4::uuid[]) as n (id, url, url_hash)
-             where not exists (select 1 from image_urls u where u.crawl_id = $1 and u.url_hash = n.url_hash)
-             order by n.id limit $5
-             returning id, url, 0 as depth",
+        let rows: Vec<AdmittedRow> = sqlx::query_as(
+            "with fresh as (
+                 select n.* from unnest($2::uuid[], $3::text[], $4::uuid[]) as n (id, url, url_hash)
+                 where not exists (select 1 from image_urls u where u.crawl_id = $1 and u.url_hash = n.url_hash)),
+             added as (
+                 insert into image_urls (id, crawl_id, url, url_hash)
+                 select id, $1, url, url_hash from fresh order by id limit $5
+                 returning id, url, 0 as depth)
+             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new.ids)
@@ -173,12 +180,17 @@ impl Store {
         .bind(room)
         .fetch_all(&mut *conn)
         .await?;
-        if !admitted.is_empty() {
-            sqlx::query("update crawls set images_admitted = images_admitted + $2 where id = $1")
-                .bind(crawl)
-                .bind(admitted.len() as i64)
-                .execute(&mut *conn)
-                .await?;
+        let (mut admitted, over_limit) = AdmittedRow::split(rows);
+        if !admitted.is_empty() || over_limit > 0 {
+            sqlx::query(
+                "update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3
+                 where id = $1",
+            )
+            .bind(crawl)
+            .bind(admitted.len() as i64)
+            .bind(over_limit)
+            .execute(&mut *conn)
+            .await?;
         }
         record_sightings(conn, crawl, images).await?;
         admitted.sort_by_key(|row| row.id);
@@ -336,6 +348,27 @@ pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(
         .fetch_optional(conn)
         .await?
         .ok_or_else(|| StoreError::not_found("crawl", crawl))
+}
+
+/// A row that was added, with the number of addresses that were new to the crawl. Without an added
+/// row there is one with only the number.
+#[derive(sqlx::FromRow)]
+struct AdmittedRow {
+    id: Option<Uuid>,
+    url: Option<String>,
+    depth: Option<i32>,
+    fresh: i64,
+}
+
+impl AdmittedRow {
+    /// Returns the added rows, and the number of new addresses that were not added.
+    fn split(rows: Vec<Self>) -> (Vec<Admitted>, i64) {
+        let fresh = rows.first().map_or(0, |row| row.fresh);
+        let row = |row: Self| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
+        let admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
+        let over_limit = fresh - admitted.len() as i64;
+        (admitted, over_limit)
+    }
 }
 
 /// Distinct URLs as columns for `unnest`, with ids in input order.

@@ -9,6 +9,10 @@ use sqlx::{FromRow, PgConnection};
 use std::collections::HashMap;
 use uuid::Uuid;
 
+/// Maximum length in bytes of the encoded boxes of a page of tracks, not counting its last track.
+/// As JSON, they are about seven times as long.
+const MAX_BOXES_OF_PAGE: i64 = 256 << 10;
+
 /// Value of [`crate::images::Image::format`] for the frame of a video.
 pub const FRAME_FORMAT: &str = "video_frame";
 
@@ -80,6 +84,23 @@ pub struct StoredAppearance {
     pub ended_us: i64,
     /// Time of the frame with this face in microseconds.
     pub at_us: i64,
+}
+
+#[derive(FromRow)]
+struct ListedTrack {
+    #[sqlx(flatten)]
+    track: Track,
+    /// Number of selected tracks, at most one more than a page may have.
+    listed: i64,
+}
+
+/// Consecutive tracks of a video.
+#[derive(Clone, Debug)]
+pub struct TrackPage {
+    /// The tracks by their start.
+    pub tracks: Vec<Track>,
+    /// Start and id of the last track, if further tracks follow.
+    pub next: Option<(i64, Uuid)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,7 +199,8 @@ impl Store {
         Ok(id)
     }
 
-    /// Returns the tracks of a video by their start, after the track `after` (start and id).
+    /// Returns at most `limit` tracks of a video by their start, after the track `after` (start and
+    /// id). A page of tracks with many boxes has fewer.
     ///
     /// # Errors
     /// Fails with `NotFound` if the video does not exist or is outside the store's scope.
@@ -188,11 +210,11 @@ impl Store {
         filter: &TrackFilter,
         after: Option<(i64, Uuid)>,
         limit: i64,
-    ) -> Result<Vec<Track>, StoreError> {
+    ) -> Result<TrackPage, StoreError> {
         self.video(video).await?;
-        let mut tracks = self.track_rows(video, filter, after, limit).await?;
-        self.read_track_faces(&mut tracks).await?;
-        Ok(tracks)
+        let mut page = self.track_rows(video, filter, after, limit).await?;
+        self.read_track_faces(&mut page.tracks).await?;
+        Ok(page)
     }
 
     /// Works like [`Self::tracks`], without the faces. Does not check the store's scope.
@@ -202,14 +224,25 @@ impl Store {
         filter: &TrackFilter,
         after: Option<(i64, Uuid)>,
         limit: i64,
-    ) -> Result<Vec<Track>, StoreError> {
+    ) -> Result<TrackPage, StoreError> {
         let (after_us, after_id) = after.unzip();
-        Ok(sqlx::query_as(
-            "select id, number, person, started_us, ended_us, samples, boxes from tracks
-             where video_id = $1 and ($2::bigint is null or ended_us >= $2) and ($3::bigint is null or started_us < $3)
-               and ($4::integer is null or person = $4)
-               and ($5::bigint is null or (started_us, id) > ($5, $6::uuid))
-             order by started_us, id limit $7",
+        // One row more than the page shows whether further tracks follow.
+        let rows: Vec<ListedTrack> = sqlx::query_as(
+            "select id, number, person, started_us, ended_us, samples, boxes, listed from (
+                 select *, count(*) over () as listed, row_number() over page as position,
+                        sum(octet_length(boxes)) over page - octet_length(boxes) as earlier_bytes
+                 from (
+                     select id, number, person, started_us, ended_us, samples, boxes from tracks
+                     where video_id = $1 and ($2::bigint is null or ended_us >= $2)
+                       and ($3::bigint is null or started_us < $3)
+                       and ($4::integer is null or person = $4)
+                       and ($5::bigint is null or (started_us, id) > ($5, $6::uuid))
+                     order by started_us, id limit $7 + 1
+                 ) listed
+                 window page as (order by started_us, id rows unbounded preceding)
+             ) positioned
+             where earlier_bytes <= $8 and position <= $7
+             order by position",
         )
         .bind(video)
         .bind(filter.from_us)
@@ -217,9 +250,14 @@ impl Store {
         .bind(filter.person)
         .bind(after_us)
         .bind(after_id)
-        .bind(limit.max(0))
+        .bind(limit.max(1))
+        .bind(MAX_BOXES_OF_PAGE)
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        let has_more = rows.first().is_some_and(|row| row.listed > rows.len() as i64);
+        let tracks: Vec<Track> = rows.into_iter().map(|row| row.track).collect();
+        let next = tracks.last().map(|track| (track.started_us, track.id)).filter(|_| has_more);
+        Ok(TrackPage { tracks, next })
     }
 
     /// Reads the best shots of the tracks. Removes tracks that have lost their last face.

@@ -101,6 +101,13 @@ fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
     format!("cannot start {}: {error}", program.display())
 }
 
+/// Returns whether a filter of system calls (seccomp) applies to this process, such as that of a
+/// systemd unit or a container.
+pub fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
+}
+
 /// Hides this process from children that can open any file of its user.
 pub(crate) fn hide_from_user() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]

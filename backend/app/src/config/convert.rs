@@ -109,6 +109,7 @@ impl Settings {
             quality_profile: self.detection.quality_profile,
             stored_faces: self.detection.stored_faces,
             thumbnails: self.detection.thumbnails,
+            video_decoder_bytes: self.video.memory_mb << 20,
             decoded_bytes: self.decoded_megapixels() * 1_000_000 * vision::BYTES_PER_PIXEL,
             ..pipeline::Config::default()
         }
@@ -165,7 +166,7 @@ impl Settings {
     }
 
     pub fn video_spool(&self) -> PathBuf {
-        self.video.spool.clone().unwrap_or_else(std::env::temp_dir)
+        self.video.spool.clone().unwrap_or_else(|| self.storage.data_dir.join("spool"))
     }
 
     pub fn store(&self, url: String) -> store::Config {

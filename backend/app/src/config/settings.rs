@@ -127,8 +127,8 @@ settings! {
             /// `MAX_IMAGE_MEGAPIXELS`, or 40 per core if that is more.
             max_decoded_megapixels: Option<u32> = MAX_DECODED_MEGAPIXELS, "", optional(number(1..=1_000_000));
             /// `MAX_PENDING_BODY_MB`: Three separate limits of this size, in MiB: for request
-            /// bodies, for images that are fetched for callers, and for enhanced images that
-            /// callers have not read yet. At the limit, further requests wait or fail with 429. The
+            /// bodies, for images that are fetched for callers, and for responses that callers have
+            /// not read yet. At the limit, further requests wait or fail with 429. The
             /// bytes of a body are counted as they arrive. One caller uses at most three quarters
             /// of each limit. All keys to one collection count as one caller; without keys, each
             /// address is one caller. A larger body is accepted if no other body of its caller is
@@ -353,13 +353,17 @@ settings! {
             /// `VIDEO_THREADS`: Number of threads that decode one video. Unset: one per core, up to
             /// 4.
             threads: Option<u32> = VIDEO_THREADS, "", optional(number(1..=64));
+            /// `VIDEO_MEMORY_MB`: Memory for all processes that decode videos, in MiB. A video
+            /// waits for its share, and one that needs more is decoded alone. 1920x1080 needs 180 to 200
+            /// MiB with 2 to 4 threads, and 4096x2304 needs 600 to 720 MiB.
+            memory_mb: u64 = VIDEO_MEMORY_MB, "1024", number(64..=65_536);
             /// `MAX_VIDEO_MINUTES`: Maximum duration of a video, in minutes.
             max_minutes: u64 = MAX_VIDEO_MINUTES, "360", number(1..=1440);
             /// `MAX_VIDEO_MB`: Maximum size of an uploaded video, in MiB.
             max_mb: u64 = MAX_VIDEO_MB, "512", number(1..=8192);
-            /// `VIDEO_SPOOL`: Existing folder for copies of videos that are uploaded or read. They
-            /// have no name. They are deleted when the process ends. Unset: the folder for
-            /// temporary files.
+            /// `VIDEO_SPOOL`: Folder for copies of videos that are uploaded or read. They
+            /// have no name. They are deleted when the process ends. Unset: the folder `spool` in
+            /// `DATA_DIR`. The folder should not be in memory (tmpfs).
             spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }
         /// Operations on GPUs, and the performance of CPU and GPU.

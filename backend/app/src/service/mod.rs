@@ -19,7 +19,7 @@ pub use shutdown::{exit_process, listen_for_signals};
 pub use worker::start_runner;
 
 use crate::config::Settings;
-use crate::decoder::open_decoder;
+use crate::decoder::{open_decoder, open_spool};
 use anyhow::Context;
 use crawler::Fetcher;
 use inference::OperationReport;
@@ -44,7 +44,7 @@ pub struct Foundation {
     pub crawls: Crawls,
     pub videos: Videos,
     /// Decodes videos; `None` if this process cannot.
-    pub video_tools: Option<VideoTools>,
+    pub video_tools: Result<VideoTools, String>,
     /// The device that decodes videos; `None` if this process did not look for a decoder.
     pub video_decoding: Option<OperationReport>,
     pub fetcher: Fetcher,
@@ -83,7 +83,7 @@ impl Foundation {
         let ingest = suppression::with_secret(ingest, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
         let videos = Videos::new(store, queue.clone(), blobs.clone());
-        let (mut video_tools, mut video_decoding) = (None, None);
+        let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
             (video_tools, video_decoding) = (tools_of(settings, opened.decoder), Some(opened.report));
@@ -109,15 +109,12 @@ impl Foundation {
     }
 }
 
-/// Returns the tools that read videos. A service without a decoder works, but reads no videos.
-fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option<VideoTools> {
-    match decoder {
-        Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),
-        Err(reason) => {
-            tracing::info!(%reason, "video decoding is disabled");
-            None
-        }
-    }
+/// Returns the tools that read videos. A service without them works, but reads no videos; the error
+/// is the reason.
+fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Result<VideoTools, String> {
+    let decoder = decoder.map_err(|error| error.to_string());
+    let tools = decoder.and_then(|decoder| Ok(VideoTools { decoder, spool: open_spool(settings)? }));
+    tools.inspect_err(|reason| tracing::warn!(reason, "video decoding is disabled"))
 }
 
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {

@@ -24,7 +24,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         foundation.crawls.clone(),
         foundation.ingest.clone(),
         foundation.fetcher.clone(),
-        foundation.video_tools.clone(),
+        foundation.video_tools.clone().ok(),
     );
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {

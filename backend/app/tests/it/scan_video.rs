@@ -41,7 +41,7 @@ async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
 }
 
 async fn tracks(database: &TestDatabase, video: &Video) -> Vec<Track> {
-    database.store().tracks(video.id, &TrackFilter::default(), None, 1_000).await.unwrap()
+    database.store().tracks(video.id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
 async fn count_of_faces(database: &TestDatabase, collection: &str) -> usize {

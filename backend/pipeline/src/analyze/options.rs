@@ -86,6 +86,9 @@ pub struct Config {
     /// including the memory for decoding and enhancing them. Background work may use three quarters
     /// of it. Images that would exceed these limits wait.
     pub decoded_bytes: u64,
+    /// Memory of all processes that decode videos, in bytes. A video that needs more is decoded
+    /// alone.
+    pub video_decoder_bytes: u64,
     /// Decodes the formats for which this program has no decoder of its own.
     pub images: ImageDecoder,
 }
@@ -101,6 +104,7 @@ impl Default for Config {
             thumbnails: Thumbnails::Faces,
             decode_threads: 0,
             decoded_bytes: 750_000_000,
+            video_decoder_bytes: 1 << 30,
             images: ImageDecoder::default(),
         }
     }

@@ -49,7 +49,13 @@ pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Val
         "series_id": crawl.series_id,
         "next_run_at": crawl.next_run_at.and_then(time),
         "error": crawl.error,
-        "counts": {"pages": progress.pages, "images": progress.images, "videos": progress.videos, "faces": progress.faces},
+        "counts": {
+            "pages": progress.pages,
+            "images": progress.images,
+            "videos": progress.videos,
+            "faces": progress.faces,
+            "over_limit": progress.over_limit,
+        },
         "reasons": progress.reasons,
     })
 }

@@ -4,6 +4,7 @@ use crate::support::{Answer, Site, World, counts, fast};
 use domain::{CrawlState, Reason};
 use pipeline::CrawlOptions;
 use std::collections::{BTreeMap, HashSet};
+use store::crawls::OverLimit;
 use store::images::ImageFilter;
 use testing::picture;
 
@@ -196,6 +197,8 @@ async fn limits_hold() {
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), map([("fetched", 1), ("failed", 3)]));
     assert_eq!(counts(&progress.images), map([("failed", 3)]));
+    // The page links to twenty pages and shows twenty images.
+    assert_eq!(progress.over_limit, OverLimit { pages: 17, images: 17, videos: 0 });
 }
 
 #[testing::test]

@@ -60,7 +60,7 @@ async fn ended(world: &World, id: Uuid) -> Video {
 }
 
 pub(crate) async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
-    world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap()
+    world.store.tracks(id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
 /// What must not depend on interruptions.

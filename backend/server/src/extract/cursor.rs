@@ -100,7 +100,12 @@ impl List {
             return None;
         }
         rows.truncate(limit);
-        rows.last().map(|row| URL_SAFE_NO_PAD.encode([&self.0[..], &key(row).to_bytes()].concat()))
+        rows.last().map(|row| self.cursor(&key(row)))
+    }
+
+    /// Returns the cursor of the page that begins after `key`.
+    pub(crate) fn cursor(&self, key: &impl CursorKey) -> String {
+        URL_SAFE_NO_PAD.encode([&self.0[..], &key.to_bytes()].concat())
     }
 }
 

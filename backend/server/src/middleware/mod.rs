@@ -1,7 +1,8 @@
 //! Contains the layers around every handler, in this order: request id, logs and metrics, CORS,
-//! headers, panics, timeout, hosts and origins. The layers for retries of reads, memory for bodies
-//! and database connections run after authentication (`access`).
+//! headers, panics, timeout, hosts and origins. The layers for memory of responses, retries of
+//! reads, memory for bodies and database connections run after authentication (`access`).
 pub(crate) mod access;
+pub(crate) mod answers;
 pub(crate) mod bodies;
 pub(crate) mod connection_shares;
 pub(crate) mod headers;

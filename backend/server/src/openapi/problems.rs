@@ -27,7 +27,8 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
         codes.push(Code::UnsupportedMediaType);
     }
     if spec.access != Access::Open {
-        codes.extend([Code::Unauthorized, Code::RateLimited, Code::DatabaseUnavailable]);
+        // Each response needs memory (`middleware::answers`).
+        codes.extend([Code::Unauthorized, Code::RateLimited, Code::Overloaded, Code::DatabaseUnavailable]);
     }
     if matches!(spec.access, Access::Needs(_)) {
         codes.push(Code::ScopeMissing);
@@ -46,7 +47,7 @@ fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
         }
     }
     if let Some(RefOr::T(body)) = &operation.request_body {
-        codes.extend([Code::BadBody, Code::TooManyBytes, Code::Overloaded]);
+        codes.extend([Code::BadBody, Code::TooManyBytes]);
         let takes = |content_type: &str| body.content.contains_key(content_type);
         if takes("application/json") {
             codes.extend([Code::BadJson, Code::InvalidField]);

@@ -1,7 +1,7 @@
 //! Reads the videos that a crawl or a scan found, and the tracks of a video.
 use super::{ExportedFace, components};
 use crate::sources::{MAX_COUNTED_SOURCES, MAX_SOURCES};
-use crate::tracks::{Track, TrackFilter};
+use crate::tracks::{Track, TrackFilter, TrackPage};
 use crate::videos::Video;
 use crate::{Store, StoreError};
 use std::collections::HashMap;
@@ -93,9 +93,8 @@ impl Store {
         limit: i64,
         embeddings: bool,
     ) -> Result<ExportedTracks, StoreError> {
-        let mut tracks = self.track_rows(video, &TrackFilter::default(), after, limit).await?;
-        let is_last = (tracks.len() as i64) < limit;
-        let next = tracks.last().map(|track| (track.started_us, track.id)).filter(|_| !is_last);
+        let page = self.track_rows(video, &TrackFilter::default(), after, limit).await?;
+        let TrackPage { mut tracks, next } = page;
         self.read_track_faces(&mut tracks).await?;
         let ids: Vec<Uuid> = tracks.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();
         let mut vectors = if embeddings { self.embeddings_of_faces(&ids).await? } else { HashMap::new() };

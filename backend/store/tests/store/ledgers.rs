@@ -1,8 +1,11 @@
 //! Tests admission to the ledgers, and settling.
 use crate::fixture::{self, admit_images, admit_pages, image_url, page, settle, wait_for_a_lock};
 use domain::{CrawlState, ImageState, PageState, Reason};
+use serde_json::json;
 use std::collections::HashSet;
 use store::StoreError;
+use store::crawled_videos::{NewVideoUrl, VideoLimits};
+use store::crawls::OverLimit;
 use store::ledger::{Ledger, Outcomes};
 use store::pages::{ImageUrlResult, NewImageUrl, PageResult};
 use testing::TestDatabase;
@@ -34,6 +37,37 @@ async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
     let mut conn = store.pool().acquire().await.unwrap();
     let nobody = store.admit_pages(&mut conn, Uuid::now_v7(), 4, &[page("a")]).await;
     assert!(matches!(nobody, Err(StoreError::NotFound { what: "crawl", .. })));
+}
+
+#[testing::test]
+async fn what_the_limits_of_a_crawl_leave_out_is_counted() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    let counted = async || store.crawl_progress(crawl.id).await.unwrap().over_limit;
+    admit_pages(&store, crawl.id, 3, &[page("a"), page("b")]).await;
+    admit_images(&store, crawl.id, 2, &[image_url(1, "p"), image_url(2, "p")]).await;
+    assert_eq!(counted().await, OverLimit::default());
+    // One page fits, `a` is known, and `d` is listed twice.
+    admit_pages(&store, crawl.id, 3, &[page("a"), page("c"), page("d"), page("d"), page("e")]).await;
+    admit_images(&store, crawl.id, 2, &[image_url(2, "q"), image_url(3, "q")]).await;
+    assert_eq!(counted().await, OverLimit { pages: 2, images: 1, videos: 0 });
+    // An address that is found again counts again.
+    admit_pages(&store, crawl.id, 3, &[page("d")]).await;
+    let video = |host: &str, number| NewVideoUrl {
+        url: format!("http://{host}/{number}.mp4"),
+        host: host.into(),
+        page_url: Some("http://site.test/a".into()),
+        asked_url: None,
+    };
+    let videos = [video("a.test", 1), video("a.test", 2), video("b.test", 1), video("c.test", 1)];
+    let mut tx = store.begin().await.unwrap();
+    // One of each host, and two of the crawl.
+    let limits = VideoLimits { total: 2, per_host: 1 };
+    let admitted = store.admit_videos(tx.conn(), crawl.id, limits, &json!({}), &videos).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(admitted.len(), 2);
+    assert_eq!(counted().await, OverLimit { pages: 3, images: 1, videos: 2 });
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]

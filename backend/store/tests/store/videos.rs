@@ -6,6 +6,7 @@ use store::erasures::{ErasureRecord, Target};
 use store::face_scope::{FaceFilter, Site};
 use store::faces::FaceListQuery;
 use store::suppressions::Suppression;
+use store::tracks::TrackFilter;
 use store::videos::NewVideo;
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -282,4 +283,29 @@ async fn frames_are_found_by_the_site_of_their_video() {
         assert_eq!((hits.len() as i64, exact), (search.limit, expected.is_empty()), "{site}");
         assert!(hits.iter().all(|hit| expected.contains(&hit.face.id)), "{site}");
     }
+}
+
+#[testing::test]
+async fn a_page_of_tracks_with_many_boxes_is_shorter() {
+    let database = TestDatabase::create().await;
+    let store = database.store();
+    fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (video, _) = fixture::film(&store, &model, [1; 32], 40).await;
+    let starts = async |limit, after| {
+        let page = store.tracks(video, &TrackFilter::default(), after, limit).await.unwrap();
+        let starts: Vec<i64> = page.tracks.iter().map(|track| track.started_us / 1_000_000).collect();
+        (starts, page.next)
+    };
+    assert_eq!(starts(100, None).await, ((0..40).collect(), None));
+    assert_eq!(starts(40, None).await, ((0..40).collect(), None));
+    let (two, next) = starts(2, None).await;
+    assert_eq!((two.as_slice(), next.map(|(start, _)| start)), (&[0, 1][..], Some(1_000_000)));
+    // 16 kB each, of which 256 KiB fit.
+    run(&database, "update tracks set boxes = decode(repeat('00', 16000), 'hex')".into()).await;
+    let (first, next) = starts(100, None).await;
+    assert_eq!(first, (0..17).collect::<Vec<_>>());
+    let (second, next) = starts(100, next).await;
+    assert_eq!(second, (17..34).collect::<Vec<_>>());
+    assert_eq!(starts(100, next).await, ((34..40).collect(), None));
 }

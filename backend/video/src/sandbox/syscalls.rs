@@ -144,7 +144,14 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         }
         install(&filter(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)?)
     };
-    apply().map_err(|error: Box<dyn std::error::Error>| format!("cannot restrict system calls: {error}"))
+    apply().map_err(|error: Box<dyn std::error::Error>| {
+        let cause = if super::is_filtered() {
+            "; a filter of system calls around the service forbids it (with systemd, allow `seccomp` in SystemCallFilter)"
+        } else {
+            ""
+        };
+        format!("cannot restrict system calls: {error}{cause}")
+    })
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;

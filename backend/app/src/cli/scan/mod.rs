@@ -9,7 +9,7 @@ mod web;
 use super::video::VideoArgs;
 use super::{Exit, UsageError};
 use crate::config::Settings;
-use crate::decoder::open_decoder;
+use crate::decoder::{open_decoder, open_spool};
 use crate::image_files::{self, Found};
 use crate::output;
 use crate::service::search_index::Role;
@@ -164,12 +164,14 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     }
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
-    let video_tools = if args.crawl.videos && !urls.is_empty() { Some(video_tools(settings)?) } else { None };
+    let video_tools = (args.crawl.videos && !urls.is_empty()).then(|| video_tools(settings)).transpose()?;
     let mut foundation = tokio::select! {
         foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces) => foundation?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
-    foundation.video_tools = video_tools;
+    if let Some(tools) = video_tools {
+        foundation.video_tools = Ok(tools);
+    }
     let result = tokio::select! {
         result = scan(settings, &foundation, &args, found, urls, &signal) => result,
         error = foundation.database.unusable() => Err(error),
@@ -187,7 +189,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
-    Ok(VideoTools { decoder, spool: settings.video_spool() })
+    Ok(VideoTools { decoder, spool: open_spool(settings).map_err(UsageError)? })
 }
 
 async fn scan(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use store::Store;
-use store::crawls::Crawl;
+use store::crawls::{Crawl, OverLimit};
 use store::videos::VideoFilter;
 use uuid::Uuid;
 
@@ -111,6 +111,8 @@ pub(super) struct Summary {
     /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<PageState, i64>,
     faces: i64,
+    /// How often a limit kept a crawl from adding an address.
+    over_limit: OverLimit,
     /// Number of pages and images that were not processed, by reason.
     reasons: BTreeMap<Reason, i64>,
     /// Number of files in the folders that are neither images nor videos.
@@ -132,6 +134,7 @@ impl Summary {
             videos: VideoSums::default(),
             pages: BTreeMap::new(),
             faces: 0,
+            over_limit: OverLimit::default(),
             reasons: BTreeMap::new(),
             ignored_files,
             seconds: 0.0,
@@ -156,6 +159,10 @@ impl Summary {
         reasons.iter_mut().for_each(|(reason, n)| *n -= of_videos.get(reason).copied().unwrap_or_default());
         reasons.retain(|_, n| *n > 0);
         add(&mut self.reasons, reasons);
+        let OverLimit { pages, images, videos } = progress.over_limit;
+        self.over_limit.pages += pages;
+        self.over_limit.images += images;
+        self.over_limit.videos += videos;
         self.faces += progress.faces - progress.video_faces;
         self.crawls.push(CrawlLine { id: crawl.id, kind: crawl.kind, state: crawl.state });
         Ok(())
@@ -231,6 +238,16 @@ impl Summary {
         }
         for (reason, n) in &self.reasons {
             row(&format!("    {reason}"), n.to_string());
+        }
+        let OverLimit { pages, images, videos } = self.over_limit;
+        for (what, option, n) in [
+            ("Pages", "--max-pages", pages),
+            ("Images", "--max-images", images),
+            ("Videos", "--max-videos", videos),
+        ] {
+            if n > 0 {
+                row(&format!("{what} over the limit"), format!("{n} links; raise {option} to follow them"));
+            }
         }
         row("Faces", self.faces.to_string());
         for (name, value) in self.videos.rows() {

@@ -31,7 +31,7 @@ function draw(first, signal) {
     videos.draw(crawl.counts.videos);
     put(top, stateChip(crawl.state), crawl.error && h("span", {}, crawl.error));
     if (!last || last.state !== crawl.state || last.next_run_at !== crawl.next_run_at) put(actions, controls(crawl, (changed) => (update(changed), listen())));
-    put(reasons, reasonTable(crawl.reasons));
+    put(reasons, reasonTable(crawl.reasons), overLimit(crawl.counts.over_limit));
     if (!last || last.counts.faces !== crawl.counts.faces) faces.requestNewest();
     last = crawl;
     numbers();
@@ -132,6 +132,12 @@ function reasonTable(reasons) {
   return h("table.reasons", {},
     h("caption.hidden", {}, "Why pages and images were not processed"),
     h("tbody", {}, rows.map(([code, n]) => h("tr", {}, h("th", { scope: "row", title: code }, outcome(code)), h("td.number", {}, count(n))))));
+}
+
+/** Returns a sentence about links that the limits of the crawl left out, or null. */
+function overLimit(counts) {
+  const parts = Object.entries(counts).filter(([, n]) => n > 0).map(([what, n]) => `${count(n)} links to ${what}`);
+  return parts.length === 0 ? null : h("p", {}, `The limits of this crawl left out ${parts.join(", ")}. Start a crawl with higher limits to follow them.`);
 }
 
 /** Returns the list of images that were not processed. It is loaded when the user opens it. */

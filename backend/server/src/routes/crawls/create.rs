@@ -4,7 +4,6 @@ use crate::extract::Json as JsonBody;
 use crate::extract::values::Bounded;
 use crate::routes::collections::check_name;
 use crate::routes::faces::RotateParam;
-use crate::routes::videos::unavailable;
 use crate::{ApiError, AppState, Code, Spec};
 use axum::Json;
 use axum::extract::State;
@@ -187,7 +186,7 @@ pub(super) async fn create_crawl(
     let options = body.options(state.services.fetcher.guard())?;
     let collection = collection(&caller, body.collection.as_deref()).await?;
     if options.videos {
-        state.services.video_tools.as_ref().ok_or_else(unavailable)?;
+        state.video_tools()?;
     }
     let crawl = state.services.crawls.create(&collection, &body.seeds, options).await?;
     let location = HeaderValue::from_str(&format!("/crawls/{}", crawl.id)).map_err(ApiError::internal)?;

@@ -4,11 +4,11 @@ use crate::extract::Id;
 use crate::follow::Snapshot;
 use crate::openapi::example_of;
 use crate::routes::events::events;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::response::IntoResponse;
 
-pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overloaded]]).limited_elsewhere();
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read).limited_elsewhere();
 
 /// Follow a crawl as server-sent events.
 ///

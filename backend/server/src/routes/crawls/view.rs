@@ -57,6 +57,21 @@ pub(super) struct VideoCounts {
     failed: i64,
 }
 
+/// How often a limit kept the crawl from adding an address that it did not know. An address that is
+/// found on several pages counts each time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct OverLimitCounts {
+    /// Because of `max_pages`.
+    #[schema(example = 310)]
+    pages: i64,
+    /// Because of `max_images`.
+    #[schema(example = 0)]
+    images: i64,
+    /// Because of `max_videos` or `max_videos_per_host`.
+    #[schema(example = 0)]
+    videos: i64,
+}
+
 /// The progress of a crawl. Every page, image URL and video is counted in exactly one state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Counts {
@@ -66,6 +81,7 @@ pub(super) struct Counts {
     /// Number of faces found in its images and videos.
     #[schema(example = 41)]
     faces: i64,
+    over_limit: OverLimitCounts,
 }
 
 /// A crawl.
@@ -163,6 +179,11 @@ impl CrawlView {
                     failed: video(VideoState::Failed),
                 },
                 faces: progress.faces,
+                over_limit: OverLimitCounts {
+                    pages: progress.over_limit.pages,
+                    images: progress.over_limit.images,
+                    videos: progress.over_limit.videos,
+                },
             },
             reasons: progress.reasons,
         }

@@ -1,13 +1,13 @@
+use crate::answer_memory::AnswerMemory;
 use crate::extract::image::{ImageBody, ImageForm, ImageSource};
 use crate::routes::dto::Binary;
-use crate::shares::CallerShare;
 use crate::{ApiError, AppState, Code, Scope, Spec};
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use inference::Priority;
-use pipeline::Share;
+use std::sync::Arc;
 
 /// Scale of the enhanced image relative to the image in the request.
 pub(crate) const SCALE_HEADER: HeaderName = HeaderName::from_static("x-enhancement-scale");
@@ -44,7 +44,7 @@ pub(super) async fn enhance_image(
     // A slow reader keeps the file in memory, so memory is reserved before the file is encoded. The
     // file is rarely larger than its pixels.
     let pixels = u64::from(enhanced.frame.width()) * u64::from(enhanced.frame.height());
-    let mut reservation = ResponseReservation::take(&state, pixels * vision::BYTES_PER_PIXEL)?;
+    let mut reservation = AnswerMemory::try_take(&state, pixels * vision::BYTES_PER_PIXEL)?;
     let scale = HeaderValue::from_str(&enhanced.scale.to_string()).map_err(ApiError::internal)?;
     let encode = move || {
         if jpeg {
@@ -55,41 +55,12 @@ pub(super) async fn enhance_image(
     };
     let file = tokio::task::spawn_blocking(encode).await.map_err(ApiError::internal)?;
     drop(permit);
-    reservation.held.shrink(file.len() as u64);
-    reservation.share.shrink(file.len() as u64);
-    let file = Bytes::from_owner(EnhancedFile { file, _reservation: reservation });
+    reservation.shrink(file.len() as u64);
     let media = HeaderValue::from_static(if jpeg { "image/jpeg" } else { "image/png" });
     let vary = HeaderValue::from_static("accept");
-    Ok(([(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)], file).into_response())
-}
-
-/// The memory for a response, from the budget of all callers and the share of this caller.
-struct ResponseReservation {
-    held: Share,
-    share: CallerShare,
-}
-
-impl ResponseReservation {
-    /// Reserves the memory or fails immediately. This function does not wait, because the request
-    /// holds the memory for an image, and other requests may be waiting for that memory.
-    fn take(state: &AppState, bytes: u64) -> Result<Self, ApiError> {
-        let mut share = state.response_shares.open();
-        let held = if share.grow(bytes) { state.response_memory.try_take(bytes) } else { None };
-        let held = held.ok_or_else(|| state.response_memory.exhausted())?;
-        Ok(Self { held, share })
-    }
-}
-
-/// An enhanced image, with the memory that is reserved for it until it has been sent.
-struct EnhancedFile {
-    file: Vec<u8>,
-    _reservation: ResponseReservation,
-}
-
-impl AsRef<[u8]> for EnhancedFile {
-    fn as_ref(&self) -> &[u8] {
-        &self.file
-    }
+    let headers = [(header::CONTENT_TYPE, media), (SCALE_HEADER, scale), (header::VARY, vary)];
+    // `middleware::answers` keeps the reservation until the file has been sent.
+    Ok((headers, Extension(Arc::new(reservation)), file).into_response())
 }
 
 /// Returns whether `Accept` gives JPEG more weight than PNG (RFC 9110, 12.5.1). A client that lists

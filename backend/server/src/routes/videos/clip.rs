@@ -1,20 +1,31 @@
 //! Analyses a short video while its result is sent.
 use super::answer::VideoAnswer;
+use crate::answer_memory::AnswerMemory;
+use crate::auth::CallerId;
 use crate::routes::dto::to_ms;
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, Code};
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use inference::Priority;
 use pipeline::{FrameFaces, VideoOptions, VideoProgress};
 use serde::Serialize;
 use std::fs::File;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 use video::{Decoder, Index};
 
 /// Longest duration of a clip.
 const MAX_DURATION: Duration = Duration::from_secs(60);
+/// Longest time of an analysis.
+const MAX_TIME: Duration = Duration::from_secs(600);
+/// Maximum number of bytes of lines that wait for their reader. 60 s at 25 frames per second have
+/// that many with 40 faces in each frame.
+const MAX_WAITING: usize = 4 << 20;
 
 pub(super) struct ClipOptions {
     pub(super) options: VideoOptions,
@@ -35,10 +46,14 @@ struct FaceOfFrame {
 }
 
 /// Returns the lines of the result. They begin when the first frame was analysed, so that earlier
-/// errors have a response of their own. `held` is dropped at the end of the stream.
+/// errors have a response of their own. `held` is dropped when the analysis ends.
+///
+/// The analysis does not wait for a slow reader, because it holds frames and a place meanwhile.
+/// Lines that have not been read wait in memory, at most [`MAX_WAITING`] bytes.
 ///
 /// # Errors
-/// Fails if the file is not a usable video, or if none of its frames can be decoded.
+/// Fails if the file is not a usable video, if none of its frames can be decoded, or if there is no
+/// memory for the lines.
 pub(super) async fn analyze_clip<H: Send + 'static>(
     state: &AppState,
     decoder: Decoder,
@@ -46,55 +61,81 @@ pub(super) async fn analyze_clip<H: Send + 'static>(
     clip: ClipOptions,
     held: H,
 ) -> Result<impl Stream<Item = Result<Bytes, ApiError>> + use<H>, ApiError> {
+    let memory = AnswerMemory::try_take(state, MAX_WAITING as u64)?;
     let (sender, lines) = unbounded_channel();
-    let analyzer = state.services.analyzer.clone();
-    let analysis: Analysis = Box::pin(async move {
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let caller = CallerId::current().into();
+    let analyzer = state.services.analyzer.on_behalf_of(caller).before(Instant::now() + MAX_TIME);
+    let mut progress = Lines {
+        sender: sender.clone(),
+        waiting: waiting.clone(),
+        too_slow: CancellationToken::new(),
+        min_score: clip.options.min_score.unwrap_or(analyzer.engine().detector().min_score),
+    };
+    let (too_slow, of_last) = (progress.too_slow.clone(), waiting.clone());
+    let analysis = async move {
         let _held = held;
         let decoder = decoder.with_max_duration(MAX_DURATION);
         let ClipOptions { options, with_embeddings } = clip;
-        let min_score = options.min_score.unwrap_or(analyzer.engine().detector().min_score);
-        let mut progress = Lines { sender, min_score };
         // A clip has many frames. At the priority of calls for one image it would delay them.
         let priority = Priority::Background;
         let analysis = analyzer.analyze_video(&decoder, file, &options, priority, &mut progress).await?;
         Ok(line(&VideoAnswer::of(&analysis, analyzer.engine(), with_embeddings)))
-    });
-    let mut clip = Clip { lines, analysis: Some(analysis), last: None };
+    };
+    let task = async move {
+        let last = tokio::select! {
+            biased;
+            () = too_slow.cancelled() => Err(read_too_slowly()),
+            analyzed = tokio::time::timeout(MAX_TIME, analysis) => analyzed.unwrap_or_else(|_| Err(too_long())),
+        };
+        of_last.fetch_add(last.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
+        // Fails only if the response was dropped.
+        let _ = sender.send(last);
+    };
+    let task = AbortOnDropHandle::new(tokio::spawn(task.in_current_span()));
+    let mut clip = Clip { lines, waiting, _task: task, _memory: memory };
     let first = clip.next().await.transpose()?;
     let rest = futures::stream::unfold(clip, async |mut clip| Some((clip.next().await?, clip)));
     Ok(futures::stream::iter(first.map(Ok)).chain(rest))
 }
 
-type Analysis = BoxFuture<'static, Result<Bytes, ApiError>>;
+fn read_too_slowly() -> ApiError {
+    let sentence = format!("{} MiB of the response wait to be read; read it faster", MAX_WAITING >> 20);
+    ApiError::new(Code::Timeout, sentence)
+}
 
-/// The rest of a result. The analysis runs only while the caller takes its lines, so the lines that
-/// wait are few. Dropping it ends the decoder.
+fn too_long() -> ApiError {
+    let sentence = format!(
+        "the analysis takes longer than {} minutes; store the video instead",
+        MAX_TIME.as_secs() / 60
+    );
+    ApiError::new(Code::Timeout, sentence)
+}
+
+/// The lines of a result that have not been read. Dropping it ends the analysis and its decoder.
 struct Clip {
-    lines: UnboundedReceiver<Bytes>,
-    /// `None` after its end.
-    analysis: Option<Analysis>,
-    /// The last line, or the error, after the end of the analysis.
-    last: Option<Result<Bytes, ApiError>>,
+    /// The lines, and then the last line or the error.
+    lines: UnboundedReceiver<Result<Bytes, ApiError>>,
+    /// Number of bytes in `lines`.
+    waiting: Arc<AtomicUsize>,
+    _task: AbortOnDropHandle<()>,
+    _memory: AnswerMemory,
 }
 
 impl Clip {
     async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
-        loop {
-            let Some(analysis) = &mut self.analysis else {
-                let line = self.lines.recv().await;
-                return line.map(Ok).or_else(|| self.last.take());
-            };
-            tokio::select! {
-                biased;
-                Some(line) = self.lines.recv() => return Some(Ok(line)),
-                end = analysis => (self.last, self.analysis) = (Some(end), None),
-            }
-        }
+        let line = self.lines.recv().await?;
+        self.waiting.fetch_sub(line.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
+        Some(line)
     }
 }
 
+/// Sends a line for each frame.
 struct Lines {
-    sender: UnboundedSender<Bytes>,
+    sender: UnboundedSender<Result<Bytes, ApiError>>,
+    waiting: Arc<AtomicUsize>,
+    /// Fires when too many bytes wait.
+    too_slow: CancellationToken,
     min_score: f32,
 }
 
@@ -107,8 +148,13 @@ impl VideoProgress for Lines {
             bbox: (face.bbox.x, face.bbox.y, face.bbox.width, face.bbox.height),
             det_score: face.det_score,
         });
+        let line = line(&FrameLine { at_ms: to_ms(frame.at_us), faces: faces.collect() });
+        if self.waiting.fetch_add(line.len(), Ordering::Relaxed) + line.len() > MAX_WAITING {
+            self.too_slow.cancel();
+            return;
+        }
         // Fails only if the response was dropped, and then the analysis is dropped too.
-        let _ = self.sender.send(line(&FrameLine { at_ms: to_ms(frame.at_us), faces: faces.collect() }));
+        let _ = self.sender.send(Ok(line));
     }
 }
 

@@ -1,4 +1,4 @@
-use super::options::{MaxGap, check_type, file_address, unavailable, video_request};
+use super::options::{MaxGap, check_type, file_address, video_request};
 use super::upload::{place, refuse, spool};
 use super::view::VideoView;
 use crate::auth::Caller;
@@ -98,7 +98,7 @@ pub(super) async fn create_video(
         let options =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let address = file_address(&state, &url)?;
-        state.services.video_tools.as_ref().ok_or_else(unavailable)?;
+        state.video_tools()?;
         let (status, id) = match state.services.videos.add_address(collection.id, &address, options).await? {
             AddedAddress::New(id) => (StatusCode::ACCEPTED, id),
             AddedAddress::Live(id) => (StatusCode::OK, id),
@@ -112,7 +112,7 @@ pub(super) async fn create_video(
         typed?;
         let options =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
-        let folder = state.services.video_tools.as_ref().ok_or_else(unavailable)?.spool.clone();
+        let folder = state.video_tools()?.spool.clone();
         Ok((options, collection, folder, place(&state)?))
     };
     let (options, collection, folder, _place) = match prepared.await {

@@ -1,6 +1,6 @@
 use super::answer::VideoAnswer;
 use super::clip::{ClipOptions, analyze_clip};
-use super::options::{MaxGap, check_type, unavailable, video_request};
+use super::options::{MaxGap, check_type, video_request};
 use super::upload::{place, refuse, spool};
 use crate::auth::Caller;
 use crate::extract::Query;
@@ -87,7 +87,7 @@ pub(super) async fn detect_video(
         typed?;
         let requested =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
-        let tools = state.services.video_tools.clone().ok_or_else(unavailable)?;
+        let tools = state.video_tools()?.clone();
         let of_collection = collection.as_ref().and_then(|collection| collection.match_threshold);
         let options = VideoOptions {
             match_threshold: Some(state.match_threshold(None, of_collection).value),

@@ -3,12 +3,12 @@ use crate::auth::Caller;
 use crate::extract::Id;
 use crate::openapi::example_of;
 use crate::routes::events::events;
-use crate::{ApiError, AppState, Code, Scope, Spec};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::extract::State;
 use axum::response::IntoResponse;
 use store::videos::Video;
 
-pub(super) const SPEC: Spec = Spec::needs(Scope::Read).problems(&[&[Code::Overloaded]]).limited_elsewhere();
+pub(super) const SPEC: Spec = Spec::needs(Scope::Read).limited_elsewhere();
 
 /// Follow a video as server-sent events.
 ///

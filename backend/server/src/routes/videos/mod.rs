@@ -15,7 +15,6 @@ mod upload;
 mod view;
 
 pub(crate) use answer::VideoAnswer;
-pub(crate) use options::unavailable;
 pub(crate) use view::Appearance;
 
 use crate::operation::Routes;

@@ -43,12 +43,6 @@ pub(super) fn video_request(
     })
 }
 
-/// Returns the error of a service that has no decoder.
-pub(crate) fn unavailable() -> ApiError {
-    let sentence = "this service has no ffmpeg, which decodes videos; run ./scripts/video or set FFMPEG";
-    ApiError::new(Code::VideoUnavailable, sentence)
-}
-
 /// Rejects a body that is declared to be something else than a video. `others` are the other types
 /// that the operation takes.
 pub(super) fn check_type(headers: &HeaderMap, others: &[&'static str]) -> Result<(), ApiError> {

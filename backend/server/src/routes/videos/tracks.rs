@@ -25,7 +25,7 @@ pub(super) struct TrackParams {
     /// Only tracks of the person with this number.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 20000)]
     person: Option<Bounded<1, 20_000>>,
-    /// Maximum number of tracks in the response.
+    /// Maximum number of tracks in the response. A response with many boxes has fewer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 100)]
     limit: Option<Bounded<1, 1000>>,
     /// `next_cursor` of the previous page.
@@ -111,9 +111,10 @@ pub(super) async fn list_tracks(
     let limit = params.limit.map_or(100, Bounded::get);
     let video = caller.store().video(id).await?;
     let last_us = video.checkpoint_us.filter(|_| video.state == VideoState::Completed);
-    let mut rows = caller.store().tracks(id, &filter, after, limit + 1).await?;
-    let next_cursor = list.paginate(&mut rows, limit, |track| (track.started_us, track.id));
-    let tracks = rows.into_iter().map(|track| TrackView::of(track, last_us)).collect::<Result<_, _>>()?;
+    let page = caller.store().tracks(id, &filter, after, limit).await?;
+    let next_cursor = page.next.map(|key| list.cursor(&key));
+    let tracks =
+        page.tracks.into_iter().map(|track| TrackView::of(track, last_us)).collect::<Result<_, _>>()?;
     Ok(Json(TrackList { tracks, next_cursor }))
 }
 

@@ -200,7 +200,7 @@ impl App {
             queue,
             crawls,
             videos,
-            video_tools,
+            video_tools: video_tools.ok_or_else(|| "this test has no ffmpeg".into()),
             video_decoding,
             ingest,
             fetcher,

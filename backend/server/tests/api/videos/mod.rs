@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use testing::film::{Codec, Container, Encoding, Film};
 
 /// Returns the standard film: 25 s with a keyframe every second.
-pub(super) fn film() -> Vec<u8> {
+pub(crate) fn film() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.mp4");
     let encoding = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Mp4) };
@@ -225,7 +225,9 @@ async fn traces(app: &App, tracks: &[Value]) -> Traces {
     let filter = store::videos::VideoFilter { collection: "default".into(), state: None, crawl_id: None };
     let video = store.videos(&filter, None, 1).await.unwrap()[0].id;
     let ids: BTreeSet<&str> = tracks.iter().map(|track| id(&track["id"])).collect();
-    for track in store.tracks(video, &store::tracks::TrackFilter::default(), None, 1_000).await.unwrap() {
+    for track in
+        store.tracks(video, &store::tracks::TrackFilter::default(), None, 1_000).await.unwrap().tracks
+    {
         if ids.contains(track.id.to_string().as_str()) {
             traces.texts.insert(hex::encode(&track.boxes));
         }
