@@ -1,6 +1,7 @@
 //! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
 //! that signs such a count for the caller's confirmation.
 use crate::crawl_deletion::{images_of_crawl_alone, videos_of_crawl_alone};
+use crate::retention::expired_image;
 use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use uuid::Uuid;
@@ -144,18 +145,14 @@ impl Store {
     /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
     pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
-        // The same condition as in `expire_some`.
-        let (images, faces) = sqlx::query_as(
+        let (images, faces) = sqlx::query_as(concat!(
             "select count(*), coalesce(sum(face_count), 0)::bigint from (
                  select i.face_count from images i
-                 where i.collection_id = $1 and i.created_at < now() - make_interval(days => $2)
-                   and not exists (select 1 from image_sources s where s.image_id = i.id
-                                   and s.found_at >= now() - make_interval(days => $2))
-                   and not exists (select 1 from faces f join subject_faces e on e.face_id = f.id
-                                   join subjects p on p.id = e.subject_id
-                                   where f.image_id = i.id and p.origin = 'enrolled')
-                 limit $3) i",
-        )
+                 left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+                 where i.collection_id = $1 and ",
+            expired_image!("$2"),
+            " limit $3) i",
+        ))
         .bind(id)
         .bind(days)
         .bind(MAX_COUNT)
