@@ -87,9 +87,9 @@ async fn addresses_with_tombstones(
     table: &'static str,
     collection: Uuid,
 ) -> Result<Vec<String>, StoreError> {
-    // Built at run time from the name of the table, which is one of two constants. Only the rows
-    // that lead to no image can still be erased by their address.
+    // Only the rows that led to no image can still be erased by their address.
     let stored_nothing = if table == "image_urls" { "and r.image_id is null" } else { "" };
+    // Built at run time from the name of the table, which is one of two constants.
     let sql = format!(
         "select distinct r.url from crawls c join {table} r on r.crawl_id = c.id
          join tombstones t on t.digest = sha256(uuid_send(r.id))
