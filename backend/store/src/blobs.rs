@@ -88,7 +88,8 @@ impl Blobs {
     /// Fails with the errors of [`Self::open`].
     pub fn open_folder(path: &std::path::Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let failed = |error: &dyn std::fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
-        // Only the folder itself is private: Postgres may run as another user in a folder beside it.
+        // Only the folder itself is private: Postgres may run as another user in a folder beside
+        // it.
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
         }
