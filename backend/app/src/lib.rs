@@ -8,6 +8,7 @@ mod image_files;
 pub mod models;
 pub mod otlp;
 mod output;
+mod private;
 pub mod profile;
 pub mod progress;
 pub mod service;

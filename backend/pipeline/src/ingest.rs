@@ -214,14 +214,12 @@ impl Ingest {
                 _ => (ShownFaces::default(), None),
             };
             // The collection's first erasure may have been committed since `checks` was read. The
-            // faces that it erased must not be written as blobs, and a duplicate is settled without
-            // the check of `record`, so the loop starts again.
-            let writes = !analysis.faces.is_empty() || duplicate.is_some();
-            if !checks && writes && self.suppresses(incoming.collection).await? {
+            // faces that it erased must not be written as blobs, so the loop starts again.
+            if !checks && !analysis.faces.is_empty() && self.suppresses(incoming.collection).await? {
                 continue;
             }
-            if let Some(image) = duplicate {
-                match self.settle_near(&incoming, claim, image).await? {
+            if duplicate.is_some() {
+                match self.settle_near(&incoming, claim, &analysis, &shown).await? {
                     Some(done) => return Ok(done),
                     None => continue,
                 }

@@ -28,6 +28,8 @@ pub struct Reapplied {
     pub images: u64,
     pub subjects: u64,
     pub videos: u64,
+    /// Number of pages and image URLs whose addresses were erased.
+    pub addresses: u64,
     /// Number of collections. A worker erases their contents.
     pub collections: u64,
 }
@@ -64,13 +66,15 @@ pub async fn reapply(
             }
             forget_jobs(queue, &mut tx, &again.jobs).await?;
             let (faces, images, subjects) = (again.faces, again.images, again.subjects);
-            let piece = Reapplied { faces, images, subjects, videos: again.videos, collections: 0 };
+            let (videos, addresses) = (again.videos, again.addresses);
+            let piece = Reapplied { faces, images, subjects, videos, addresses, collections: 0 };
             store.audit(tx.conn(), &record(collection.id, piece)).await?;
             tx.commit().await?;
             all.faces += faces;
             all.images += images;
             all.subjects += subjects;
-            all.videos += again.videos;
+            all.videos += videos;
+            all.addresses += addresses;
         }
     }
     Ok(all)

@@ -2,7 +2,7 @@
 
 use crate::completion;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoRequest};
+use crate::domain::{ChangeError, VideoRequest, forget_jobs};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use store::videos::{NewVideo, Video, VideoEnd};
@@ -84,7 +84,11 @@ impl Videos {
             }
             let id = match self.store.insert_video(tx.conn(), &video).await? {
                 Ok(id) => id,
-                Err(existing) => return Ok(Err(existing)),
+                Err(existing) => {
+                    // It records that the file was found again.
+                    tx.commit().await?;
+                    return Ok(Err(existing));
+                }
             };
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
             // An upload of the same bytes that ended a moment ago may be deleting the blob.
@@ -197,9 +201,12 @@ impl Videos {
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.
     pub async fn cancel(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        let collection = store.video(id).await?.collection_id;
         let unused = retried("cancel_video", || async {
             let mut tx = store.begin().await?;
             self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            store.lock_suppressions(tx.conn(), collection, false).await?;
             let end = VideoEnd {
                 state: VideoState::Cancelled,
                 people: None,
@@ -208,6 +215,8 @@ impl Videos {
                 original: None,
             };
             let unused = store.end_video(tx.conn(), id, end).await?;
+            let jobs = store.erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, ChangeError>(unused)
         })
@@ -273,12 +282,17 @@ impl Videos {
     }
 
     async fn end_without_job(&self, id: Uuid) -> Result<bool, ChangeError> {
+        let collection = match self.store.video(id).await {
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            video => video?.collection_id,
+        };
         let mut tx = self.store.begin().await?;
         // The job and the state change in one transaction, under the lock that this call takes.
         self.queue.group_is_held(tx.conn(), id).await?;
         if self.queue.group_is_live(tx.conn(), id).await? {
             return Ok(false);
         }
+        self.store.lock_suppressions(tx.conn(), collection, false).await?;
         let end = VideoEnd {
             state: VideoState::Failed,
             people: None,
@@ -291,6 +305,8 @@ impl Videos {
             Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
             ended => self.store.record_blob_deletions(tx.conn(), ended?).await?,
         };
+        let jobs = self.store.erase_emptied_video(tx.conn(), id).await?;
+        forget_jobs(&self.queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -201,7 +201,8 @@ macro_rules! group_lock {
 }
 
 /// Inserts the rows of a CTE into `finished_jobs`. The arguments are the CTE, the terminal state
-/// and the value of `last_error`.
+/// and the value of `last_error`. A completed job has none: the error of an earlier attempt may
+/// name a host that was erased since.
 macro_rules! finish {
     ($source:literal, $state:literal, $error:literal) => {
         concat!(
@@ -226,7 +227,7 @@ const COMPLETE: &str = concat!(
     delete from jobs where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
     returning *
 ) ",
-    finish!("gone", "completed", "last_error")
+    finish!("gone", "completed", "null")
 );
 
 /// `for key share` would let a rescue change the row; `for share` does not.
@@ -245,7 +246,7 @@ const COMPLETE_MANY: &str = concat!(
 ), gone as (
     delete from jobs where id = any(array(select id from picked)) returning *
 ) ",
-    finish!("gone", "completed", "last_error"),
+    finish!("gone", "completed", "null"),
     " returning id"
 );
 

@@ -1,17 +1,25 @@
 //! Blob storage for crops, chips and thumbnails, with content-addressed keys.
+mod disk;
+mod folder;
+mod writer;
+
+pub use disk::{Disk, LocalDisk};
+pub(crate) use writer::BlobWriter;
+
 use crate::StoreError;
 use bytes::Bytes;
+use folder::Folder;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
-use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfig};
 use sha2::{Digest, Sha256};
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 const MAX_CONCURRENT_DELETIONS: usize = 16;
@@ -20,6 +28,9 @@ const MAX_CONCURRENT_DELETIONS: usize = 16;
 /// open transaction. The queue also retries jobs.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES: usize = 3;
+
+/// Number of bytes that are read from a file at a time.
+const PIECE: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBlob {
@@ -35,12 +46,15 @@ pub struct Blobs {
     objects: Arc<dyn ObjectStore>,
     /// Prefix of the keys in a bucket; empty for a folder.
     prefix: Path,
+    /// Writes the blobs of a folder; `None` for a bucket.
+    folder: Option<Folder>,
 }
 
 impl Blobs {
     /// Opens a blob store: `file:///path`, a plain path, or `s3://bucket/prefix`. Credentials,
     /// region and endpoint of a bucket come from the usual `AWS_` variables. A missing folder is
-    /// created. Files are written atomically.
+    /// created. Files are written atomically, and they are durable when the call that writes them
+    /// returns. Only their owner can read them, and enter folders that are created.
     ///
     /// # Errors
     /// Fails with `Invalid` if the URL has a different scheme or no bucket. Fails with `Blob` if
@@ -60,19 +74,32 @@ impl Blobs {
             Some(("s3", _)) => Self::open_bucket(url, variables),
             Some(("file", _)) => {
                 let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
-                Self::open_folder(&path.ok_or_else(|| invalid(url))?)
+                Self::open_folder(&path.ok_or_else(|| invalid(url))?, Arc::new(LocalDisk))
             }
             Some(_) => Err(invalid(url)),
             None if url.is_empty() => Err(invalid(url)),
-            None => Self::open_folder(std::path::Path::new(url)),
+            None => Self::open_folder(std::path::Path::new(url), Arc::new(LocalDisk)),
         }
     }
 
-    fn open_folder(path: &std::path::Path) -> Result<Self, StoreError> {
+    /// Opens a folder, with the calls that make files durable.
+    ///
+    /// # Errors
+    /// Fails with the errors of [`Self::open`].
+    pub fn open_folder(path: &std::path::Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let failed = |error: &dyn std::fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
-        std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
+        // Only the folder itself is private: Postgres may run as another user in a folder beside
+        // it.
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+        }
+        folder::create_folder(path).map_err(|error| failed(&error))?;
         let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| failed(&error))?;
-        Ok(Self { objects: Arc::new(objects.with_automatic_cleanup(true)), prefix: Path::default() })
+        Ok(Self {
+            objects: Arc::new(objects.with_automatic_cleanup(true)),
+            prefix: Path::default(),
+            folder: Some(Folder::new(path, disk)),
+        })
     }
 
     fn open_bucket(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
@@ -89,7 +116,7 @@ impl Blobs {
         let backoff = BackoffConfig { max_backoff: RETRY_TIMEOUT / 4, ..BackoffConfig::default() };
         let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT };
         let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
-        Ok(Self { objects: Arc::new(objects), prefix })
+        Ok(Self { objects: Arc::new(objects), prefix, folder: None })
     }
 
     /// Writes and deletes a small blob, to check that the store is available and writable.
@@ -123,14 +150,45 @@ impl Blobs {
 
     /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them now or
     /// returned in an earlier release.
-    pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
-        self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
-        Ok(())
+    async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let location = self.location(key)?;
+        let Some(folder) = self.folder.clone() else {
+            self.objects.put(&location, bytes.into()).await.map_err(failed)?;
+            return Ok(());
+        };
+        let key = key.to_owned();
+        let written = tokio::task::spawn_blocking(move || {
+            let mut draft = folder.draft(&key)?;
+            draft.file.write_all(&bytes)?;
+            Ok::<_, std::io::Error>((folder, draft))
+        });
+        let broken = |error: &dyn std::fmt::Display| StoreError::Blob(error.to_string());
+        let (folder, draft) =
+            written.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))?;
+        folder.publish(draft).await
     }
 
-    /// Returns `true` if the key is that of a blob with this content.
-    pub(crate) fn matches_content(key: &str, bytes: &[u8]) -> bool {
-        key.contains(&hex::encode(Sha256::digest(bytes)))
+    /// Begins a blob that is written piece by piece, under the key that [`Self::put`] returns for
+    /// the content now or returned in an earlier release.
+    pub(crate) async fn writer(&self, key: &str) -> Result<BlobWriter, StoreError> {
+        BlobWriter::begin(self, key, self.location(key)?).await
+    }
+
+    /// Returns `true` if the key is that of a blob with this SHA-256.
+    pub(crate) fn is_key_of(key: &str, sha256: impl AsRef<[u8]>) -> bool {
+        key.contains(&hex::encode(sha256))
+    }
+
+    /// Returns the size of a blob in bytes, and its content in pieces; `None` if it does not exist.
+    pub(crate) async fn stream(
+        &self,
+        key: &str,
+    ) -> Result<Option<(u64, BoxStream<'static, Result<Bytes, StoreError>>)>, StoreError> {
+        match self.objects.get(&self.location(key)?).await {
+            Ok(found) => Ok(Some((found.meta.size, found.into_stream().map_err(failed).boxed()))),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Returns a blob, or `None` if it does not exist.
@@ -159,15 +217,22 @@ impl Blobs {
     ) -> Result<String, StoreError> {
         let sha256 = hex::encode(sha256);
         let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
-        let mut writer = BufWriter::new(self.objects.clone(), self.location(&key)?);
+        let mut writer = self.writer(&key).await?;
+        let mut piece = vec![0; PIECE];
         let written = async {
-            tokio::io::copy(file, &mut writer).await?;
-            writer.shutdown().await
+            loop {
+                match file.read(&mut piece).await.map_err(|error| StoreError::Blob(error.to_string()))? {
+                    0 => return Ok(()),
+                    bytes => writer.write(&piece[..bytes]).await?,
+                }
+            }
         };
-        if let Err(error) = written.await {
-            // Without this, an incomplete upload would remain in a bucket.
-            let _ = writer.abort().await;
-            return Err(StoreError::Blob(error.to_string()));
+        match written.await {
+            Ok(()) => writer.finish().await?,
+            Err(error) => {
+                let _ = writer.discard().await;
+                return Err(error);
+            }
         }
         Ok(key)
     }
@@ -181,14 +246,10 @@ impl Blobs {
         key: &str,
         file: &mut (impl AsyncWrite + Unpin),
     ) -> Result<Option<u64>, StoreError> {
-        let mut chunks = match self.objects.get(&self.location(key)?).await {
-            Ok(found) => found.into_stream(),
-            Err(Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
+        let Some((_, mut chunks)) = self.stream(key).await? else { return Ok(None) };
         let broken = |error: std::io::Error| StoreError::Blob(error.to_string());
         let mut bytes = 0;
-        while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
+        while let Some(chunk) = chunks.try_next().await? {
             file.write_all(&chunk).await.map_err(broken)?;
             bytes += chunk.len() as u64;
         }

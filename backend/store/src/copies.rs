@@ -3,10 +3,16 @@ use crate::blobs::Blobs;
 use crate::{Store, StoreError};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 /// Number of blobs that one query looks up.
 const CHUNK: i64 = 500;
 const MAX_CONCURRENT_COPIES: usize = 16;
+/// Size in bytes above which a blob counts as large, and the maximum number of concurrent copies of
+/// large blobs. A copy into a bucket holds a part of the blob in memory.
+const LARGE: u64 = 1 << 20;
+const MAX_CONCURRENT_LARGE_COPIES: usize = 2;
 /// Maximum number of reported keys of missing blobs.
 pub const MAX_REPORTED_KEYS: usize = 20;
 
@@ -39,11 +45,13 @@ impl Store {
     /// copied are kept and not copied again.
     pub async fn copy_blobs(&self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
         let (mut done, mut after) = (Copied::default(), String::new());
+        let large = Semaphore::new(MAX_CONCURRENT_LARGE_COPIES);
         loop {
             let keys = self.blob_keys(&after, CHUNK).await?;
             let Some(last) = keys.last() else { return Ok(done) };
             after.clone_from(last);
-            let copied = stream::iter(keys).map(|key| copy(from, to, key)).buffered(MAX_CONCURRENT_COPIES);
+            let copied =
+                stream::iter(keys).map(|key| copy(from, to, key, &large)).buffered(MAX_CONCURRENT_COPIES);
             for outcome in copied.try_collect::<Vec<_>>().await? {
                 match outcome {
                     Outcome::Copied => done.copied += 1,
@@ -74,16 +82,26 @@ impl Store {
     }
 }
 
-async fn copy(from: &Blobs, to: &Blobs, key: String) -> Result<Outcome, StoreError> {
+async fn copy(from: &Blobs, to: &Blobs, key: String, large: &Semaphore) -> Result<Outcome, StoreError> {
     if to.exists(&key).await? {
         return Ok(Outcome::There);
     }
-    // Damaged content would have a different key.
-    match from.get(&key).await? {
-        Some(bytes) if Blobs::matches_content(&key, &bytes) => {
-            to.put_as(&key, bytes).await?;
-            Ok(Outcome::Copied)
+    let Some((size, mut pieces)) = from.stream(&key).await? else { return Ok(Outcome::Missing(key)) };
+    let _permit = if size > LARGE { large.acquire().await.ok() } else { None };
+    let (mut writer, mut hasher) = (to.writer(&key).await?, Sha256::new());
+    let read = async {
+        while let Some(piece) = pieces.try_next().await? {
+            hasher.update(&piece);
+            writer.write(&piece).await?;
         }
-        _ => Ok(Outcome::Missing(key)),
+        Ok(())
+    };
+    let read: Result<(), StoreError> = read.await;
+    // Damaged content would have a different key.
+    if read.is_ok() && Blobs::is_key_of(&key, hasher.finalize()) {
+        writer.finish().await?;
+        return Ok(Outcome::Copied);
     }
+    let discarded = writer.discard().await;
+    read.and(discarded).map(|()| Outcome::Missing(key))
 }

@@ -7,29 +7,50 @@
 use crate::crawled_videos::cancel_videos_of_crawl;
 use crate::ledger::Ledger;
 use crate::pages::lock_crawl;
+use crate::traces::LedgerJobs;
 use crate::{Store, StoreError};
 use domain::Reason;
 use sqlx::PgConnection;
 use std::time::Duration;
 use uuid::Uuid;
 
+/// What [`Store::skip_queued`] did.
+#[derive(Clone, Debug, Default)]
+pub struct Skipped {
+    /// Number of rows and videos. A number below the limit means that no such rows remain.
+    pub rows: i64,
+    /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
+    pub jobs: LedgerJobs,
+}
+
 impl Store {
     /// Settles at most `most` `queued` rows as skipped with `reason`, and cancels live videos.
-    /// Returns their number; a number below `most` means that no such rows remain.
+    /// Removes the addresses of skipped rows that were erased while they waited.
     pub async fn skip_queued(
         &self,
         conn: &mut PgConnection,
         crawl: Uuid,
         reason: Reason,
         most: i64,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<Skipped, StoreError> {
         lock_crawl(conn, crawl).await?;
+        let collection: Uuid = sqlx::query_scalar("select collection_id from crawls where id = $1")
+            .bind(crawl)
+            .fetch_one(&mut *conn)
+            .await?;
+        // An erasure finds the row skipped, or this transaction finds the suppression.
+        self.lock_suppressions(conn, collection, false).await?;
         let mut skipped = 0;
         for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
             let done = sqlx::query(close).bind(crawl).bind(&reason).bind(most - skipped).execute(&mut *conn);
             skipped += done.await?.rows_affected().cast_signed();
         }
-        Ok(skipped + cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?)
+        let videos = cancel_videos_of_crawl(conn, crawl, &reason, most - skipped).await?;
+        let mut jobs = self.erase_skipped(conn, collection, crawl).await?;
+        for video in &videos {
+            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+        }
+        Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
     }
 
     /// Sets or clears the mark `closing` of a cancelled crawl. The crawl's row must be locked, or

@@ -30,7 +30,9 @@ impl Store {
             keys.extend(delete_videos(conn, &videos).await?);
         }
         // Without the crawl, a worker would fetch them without its rules.
-        cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await?;
+        for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
+            self.erase_emptied_video(conn, video).await?;
+        }
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)

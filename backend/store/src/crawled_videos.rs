@@ -173,7 +173,7 @@ impl Store {
         Ok(sqlx::query_as(
             "select o.id, v.etag, v.last_modified from videos v join videos o on o.id = coalesce(v.original_id, v.id)
              where v.collection_id = $1 and md5(v.source_url) = md5($2) and v.source_url = $2 and v.id <> $3
-               and o.state = 'completed' and v.final_hash is null
+               and o.state = 'completed' and o.expired_at is null and v.final_hash is null
                and (v.etag is not null or v.last_modified is not null)
              order by v.id desc limit 1",
         )
@@ -238,25 +238,26 @@ async fn record_sightings(
 }
 
 /// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
-/// remains. Returns their number. A job that runs for an ended video does nothing.
+/// remains. Returns their ids. A job that runs for an ended video does nothing.
 pub(crate) async fn cancel_videos_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
     reason: &Reason,
     most: i64,
-) -> Result<i64, StoreError> {
-    let cancelled = sqlx::query(
+) -> Result<Vec<Uuid>, StoreError> {
+    let cancelled: Vec<Uuid> = sqlx::query_scalar(
         "update videos set state = 'cancelled', reason = $2, finished_at = now()
          where id = any(array(select id from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
                               order by id limit $3))
-           and state in ('queued', 'running', 'paused')",
+           and state in ('queued', 'running', 'paused')
+         returning id",
     )
     .bind(crawl)
     .bind(reason)
     .bind(most)
-    .execute(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(cancelled.rows_affected().cast_signed())
+    Ok(cancelled)
 }
 
 /// Returns the videos that are at one of the addresses, or that were found on a page at one of

@@ -1,6 +1,7 @@
 //! Counts the rows that a deletion or a shorter retention would delete, and provides the secret
 //! that signs such a count for the caller's confirmation.
 use crate::crawl_deletion::{images_of_crawl_alone, videos_of_crawl_alone};
+use crate::retention::expired_image;
 use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use uuid::Uuid;
@@ -66,24 +67,92 @@ impl Store {
         Ok(Extent { images, faces, videos, ..Extent::default() })
     }
 
+    /// Counts what is deleted with a video.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn extent_of_video(&self, id: Uuid) -> Result<Extent, StoreError> {
+        self.video(id).await?;
+        let (images, faces) = sqlx::query_as(
+            "select (select count(*) from (select 1 from video_frames where video_id = $1 limit $2) i),
+                    (select count(*) from (select 1 from video_frames v join faces f on f.image_id = v.image_id
+                                           where v.video_id = $1 limit $2) f)",
+        )
+        .bind(id)
+        .bind(MAX_COUNT)
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Extent { images, faces, videos: 1, ..Extent::default() })
+    }
+
+    /// Counts what is deleted with an image.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn extent_of_image(&self, id: Uuid) -> Result<Extent, StoreError> {
+        let image = self.image(id).await?;
+        Ok(Extent { images: 1, faces: i64::from(image.face_count), ..Extent::default() })
+    }
+
+    /// Counts what [`Store::delete_face`] deletes.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the face does not exist or is outside the store's scope.
+    pub async fn extent_of_face(&self, id: Uuid) -> Result<Extent, StoreError> {
+        self.face(id).await?;
+        let enrolled = self.extent_of_enrolled(None, Some(id)).await?;
+        Ok(Extent { faces: enrolled.faces.max(1), ..enrolled })
+    }
+
+    /// Counts what is deleted with the faces of a subject, or with one of them: the images that
+    /// were sent only for enrolment, with their faces.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database.
+    pub async fn extent_of_enrolled(
+        &self,
+        subject: Option<Uuid>,
+        face: Option<Uuid>,
+    ) -> Result<Extent, StoreError> {
+        // The same condition as in `drop_enrolled`, without the assignments that are deleted.
+        let (images, faces) = sqlx::query_as(
+            "with gone as (
+                 select f.id, f.image_id from subject_faces s join faces f on f.id = s.face_id
+                 where ($1::uuid is null or s.subject_id = $1) and ($2::uuid is null or s.face_id = $2)
+                   and ($1::uuid is not null or $2::uuid is not null)),
+             unused as (
+                 select distinct i.id from gone join images i on i.id = gone.image_id
+                 where exists (select 1 from image_sources s where s.image_id = i.id and s.kind = 'enrolment')
+                   and not exists (select 1 from image_sources s where s.image_id = i.id and s.kind <> 'enrolment')
+                   and not exists (select 1 from image_urls u where u.image_id = i.id)
+                   and not exists (select 1 from faces f join subject_faces sf on sf.face_id = f.id
+                                   where f.image_id = i.id and f.id not in (select id from gone))
+                 limit $3)
+             select (select count(*) from unused),
+                    (select count(*) from (select 1 from faces f where f.image_id in (select id from unused) limit $3) f)",
+        )
+        .bind(subject)
+        .bind(face)
+        .bind(MAX_COUNT)
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Extent { images, faces, ..Extent::default() })
+    }
+
     /// Counts the images and faces that a retention of `days` days would delete immediately.
     ///
     /// # Errors
     /// Fails with `NotFound` if the collection does not exist or is outside the store's scope.
     pub async fn extent_of_retention(&self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
         self.collection_by_id(id).await?;
-        // The same condition as in `expire_some`.
-        let (images, faces) = sqlx::query_as(
+        let (images, faces) = sqlx::query_as(concat!(
             "select count(*), coalesce(sum(face_count), 0)::bigint from (
                  select i.face_count from images i
-                 where i.collection_id = $1 and i.created_at < now() - make_interval(days => $2)
-                   and not exists (select 1 from image_sources s where s.image_id = i.id
-                                   and s.found_at >= now() - make_interval(days => $2))
-                   and not exists (select 1 from faces f join subject_faces e on e.face_id = f.id
-                                   join subjects p on p.id = e.subject_id
-                                   where f.image_id = i.id and p.origin = 'enrolled')
-                 limit $3) i",
-        )
+                 left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+                 where i.collection_id = $1 and ",
+            expired_image!("$2"),
+            " limit $3) i",
+        ))
         .bind(id)
         .bind(days)
         .bind(MAX_COUNT)

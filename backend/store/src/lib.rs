@@ -16,7 +16,7 @@ pub mod clusters;
 mod collection_deletion;
 pub mod collections;
 pub mod copies;
-mod crawl_closing;
+pub mod crawl_closing;
 mod crawl_deletion;
 pub mod crawled_videos;
 pub mod crawls;

@@ -29,6 +29,28 @@ pub struct Expired {
     pub blobs: Vec<String>,
 }
 
+/// Condition that an image `i` was stored and last seen before the retention period, and shows
+/// nobody who is enrolled. A frame expires with its video `v`: when the file was last found before
+/// the period. The argument is the number of days.
+macro_rules! expired_image {
+    ($days:literal) => {
+        concat!(
+            "i.created_at < now() - make_interval(days => ",
+            $days,
+            ") and not exists (select 1 from image_sources s where s.image_id = i.id
+                               and s.found_at >= now() - make_interval(days => ",
+            $days,
+            "))
+             and not exists (select 1 from faces x join subject_faces e on e.face_id = x.id
+                             join subjects p on p.id = e.subject_id where x.image_id = i.id and p.origin = 'enrolled')
+             and (v.id is null or v.found_at < now() - make_interval(days => ",
+            $days,
+            "))"
+        )
+    };
+}
+pub(crate) use expired_image;
+
 impl Expired {
     pub fn is_empty(&self) -> bool {
         self.images + self.videos + self.crawls + self.rows == 0
@@ -61,29 +83,56 @@ impl Store {
     /// Deletes some expired content. Call it until the result is empty.
     ///
     /// First it deletes images that were stored and last seen before the retention period, among
-    /// them frames of videos. Then it deletes the records of videos and crawls that ended before
-    /// this period. Images with an enrolled face and crawls with a scheduled next run are kept.
+    /// them frames of videos whose file was last found before it. Such a file can be read again,
+    /// even if frames with enrolled faces remain. Then it deletes the records of videos and crawls
+    /// that ended before this period. Images with an enrolled face and crawls with a scheduled next
+    /// run are kept.
     pub async fn expire_some(
         &self,
         conn: &mut PgConnection,
         collection: Uuid,
     ) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
-        let images: Vec<(Uuid, i32)> = sqlx::query_as(
-            "select i.id, i.face_count from images i join collections c on c.id = i.collection_id
-             where c.id = $1 and c.deleting_at is null and i.created_at < now() - make_interval(days => c.retention_days)
-               and not exists (select 1 from image_sources s where s.image_id = i.id
-                               and s.found_at >= now() - make_interval(days => c.retention_days))
-               and not exists (select 1 from faces f join subject_faces e on e.face_id = f.id
-                               join subjects p on p.id = e.subject_id where f.image_id = i.id and p.origin = 'enrolled')
-             order by i.id limit $2 for update of i skip locked",
-        )
+        let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
+            "select i.id, v.id from collections c join images i on i.collection_id = c.id
+             left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+             where c.id = $1 and c.deleting_at is null and ",
+            expired_image!("c.retention_days"),
+            " order by i.id limit $2",
+        ))
         .bind(collection)
         .bind(IMAGES)
         .fetch_all(&mut *conn)
         .await?;
+        let (candidates, videos): (Vec<Uuid>, Vec<Option<Uuid>>) = candidates.into_iter().unzip();
+        let videos: Vec<Uuid> = videos.into_iter().flatten().collect();
+        // Other transactions lock videos before their frames too.
+        sqlx::query("select 1 from videos where id = any($1) order by id for update")
+            .bind(&videos)
+            .execute(&mut *conn)
+            .await?;
+        // The video may have been found again before it was locked.
+        let images: Vec<(Uuid, i32)> = sqlx::query_as(concat!(
+            "select i.id, i.face_count from collections c join images i on i.collection_id = c.id
+             left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+             where c.id = $1 and i.id = any($2) and ",
+            expired_image!("c.retention_days"),
+            " order by i.id for update of i skip locked",
+        ))
+        .bind(collection)
+        .bind(&candidates)
+        .fetch_all(&mut *conn)
+        .await?;
         if !images.is_empty() {
             let ids: Vec<Uuid> = images.iter().map(|(id, _)| *id).collect();
+            // A later crawl or scan reads the file again.
+            sqlx::query(
+                "update videos set expired_at = now()
+                 where id in (select video_id from video_frames where image_id = any($1)) and expired_at is null",
+            )
+            .bind(&ids)
+            .execute(&mut *conn)
+            .await?;
             let (deleted, keys) = delete_images(conn, &ids).await?;
             expired.images = deleted;
             expired.faces = images.iter().map(|(_, faces)| u64::from(faces.unsigned_abs())).sum();
@@ -92,7 +141,9 @@ impl Store {
         }
         let videos: Vec<Uuid> = sqlx::query_scalar(
             "select v.id from videos v join collections c on c.id = v.collection_id
-             where c.id = $1 and c.deleting_at is null and v.finished_at < now() - make_interval(days => c.retention_days)
+             where c.id = $1 and c.deleting_at is null
+               and greatest(v.finished_at, v.found_at) < now() - make_interval(days => c.retention_days)
+               and v.finished_at is not null
                and not exists (select 1 from video_frames f where f.video_id = v.id)
              order by v.id limit $2 for update of v skip locked",
         )

@@ -1,7 +1,7 @@
 //! Videos that a scan of local files reads. They have no job: the lease of the scan's crawl shows
 //! that a process reads them. Videos with jobs are in the module `videos`.
 use crate::text::without_nul;
-use crate::videos::NewVideo;
+use crate::videos::{NewVideo, found_again};
 use crate::{Store, StoreError};
 use domain::Reason;
 use sqlx::{Connection, PgConnection};
@@ -35,7 +35,7 @@ impl Store {
              where id = (
                  select v.id from videos v
                  where v.collection_id = $1 and v.sha256 = $2 and v.options = $3
-                   and v.state in ('cancelled', 'failed')
+                   and v.state in ('cancelled', 'failed') and v.expired_at is null
                    and v.crawl_id is null and (v.source_url is null or v.source_url not like 'http%')
                    and not exists (
                        select 1 from tracks t
@@ -43,7 +43,8 @@ impl Store {
                        where t.video_id = v.id and f.model_id <> $4)
                    and not exists (
                        select 1 from videos o
-                       where o.collection_id = $1 and o.sha256 = $2 and o.state not in ('cancelled', 'failed'))
+                       where o.collection_id = $1 and o.sha256 = $2 and o.state not in ('cancelled', 'failed')
+                         and o.expired_at is null)
                  order by v.checkpoint_us desc nulls last, v.id limit 1 for update of v)
              returning id",
         )
@@ -94,9 +95,9 @@ impl Store {
         .bind(video.scan)
         .bind(&video.options)
         .bind(Reason::ExactDuplicate)
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
-        Ok(())
+        found_again(conn, original).await
     }
 
     /// Locks a video that a scan reads, until the transaction ends.
@@ -137,17 +138,21 @@ impl Store {
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
     /// else as cancelled. What is stored of the videos remains. Returns their number.
     pub async fn end_scanned_videos(&self, conn: &mut PgConnection, detail: &str) -> Result<u64, StoreError> {
-        let ended = sqlx::query(
+        let ended: Vec<Uuid> = sqlx::query_scalar(
             "update videos v set state = case when c.state = 'failed' then 'failed' else 'cancelled' end,
                     reason = $1, detail = $2, finished_at = now()
              from crawls c
-             where c.id = v.scan_id and v.state in ('queued', 'running', 'paused') and c.state <> 'running'",
+             where c.id = v.scan_id and v.state in ('queued', 'running', 'paused') and c.state <> 'running'
+             returning v.id",
         )
         .bind(Reason::NotScanned)
         .bind(detail)
-        .execute(conn)
+        .fetch_all(&mut *conn)
         .await?;
-        Ok(ended.rows_affected())
+        for video in &ended {
+            self.erase_emptied_video(conn, *video).await?;
+        }
+        Ok(ended.len() as u64)
     }
 
     pub async fn video_counts(&self, id: Uuid) -> Result<VideoCounts, StoreError> {

@@ -115,9 +115,12 @@ impl Store {
         Ok((hits, exact))
     }
 
-    /// Returns the best face of each subject, best first, and whether every face in scope was
-    /// compared. Returns at most `query.limit` subjects. Omits faces without a subject. The score
-    /// of a subject is the similarity of its best face.
+    /// Returns the best face of each subject, best first, and whether the result is exact. Returns
+    /// at most `query.limit` subjects. Omits faces without a subject. The score of a subject is the
+    /// similarity of its best face.
+    ///
+    /// The result is not exact if the [`MAX_FACES`] most similar faces belong to fewer subjects:
+    /// subjects may be missing then, even with [`SearchQuery::exact`].
     ///
     /// # Errors
     /// Fails with the errors of [`Self::search`].
@@ -132,7 +135,7 @@ impl Store {
         loop {
             let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
             let (hits, exact) = self.search(&step).await?;
-            let all = (hits.len() as i64) < faces || faces >= MAX_FACES;
+            let all = (hits.len() as i64) < faces;
             let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
             let mut subjects = self.face_subjects(&ids).await?;
             let mut seen = HashSet::new();
@@ -141,9 +144,10 @@ impl Store {
                 .filter_map(|hit| subjects.remove(&hit.face.id).map(|subject| (hit, subject)))
                 .filter(|(_, subject)| seen.insert(subject.subject_id))
                 .collect();
-            if all || best.len() >= limit {
+            let is_complete = all || best.len() >= limit;
+            if is_complete || faces >= MAX_FACES {
                 best.truncate(limit);
-                return Ok((best, exact));
+                return Ok((best, exact && is_complete));
             }
             faces = faces.saturating_mul(4).min(MAX_FACES);
         }

@@ -5,18 +5,28 @@ mod statements;
 mod suppressed;
 pub(crate) mod videos;
 
-use crate::StoreError;
 use crate::text::url_hash;
+use crate::{StoreError, tombstones};
 use sqlx::PgConnection;
 use statements::{ERASE_PAGES, LedgerRow, Pages, erase_cached_pages, erase_titles, pages_that_are_images};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// Jobs whose records contain an erased URL, by their crawls and ledger rows.
+/// Jobs whose records contain an erased URL or its host, by their crawls and ledger rows, and by
+/// their videos.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerJobs {
     pub crawls: BTreeSet<Uuid>,
     pub rows: BTreeSet<Uuid>,
+    pub videos: BTreeSet<Uuid>,
+}
+
+impl LedgerJobs {
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.crawls.extend(more.crawls);
+        self.rows.extend(more.rows);
+        self.videos.extend(more.videos);
+    }
 }
 
 /// Collects the records that refer to images which an erasure is about to delete.
@@ -38,16 +48,21 @@ impl Traces {
         Self { collection, ..Self::default() }
     }
 
-    /// Records the URLs and jobs of these rows and returns the row ids.
-    fn record_rows(&mut self, rows: Vec<LedgerRow>) -> Vec<Uuid> {
-        rows.into_iter()
-            .map(|row| {
-                self.texts.insert(row.url);
-                self.jobs.crawls.insert(row.crawl_id);
-                self.jobs.rows.insert(row.id);
-                row.id
-            })
-            .collect()
+    /// Records the URLs and jobs of these rows and returns the row ids. The rows get tombstones, so
+    /// that their URLs are erased again after an older backup is restored.
+    async fn record_rows(
+        &mut self,
+        conn: &mut PgConnection,
+        rows: Vec<LedgerRow>,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+        for row in rows {
+            self.texts.insert(row.url);
+            self.jobs.crawls.insert(row.crawl_id);
+            self.jobs.rows.insert(row.id);
+        }
+        tombstones::set(conn, &ids, &[]).await?;
+        Ok(ids)
     }
 
     fn hashes(&self) -> Vec<Uuid> {
@@ -92,15 +107,22 @@ impl Traces {
         .fetch_all(&mut *conn)
         .await?;
         self.hashes.extend(rows.iter().map(|row| row.url_hash));
-        let rows = self.record_rows(rows);
+        let rows = self.record_rows(conn, rows).await?;
         sqlx::query("update image_urls set url = 'erased:' || id, detail = null where id = any($1)")
             .bind(&rows)
             .execute(&mut *conn)
             .await?;
-        sqlx::query("delete from image_sources where image_url_id = any($1) and image_id is null")
-            .bind(&rows)
-            .execute(&mut *conn)
-            .await?;
+        let sightings: Vec<(Uuid, Option<String>, Option<Uuid>)> = sqlx::query_as(
+            "delete from image_sources where image_url_id = any($1) and image_id is null
+             returning page_hash, page_url, page_asked_hash",
+        )
+        .bind(&rows)
+        .fetch_all(&mut *conn)
+        .await?;
+        for (page, page_url, asked) in sightings {
+            self.pages.add(page, page_url);
+            self.pages.add(asked.unwrap_or_default(), None);
+        }
         Ok(())
     }
 
@@ -142,7 +164,7 @@ impl Traces {
         conn: &mut PgConnection,
         pages: Vec<LedgerRow>,
     ) -> Result<(), StoreError> {
-        let pages = self.record_rows(pages);
+        let pages = self.record_rows(conn, pages).await?;
         sqlx::query(ERASE_PAGES).bind(pages).execute(conn).await?;
         Ok(())
     }

@@ -1,13 +1,13 @@
 use super::Exit;
 use crate::config::Settings;
-use crate::output;
 use crate::service::{Database, Sharing, open_blobs, postgres};
+use crate::{output, private};
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use store::copies::Copied;
 use store::{Blobs, Store};
@@ -68,10 +68,7 @@ pub(super) async fn run(settings: &Settings, args: BackupArgs) -> anyhow::Result
 async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<Report> {
     let _schema = database.store.check_schema().await?;
     let folder = &args.folder;
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
+    private::create_folder(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = Report::default();
     if !args.only_erasures && !args.without_database {
@@ -84,6 +81,8 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         report.blobs = Some(blobs);
     }
     report.deletion_log = deletion_log(&database.store, folder).await?;
+    let whole = folder.clone();
+    tokio::task::spawn_blocking(move || restrict_all(&whole)).await?;
     // A newer version may have migrated the database in the meantime, and refer to blobs in a way
     // that this version does not know.
     let _schema = database.store.check_schema().await.context("the backup may be incomplete")?;
@@ -116,9 +115,41 @@ async fn deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64> {
     Ok(written)
 }
 
+/// Restricts a backup to its owner: the folder may have existed, and earlier versions wrote files
+/// that other users can read. Other files in the folder are left alone.
+fn restrict_all(folder: &Path) {
+    restrict(folder);
+    for file in [DUMP, DELETION_LOG] {
+        restrict(&folder.join(file));
+    }
+    let mut waiting = vec![folder.join(BLOBS)];
+    while let Some(path) = waiting.pop() {
+        restrict(&path);
+        let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+        for entry in entries {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_file() => restrict(&entry.path()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Removes the access of other users. Does nothing if the path does not exist or is a link.
+fn restrict(path: &Path) {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
+    let private = if metadata.is_dir() { 0o700 } else { 0o600 };
+    if metadata.is_symlink() || metadata.permissions().mode() & 0o077 == 0 {
+        return;
+    }
+    if let Err(error) = std::fs::set_permissions(path, Permissions::from_mode(private)) {
+        tracing::warn!(path = %path.display(), %error, "other users can read a part of the backup");
+    }
+}
+
 fn private_file(path: &Path) -> anyhow::Result<File> {
-    let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    opened.with_context(|| path.display().to_string())
+    private::create(path).with_context(|| path.display().to_string())
 }
 
 fn show(report: &Report) -> anyhow::Result<()> {

@@ -7,8 +7,8 @@ use super::video::VideoArgs;
 use super::{Exit, UsageError, draw};
 use crate::config::{Settings, cores};
 use crate::image_files::begins_like_video;
-use crate::output;
 use crate::service::start_engine;
+use crate::{output, private};
 use anyhow::Context;
 use clap::Args;
 use domain::Reason;
@@ -218,12 +218,13 @@ fn print(answers: &[(PathBuf, Result<Found, Refusal>)]) -> anyhow::Result<()> {
 async fn draw_to(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
     let faces: Vec<Detection> = analysis.faces.iter().map(|face| face.detection).collect();
     let mut frame = analysis.frame.as_ref().clone();
-    let png = tokio::task::spawn_blocking(move || {
+    let target = out.to_owned();
+    tokio::task::spawn_blocking(move || {
         draw::faces(&mut frame, &faces);
-        vision::encode::png(&frame)
+        private::write(&target, &vision::encode::png(&frame))
     })
-    .await?;
-    tokio::fs::write(out, png).await.with_context(|| format!("cannot write {}", out.display()))?;
+    .await?
+    .with_context(|| format!("cannot write {}", out.display()))?;
     tracing::info!(file = %out.display(), "faces drawn");
     Ok(())
 }

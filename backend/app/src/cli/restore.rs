@@ -49,9 +49,9 @@ pub(super) async fn run(settings: &Settings, args: RestoreArgs) -> anyhow::Resul
     if args.json {
         output::json(&report)?;
     } else {
-        let Reapplied { faces, images, subjects, videos, collections } = report.erased_again;
+        let Reapplied { faces, images, subjects, videos, addresses, collections } = report.erased_again;
         output::line(format!(
-            "deleted again: {faces} faces, {images} images, {subjects} people, {videos} videos, {collections} collections"
+            "deleted again: {faces} faces, {images} images, {subjects} people, {videos} videos, {addresses} addresses, {collections} collections"
         ))?;
         output::copied(&report.blobs)?;
     }

@@ -2,8 +2,8 @@
 //! images.
 use super::{Exit, UsageError, image_folder};
 use crate::config::Settings;
-use crate::output;
 use crate::service::{prepare_models, start_engine};
+use crate::{output, private};
 use anyhow::Context;
 use clap::Args;
 use inference::{ModelKind, Priority};
@@ -31,13 +31,13 @@ pub(super) struct SamplesArgs {
 pub(super) async fn run(settings: &Settings, args: SamplesArgs) -> anyhow::Result<Exit> {
     let SamplesArgs { images, to } = args;
     let files = image_folder::list(&images)?;
-    std::fs::create_dir_all(&to).with_context(|| format!("--to {}", to.display()))?;
+    private::create_folder(&to).with_context(|| format!("--to {}", to.display()))?;
     if std::fs::read_dir(&to).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(UsageError(format!("--to {}: the folder is not empty", to.display())).into());
     }
     let put = |name: &str, bytes: &[u8]| {
         let path = to.join(name);
-        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        private::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
     let resolved = prepare_models(settings).await?;
     for (name, kind) in [("detector.onnx", ModelKind::Detector), ("embedder.onnx", ModelKind::Embedder)] {

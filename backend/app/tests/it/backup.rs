@@ -13,7 +13,9 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use testing::server::programs;
@@ -226,4 +228,55 @@ async fn the_private_database_comes_back_and_a_damaged_picture_is_told() {
     std::fs::remove_file(place.path().join("kept/erasures.jsonl")).unwrap();
     let refused = facecrawl(&["restore", "kept", "--data-dir", "third"]).expect(2);
     assert!(refused.stderr.contains("--erasures"), "{}", refused.stderr);
+}
+
+/// Returns the paths below a folder, with the folder, that other users can enter or read.
+fn open_to_others(folder: &Path) -> Vec<PathBuf> {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    let mut open: Vec<PathBuf> =
+        Some(folder.to_owned()).filter(|path| mode(path) & 0o077 != 0).into_iter().collect();
+    if folder.is_dir() {
+        open.extend(
+            std::fs::read_dir(folder).unwrap().flat_map(|entry| open_to_others(&entry.unwrap().path())),
+        );
+    }
+    open
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn only_its_owner_can_read_a_backup() {
+    let place = TestFolder::new();
+    place.put("album/ada.jpg", testing::picture("ada.jpg"));
+    let facecrawl = |args: &[&str]| {
+        // Without a mask, a file is readable by everybody unless the program says otherwise.
+        let mut command = Command::new("sh");
+        let program = place.facecrawl(args);
+        command
+            .args(["-c", "umask 0; exec \"$0\" \"$@\""])
+            .arg(program.get_program())
+            .args(program.get_args());
+        command.current_dir(place.path()).env_clear();
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Finished::of(command.env("POSTGRES_BIN_DIR", programs()))
+    };
+    facecrawl(&["scan", "album"]).expect(0);
+    // Parts of the data folder that show people. Postgres restricts its own folder.
+    for path in ["data/blobs", "data/postgres"] {
+        assert_eq!(open_to_others(&place.path().join(path)), [] as [PathBuf; 0], "{path}");
+    }
+    let backup = place.path().join("kept");
+    std::fs::create_dir(&backup).unwrap();
+    std::fs::set_permissions(&backup, Permissions::from_mode(0o755)).unwrap();
+    facecrawl(&["backup", "kept"]).expect(0);
+    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    // A file of an earlier version is restricted too.
+    let chip = files_below(&backup.join("blobs/chips")).remove(0);
+    std::fs::set_permissions(&chip, Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(backup.join("blobs"), Permissions::from_mode(0o755)).unwrap();
+    facecrawl(&["backup", "kept"]).expect(0);
+    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    facecrawl(&["restore", "kept", "--data-dir", "other"]).expect(0);
+    assert_eq!(open_to_others(&place.path().join("other/blobs")), [] as [PathBuf; 0]);
+    facecrawl(&["detect", "album/ada.jpg", "--draw", "drawn.png"]).expect(0);
+    assert_eq!(open_to_others(&place.path().join("drawn.png")), [] as [PathBuf; 0]);
 }

@@ -3,9 +3,10 @@
 
 use super::Crawls;
 use crate::completion::{self, notifications};
-use crate::domain::{CrawlError, Row, RowEnd, jobs};
+use crate::domain::{CrawlError, Row, RowEnd, forget_jobs, jobs};
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
+use store::crawl_closing::Skipped;
 use store::crawls::Crawl;
 use store::{StoreError, Tx, retried};
 use uuid::Uuid;
@@ -139,8 +140,9 @@ impl Crawls {
         let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
         let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
-        let rows = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
-        let closing = jobs.cast_signed() >= CHUNK || rows >= CHUNK;
+        let skipped = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
+        forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+        let closing = jobs.cast_signed() >= CHUNK || skipped.rows >= CHUNK;
         self.store().set_closing(tx.conn(), id, closing).await?;
         notifications::ended(self.store(), self.queue(), &mut tx, &crawl).await?;
         tx.commit().await?;
@@ -153,12 +155,13 @@ impl Crawls {
         loop {
             let mut tx = self.store().begin().await?;
             let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
-            let rows = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
+            let skipped = match self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await {
                 // The crawl and its rows were deleted meanwhile. Its jobs must still be cancelled.
-                Err(StoreError::NotFound { .. }) => 0,
-                rows => rows?,
+                Err(StoreError::NotFound { .. }) => Skipped::default(),
+                skipped => skipped?,
             };
-            let done = jobs.cast_signed() < CHUNK && rows < CHUNK;
+            forget_jobs(self.queue(), &mut tx, &skipped.jobs).await?;
+            let done = jobs.cast_signed() < CHUNK && skipped.rows < CHUNK;
             if done {
                 self.store().set_closing(tx.conn(), id, false).await?;
             }

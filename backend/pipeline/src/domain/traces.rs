@@ -5,8 +5,8 @@ use store::Tx;
 use store::traces::LedgerJobs;
 use uuid::Uuid;
 
-/// Clears the records of the jobs that processed these ledger rows. Call it in the transaction that
-/// erases the addresses of the rows.
+/// Clears the records of the jobs that processed these ledger rows and videos. Call it in the
+/// transaction that erases their addresses.
 ///
 /// # Errors
 /// Fails if the queue fails.
@@ -15,5 +15,8 @@ pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Resul
     // The unique key of such a job is the id of its row.
     let keys: Vec<String> = jobs.rows.iter().map(Uuid::to_string).collect();
     queue.redact_keyed(tx.conn(), &crawls, &keys).await?;
+    // The jobs of a video are its group.
+    let videos: Vec<Uuid> = jobs.videos.iter().copied().collect();
+    queue.redact_groups(tx.conn(), &videos).await?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::dedupe::{self, Candidate, Relation};
 use super::record::result;
 use super::same_people::{Comparison, ShownFaces};
+use super::suppress::ImageAddress;
 use super::versions::Versions;
 use super::{Incoming, Ingest, IngestError, Ingested, Inner};
 use crate::{Analysis, AnalyzeOptions, Dedupe};
@@ -64,14 +65,30 @@ impl Ingest {
     }
 
     /// Settles the row of another file of a stored image. The file becomes an additional source of
-    /// the image. Returns `None` if the stored image was deleted.
+    /// the image. Returns `None` if the image must be examined again: something of it was erased in
+    /// the meantime, or its relation to the stored images changed.
     pub(super) async fn settle_near(
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        image: Uuid,
+        analysis: &Analysis,
+        shown: &ShownFaces,
     ) -> Result<Option<Ingested>, IngestError> {
-        self.settle_duplicate(incoming, claim, image, Reason::NearDuplicate).await
+        let (collection, address) = (incoming.collection, Some(ImageAddress::of(incoming)));
+        let mut settlement = self.begin_settlement(incoming, claim).await?;
+        let tx = &mut settlement.tx;
+        self.inner.store.lock_suppressions(tx.conn(), collection, false).await?;
+        if !self.suppressed_parts(tx, collection, address, analysis).await?.is_clear() {
+            return Ok(None);
+        }
+        let nearness = self.find_relation_locked(tx, collection, analysis, shown).await?;
+        let Nearness::Related { relation: Relation::Duplicate(image), .. } = nearness else {
+            return Ok(None);
+        };
+        let reason = Reason::NearDuplicate;
+        let settled = result(ImageState::Duplicate, Some(reason.clone()), image);
+        self.commit_settlement(settlement, settled).await?;
+        Ok(Some(Ingested::Duplicate { image, reason }))
     }
 
     async fn settle_duplicate(
@@ -93,6 +110,12 @@ impl Ingest {
         done: Ingested,
     ) -> Result<Option<Ingested>, IngestError> {
         let mut settlement = self.begin_settlement(incoming, claim).await?;
+        let (store, conn) = (&self.inner.store, settlement.tx.conn());
+        store.lock_suppressions(conn, incoming.collection, false).await?;
+        let moved_to = incoming.moved_to.as_deref();
+        if store.suppresses_url(&mut *conn, incoming.collection, incoming.image_url, moved_to).await? {
+            return Ok(None);
+        }
         if let Some(image) = result.image
             && !self.inner.store.lock_image(settlement.tx.conn(), image).await?
         {

@@ -156,7 +156,9 @@ impl Scan {
         let id = Uuid::now_v7();
         retried("record_duplicate_video", || async {
             let mut tx = self.store.begin().await?;
+            self.store.lock_suppressions(tx.conn(), new.collection, false).await?;
             self.store.record_duplicate_video(tx.conn(), id, new, original).await?;
+            self.store.erase_emptied_video(tx.conn(), id).await?;
             tx.commit().await
         })
         .await?;
@@ -193,6 +195,8 @@ impl Scan {
             let mut tx = self.store.begin().await?;
             self.store.hold_scanned_video(tx.conn(), id, self.crawl.id).await?;
             self.store.end_video(tx.conn(), id, end.clone()).await?;
+            // A scan has no jobs.
+            self.store.erase_emptied_video(tx.conn(), id).await?;
             tx.commit().await
         })
         .await;

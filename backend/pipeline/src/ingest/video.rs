@@ -6,6 +6,7 @@
 //! interrupted, and never after the video was cancelled.
 
 use super::{Ingest, IngestError, Inner, ReadVideoError};
+use crate::domain::forget_jobs;
 use domain::{Reason, VideoState};
 use queue::Claim;
 use std::sync::Arc;
@@ -95,13 +96,14 @@ impl Ingest {
             original: None,
         };
         let unused = retried("finish_video", || async {
-            let mut tx = store.begin().await?;
-            match video.reader {
-                VideoReader::Job(claim) => queue.complete(tx.conn(), claim).await?,
-                VideoReader::Scan(scan) => store.hold_scanned_video(tx.conn(), video.id, scan).await?,
+            let mut tx = self.begin_part(video).await?;
+            if let VideoReader::Job(claim) = video.reader {
+                queue.complete(tx.conn(), claim).await?;
             }
             let unused = store.end_video(tx.conn(), video.id, end.clone()).await?;
             store.number_people(tx.conn(), &numbers).await?;
+            let jobs = store.erase_emptied_video(tx.conn(), video.id).await?;
+            forget_jobs(queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(unused)
         })

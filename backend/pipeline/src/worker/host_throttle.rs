@@ -118,7 +118,7 @@ impl HostThrottle {
             let wait = match turn.map_err(|error| self.database_failed(&error))? {
                 // For example, the commit waited for a standby.
                 PermitOutcome::Granted { token } if asked.elapsed() > self.config.grant_time_limit => {
-                    tracing::warn!(host, "the database took too long to grant a host permit; it is not used");
+                    tracing::warn!("the database took too long to grant a host permit; it is not used");
                     self.end(HostPermit { host: host.to_owned(), token, delay, concurrency: None }, None)
                         .await;
                     return Err(FetchError::Postponed(DATABASE_PAUSE));
@@ -191,12 +191,12 @@ impl HostThrottle {
         .await;
         if let Err(error) = ended {
             // The permit expires by itself. Until then the host gets no requests: harmless.
-            tracing::warn!(host = permit.host, %error, "failed to record the end of a request");
+            tracing::warn!(%error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
         let ended = retried("finish_own_request", || self.store.finish_own_request(&permit.host, own)).await;
         if let Err(error) = ended {
-            tracing::warn!(host = permit.host, %error, "failed to record the end of a collection's request");
+            tracing::warn!(%error, "failed to record the end of a collection's request");
         }
     }
 

@@ -184,7 +184,7 @@ impl RobotsCache {
 
     async fn release(&self, host: &str) {
         if let Err(error) = self.store.release_robots(host).await {
-            tracing::warn!(host, %error, "failed to release the claim on robots.txt; it is not fetched until the claim expires");
+            tracing::warn!(%error, "failed to release the claim on robots.txt; it is not fetched until the claim expires");
         }
     }
 
@@ -228,7 +228,7 @@ impl RobotsCache {
 
     async fn remember(&self, host: &str, record: &RobotsRecord) {
         if let Err(error) = self.store.put_robots(host, record).await {
-            tracing::warn!(host, %error, "failed to store robots.txt; it will be fetched again");
+            tracing::warn!(%error, "failed to store robots.txt; it will be fetched again");
         }
     }
 

@@ -150,11 +150,16 @@ impl ScanVideo {
             } else {
                 queue.complete(tx.conn(), job.claim).await?;
             }
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            store.lock_suppressions(tx.conn(), job.tenant, false).await?;
             let unused = store.end_video(tx.conn(), id, end.clone()).await?;
-            if matches!(end.reason, Some(Reason::SuppressedUrl | Reason::SuppressedVideo)) {
-                let jobs = store.erase_suppressed_video(tx.conn(), id).await?;
-                forget_jobs(queue, &mut tx, &jobs).await?;
-            }
+            let jobs = match end.reason {
+                Some(Reason::SuppressedUrl | Reason::SuppressedVideo) => {
+                    store.erase_suppressed_video(tx.conn(), id).await?
+                }
+                _ => store.erase_emptied_video(tx.conn(), id).await?,
+            };
+            forget_jobs(queue, &mut tx, &jobs).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(unused)
         })

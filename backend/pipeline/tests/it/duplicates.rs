@@ -1,8 +1,10 @@
+use crate::stored_videos::{collection, erasure};
 use crate::support::{Answer, Site, World, counts, fast};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe};
 use store::crawls::CrawlProgress;
 use store::search::SearchQuery;
+use store::suppressions::Suppression;
 use testing::people;
 use testing::picture;
 use vision::{Frame, Limits, PerceptualHashes, crop, encode};
@@ -318,4 +320,43 @@ async fn images_without_faces_are_near_duplicates_by_their_hashes() {
         assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1), "{:?}", progress.reasons);
     }
     assert_eq!(world.images().await.len(), 1);
+}
+
+/// Waits until a session of the database waits for a lock, and fails after 30 s.
+const UNTIL_A_SESSION_WAITS: &str = "do $$ begin
+    for attempt in 1..3000 loop
+        if exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') then
+            return;
+        end if;
+        perform pg_stat_clear_snapshot();
+        perform pg_sleep(0.01);
+    end loop;
+    raise 'no session waits for a lock';
+end $$";
+
+#[testing::test]
+async fn a_near_duplicate_whose_address_is_erased_meanwhile_is_not_kept() {
+    let (world, site) = (World::new().await, Site::start().await);
+    site.set("/", Answer::html("<img src=a.jpg>"));
+    site.set("/a.jpg", Answer::jpeg(picture("ada_small.jpg")));
+    world.crawl(&[site.url("/")], fast()).await;
+    site.set("/copy", Answer::html("<img src=smaller.jpg>"));
+    let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
+    site.set("/smaller.jpg", Answer::jpeg(encode::jpeg(&smaller, 85)));
+
+    // An erasure is being carried out when the copy is about to be settled.
+    let collection = collection(&world).await;
+    let mut erasing = world.store.begin().await.unwrap();
+    world.store.lock_suppressions(erasing.conn(), collection, true).await.unwrap();
+    let crawl = world.create(&[site.url("/copy")], fast()).await;
+    let worker = world.worker("worker");
+    world.execute(UNTIL_A_SESSION_WAITS).await;
+    let erasure = erasure(collection);
+    world.store.record_erasure(erasing.conn(), &erasure).await.unwrap();
+    let erased = Suppression::Url(site.url("/smaller.jpg"));
+    world.store.suppress(erasing.conn(), collection, erasure.id, &[erased]).await.unwrap();
+    erasing.commit().await.unwrap();
+    world.ended(crawl.id).await;
+    assert_eq!(images(&world.progress(crawl.id).await), [("suppressed", 1)]);
+    worker.stop().await;
 }

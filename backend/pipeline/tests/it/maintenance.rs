@@ -1,9 +1,15 @@
 //! Tests retention and the deletion of unreferenced files.
-use crate::support::World;
+use crate::support::{Answer, Site, World, analyzer, fast};
 use bytes::Bytes;
-use pipeline::{AnalyzeOptions, Dedupe, Maintenance, Scan};
+use pipeline::{AnalyzeOptions, Dedupe, Ingest, Maintenance, Scan};
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use store::Blobs;
+use store::blobs::{Disk, LocalDisk};
 use store::hosts::PermitOutcome;
+use tokio::sync::Notify;
 
 async fn scan(world: &World, names: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
@@ -112,4 +118,69 @@ async fn one_process_at_a_time_has_the_turn() {
     assert_eq!((take().await, take().await), (true, false));
     world.execute("update upkeep set due_at = now() - interval '1 second'").await;
     assert_eq!((take().await, take().await), (true, false));
+}
+
+/// A file system whose first sync of a file waits until it is released.
+struct GatedDisk {
+    is_open: (Mutex<bool>, Condvar),
+    reached: Notify,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl GatedDisk {
+    fn open(&self) {
+        *self.is_open.0.lock().unwrap() = true;
+        self.is_open.1.notify_all();
+    }
+
+    fn record(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
+    }
+}
+
+impl Disk for GatedDisk {
+    fn sync_file(&self, file: &File) -> std::io::Result<()> {
+        self.reached.notify_one();
+        let is_open = self.is_open.0.lock().unwrap();
+        drop(self.is_open.1.wait_while(is_open, |is_open| !*is_open).unwrap());
+        self.record("file");
+        LocalDisk.sync_file(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.record("name");
+        LocalDisk.rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> std::io::Result<()> {
+        self.record("folder");
+        LocalDisk.sync_folder(folder)
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn an_image_is_stored_only_after_its_blobs_are_on_the_disk() {
+    let mut world = World::new().await;
+    let disk = Arc::new(GatedDisk {
+        is_open: (Mutex::new(false), Condvar::new()),
+        reached: Notify::new(),
+        calls: Mutex::default(),
+    });
+    world.blobs = Blobs::open_folder(&world.folder().join("gated"), disk.clone()).unwrap();
+    let (store, queue) = (world.store.clone(), world.queue.clone());
+    world.ingest = Ingest::new(analyzer().await, store, world.blobs.clone(), queue).await.unwrap();
+    let site = Site::start().await;
+    site.set("/", Answer::html("<img src=ada.jpg>"));
+    site.set("/ada.jpg", Answer::jpeg(testing::picture("ada_small.jpg")));
+    let crawl = world.create(&[site.url("/")], fast()).await;
+    let worker = world.worker("worker");
+    disk.reached.notified().await;
+    assert!(world.images().await.is_empty() && world.faces().await.is_empty());
+    disk.open();
+    world.ended(crawl.id).await;
+    assert_eq!(world.images().await.len(), 1);
+    let calls = disk.calls.lock().unwrap().clone();
+    let last = |call: &str| calls.iter().rposition(|one| *one == call);
+    assert!(last("file") < last("name") && last("name") < last("folder"), "{calls:?}");
+    worker.stop().await;
 }

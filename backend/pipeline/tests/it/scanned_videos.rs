@@ -4,8 +4,8 @@ use crate::stored_videos::{REQUEST, collection, erase_track, erasure, film, trac
 use crate::support::World;
 use crate::videos::{decoder, open_when_free};
 use domain::{Reason, VideoState};
-use pipeline::ingest::{ScannedVideo, VideoFile};
-use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest};
+use pipeline::ingest::{ScannedVideo, StoredVideo, VideoFile, VideoReader};
+use pipeline::{AnalyzeOptions, Dedupe, IngestError, Scan, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::Path;
@@ -181,6 +181,43 @@ async fn the_erasure_of_the_last_face_of_a_video_erases_the_addresses_of_its_fil
     let videos = world.store.videos(&filter, None, 10).await.unwrap();
     assert_eq!(videos.len(), 2);
     assert!(videos.iter().all(|video| video.source_url.is_none()), "{videos:#?}");
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_video_whose_faces_are_erased_while_it_is_live_keeps_no_address_when_it_ends() {
+    for completes in [true, false] {
+        let world = World::new().await;
+        let path = film(world.folder(), 1);
+        let scan = begin(&world).await;
+        let video = stored(read(&scan, &path).await);
+        let live = "update videos set state = 'running', finished_at = null";
+        world.execute(live).await;
+        for track in tracks(&world, video.id).await {
+            erase_track(&world, &track).await;
+        }
+        let paused = world.store.video(video.id).await.unwrap();
+        assert!(paused.source_url.is_some(), "a live video is still read from its address");
+        if completes {
+            let reader = VideoReader::Scan(video.scan_id.unwrap());
+            let stored = StoredVideo {
+                id: video.id,
+                collection: video.collection_id,
+                sha256: video.sha256.as_deref().unwrap().try_into().unwrap(),
+                size: (640, 360),
+                reader,
+                last_track: video.last_track.unsigned_abs(),
+                unidentified: video.unidentified.unsigned_abs(),
+            };
+            world.ingest.finish_video(&stored, None, None).await.unwrap();
+        } else {
+            let videos = Videos::new(world.store.clone(), world.queue.clone(), world.blobs.clone());
+            videos.cancel(&world.store, video.id).await.unwrap();
+        }
+        let ended = world.store.video(video.id).await.unwrap();
+        assert_eq!(ended.state == VideoState::Completed, completes);
+        assert_eq!(ended.source_url, None);
+    }
 }
 
 /// Erases a video with all others of its file, and suppresses it.

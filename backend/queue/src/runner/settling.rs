@@ -137,12 +137,16 @@ async fn settle(
             retry_while_leased(shared, claim, || release(shared, claim)).await.map(|()| "released")
         }
         Outcome::Retry(error, wait) => {
-            tracing::warn!(job = %claim.id, kind, error, "job failed");
+            // The error may contain a host name or an address, which an erasure cannot remove from
+            // a log. `last_error` of the job contains it.
+            tracing::warn!(job = %claim.id, kind, "job failed");
+            tracing::debug!(job = %claim.id, error, "error of a failed job");
             let state = retry_while_leased(shared, claim, || fail(shared, claim, &error, false, wait)).await;
             state.map(JobState::as_str)
         }
         Outcome::Discard(error) => {
-            tracing::warn!(job = %claim.id, kind, error, "job failed permanently");
+            tracing::warn!(job = %claim.id, kind, "job failed permanently");
+            tracing::debug!(job = %claim.id, error, "error of a failed job");
             retry_while_leased(shared, claim, || fail(shared, claim, &error, true, None))
                 .await
                 .map(JobState::as_str)

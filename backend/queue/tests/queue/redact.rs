@@ -33,3 +33,31 @@ async fn ended_jobs_are_forgotten_by_key_and_by_id_and_live_ones_are_not() {
     assert_eq!(bench.get(elsewhere).await.payload, json!({}));
     assert_eq!(bench.get(live).await.payload, page().payload);
 }
+
+#[testing::test]
+async fn the_errors_of_live_jobs_are_forgotten_by_key_and_by_group() {
+    let bench = Bench::new().await;
+    let (crawl, video) = (Uuid::now_v7(), Uuid::now_v7());
+    let add = async |group: Uuid, key: &str| {
+        let id =
+            bench.add_one(NewJob { group_id: Some(group), unique_key: Some(key.into()), ..page() }).await;
+        bench.fail(bench.claim_one().await.claim, false).await.unwrap();
+        assert!(bench.get(id).await.last_error.is_some());
+        id
+    };
+    let (row, other) = (add(crawl, "row").await, add(crawl, "other").await);
+    let of_video = add(video, "video").await;
+    let mut conn = bench.db.pool().acquire().await.unwrap();
+    bench.queue.redact_keyed(&mut conn, &[crawl], &["row".into()]).await.unwrap();
+    bench.queue.redact_groups(&mut conn, &[video]).await.unwrap();
+    for (id, is_kept) in [(row, false), (other, true), (of_video, false)] {
+        let job = bench.get(id).await;
+        assert_eq!((job.last_error.is_some(), job.payload), (is_kept, page().payload), "the job runs again");
+    }
+    bench.make_due(of_video).await;
+    let claim = bench.claim_one().await.claim;
+    bench.fail(claim, true).await.unwrap();
+    bench.queue.redact_groups(&mut conn, &[video]).await.unwrap();
+    let job = bench.get(of_video).await;
+    assert_eq!((job.payload, job.last_error), (json!({}), None));
+}

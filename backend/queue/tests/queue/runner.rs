@@ -2,8 +2,8 @@
 use crate::support::{Bench, SOON, image, page, soon, until};
 use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Barrier, Semaphore, mpsc};
@@ -222,18 +222,14 @@ async fn every_outcome_ends_where_it_should() {
     let worker = Worker::start(&bench.queue, &[("page", 2, pages)], SOON);
     ended(&bench, 5).await;
     for (what, state, attempt, error) in [
-        ("retry once", JobState::Completed, 2, "no luck"),
-        ("retry", JobState::Discarded, 2, "no luck"),
-        ("panic once", JobState::Completed, 2, "panicked: boom 1"),
-        ("panic", JobState::Discarded, 2, "panicked: boom 2"),
-        ("discard", JobState::Discarded, 1, "hopeless"),
+        ("retry once", JobState::Completed, 2, None),
+        ("retry", JobState::Discarded, 2, Some("no luck")),
+        ("panic once", JobState::Completed, 2, None),
+        ("panic", JobState::Discarded, 2, Some("panicked: boom 2")),
+        ("discard", JobState::Discarded, 1, Some("hopeless")),
     ] {
         let row = bench.get(ids[what]).await;
-        assert_eq!(
-            (row.state, row.attempt, row.last_error.as_deref()),
-            (state, attempt, Some(error)),
-            "{what}"
-        );
+        assert_eq!((row.state, row.attempt, row.last_error.as_deref()), (state, attempt, error), "{what}");
     }
     worker.stop().await;
     let mut counts: HashMap<String, i16> = HashMap::new();
@@ -408,4 +404,47 @@ async fn a_shutdown_releases_what_does_not_end_in_time() {
     }
     assert_eq!(bench.state(finishes).await, JobState::Completed);
     assert_eq!(bench.claim(10).await.len(), 2, "others can take them at once");
+}
+
+/// Records the events of the level `INFO` and above.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text += &format!("{field}={value:?} ");
+        });
+        self.0.lock().unwrap().push(text);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[testing::test]
+async fn the_error_of_a_job_which_can_name_a_host_is_not_logged() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let bench = Bench::with(quick()).await;
+    let pages = body(|job, _| async move {
+        let error = "host.test cannot be resolved".to_owned();
+        if job.attempt == 1 { Outcome::Retry(error, None) } else { Outcome::Discard(error) }
+    });
+    let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
+    let worker = Worker::start(&bench.queue, &[("page", 1, pages)], SOON);
+    ended(&bench, 1).await;
+    worker.stop().await;
+    assert_eq!(bench.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
+    let log = log.0.lock().unwrap();
+    assert_eq!(log.iter().filter(|line| line.contains("job failed")).count(), 2, "{log:#?}");
+    assert!(!log.iter().any(|line| line.contains("host.test")), "{log:#?}");
 }

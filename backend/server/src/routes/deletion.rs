@@ -1,4 +1,8 @@
-//! Defines types that large deletions share, for the dry run and its confirmation token.
+//! Defines what deletions share: the dry run and its confirmation token.
+use crate::confirmation::Deletion;
+use crate::{ApiError, AppState};
+use axum::Json;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use store::extent::Extent;
 use utoipa::{IntoParams, ToSchema};
@@ -38,6 +42,28 @@ pub(crate) struct DeletionPreview {
     suppressions: i64,
     /// Confirmation token for the same call, sent as `confirm`. It is valid for 15 minutes.
     confirm: String,
+}
+
+/// Returns the response of a dry run, or `None` if the deletion may be carried out: it is small, or
+/// it was confirmed. `target` identifies the operation and what it deletes.
+///
+/// # Errors
+/// Fails with 428 `confirmation_needed` if the deletion needs a token and `confirm` is not one.
+pub(crate) async fn preview(
+    state: &AppState,
+    target: String,
+    extent: Extent,
+    dry_run: Option<bool>,
+    confirm: Option<&str>,
+) -> Result<Option<Response>, ApiError> {
+    let deletion = Deletion { target, count: extent.rows() };
+    let confirmations = state.confirmations().await?;
+    if dry_run.unwrap_or(false) {
+        let preview = DeletionPreview::new(extent, confirmations.token(&deletion));
+        return Ok(Some(Json(preview).into_response()));
+    }
+    confirmations.check(&deletion, confirm)?;
+    Ok(None)
 }
 
 impl DeletionPreview {

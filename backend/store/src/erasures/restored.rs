@@ -17,6 +17,8 @@ pub struct ErasedAgain {
     pub images: u64,
     pub subjects: u64,
     pub videos: u64,
+    /// Number of pages and image URLs whose addresses were erased.
+    pub addresses: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
     /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
@@ -25,7 +27,7 @@ pub struct ErasedAgain {
 
 impl ErasedAgain {
     pub fn is_empty(&self) -> bool {
-        self.faces + self.images + self.subjects + self.videos == 0
+        self.faces + self.images + self.subjects + self.videos + self.addresses == 0
     }
 }
 
@@ -48,11 +50,20 @@ impl Store {
             videos = with_tombstones(conn, "videos", collection).await?;
             images.extend(frames_of(conn, &videos).await?);
         }
-        let plan = Plan { videos, ..Plan::of(conn, collection, &images, &faces, subjects).await? };
+        // The erasure of an image also erases the address of its row, so the rest is found later.
+        let mut addresses = Vec::new();
+        if images.is_empty() {
+            for table in ["pages", "image_urls"] {
+                addresses.extend(addresses_with_tombstones(conn, table, collection).await?);
+            }
+        }
+        let mut plan = Plan { videos, ..Plan::of(conn, collection, &images, &faces, subjects).await? };
+        plan.addresses.clone_from(&addresses);
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
         let (subjects, videos) = (plan.subjects.len() as u64, plan.videos.len() as u64);
         let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
-        Ok(ErasedAgain { faces, images, subjects, videos, blobs, jobs })
+        let addresses = addresses.len() as u64;
+        Ok(ErasedAgain { faces, images, subjects, videos, addresses, blobs, jobs })
     }
 }
 
@@ -66,6 +77,24 @@ async fn with_tombstones(
     let sql = format!(
         "select r.id from {table} r join tombstones t on t.digest = sha256(uuid_send(r.id))
          where r.collection_id = $1 order by r.id limit $2"
+    );
+    Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
+}
+
+/// Returns the addresses of ended rows of a ledger that have tombstones and are not erased.
+async fn addresses_with_tombstones(
+    conn: &mut PgConnection,
+    table: &'static str,
+    collection: Uuid,
+) -> Result<Vec<String>, StoreError> {
+    // Only the rows that led to no image can still be erased by their address.
+    let stored_nothing = if table == "image_urls" { "and r.image_id is null" } else { "" };
+    // Built at run time from the name of the table, which is one of two constants.
+    let sql = format!(
+        "select distinct r.url from crawls c join {table} r on r.crawl_id = c.id
+         join tombstones t on t.digest = sha256(uuid_send(r.id))
+         where c.collection_id = $1 and r.state <> 'queued' and r.url <> 'erased:' || r.id {stored_nothing}
+         order by r.url limit $2"
     );
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).bind(collection).bind(BATCH).fetch_all(conn).await?)
 }

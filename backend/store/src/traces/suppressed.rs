@@ -46,6 +46,46 @@ impl Store {
         Ok(traces.jobs)
     }
 
+    /// Removes the addresses of skipped pages and images of a crawl that are suppressed. They were
+    /// erased while their jobs waited, and these jobs do not run any more. Returns the jobs whose
+    /// records contain the addresses.
+    pub(crate) async fn erase_skipped(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        crawl: Uuid,
+    ) -> Result<LedgerJobs, StoreError> {
+        let images: Vec<Uuid> = sqlx::query_scalar(
+            "select distinct u.id from suppressions s join image_urls u on u.crawl_id = $2 and u.url_hash = s.url_hash
+             where s.collection_id = $1 and s.url_hash is not null and u.state = 'skipped' and u.url <> 'erased:' || u.id
+             order by u.id",
+        )
+        .bind(collection)
+        .bind(crawl)
+        .fetch_all(&mut *conn)
+        .await?;
+        let mut jobs = LedgerJobs::default();
+        for image in images {
+            jobs.extend(self.erase_suppressed_image(conn, image).await?);
+            jobs.crawls.insert(crawl);
+            jobs.rows.insert(image);
+        }
+        let pages: Vec<LedgerRow> = sqlx::query_as(
+            "select distinct p.id, p.crawl_id, p.url, p.url_hash
+             from suppressions s join pages p on p.crawl_id = $2 and p.url_hash = s.url_hash
+             where s.collection_id = $1 and s.url_hash is not null and p.state = 'skipped' and p.url <> 'erased:' || p.id
+             order by p.id",
+        )
+        .bind(collection)
+        .bind(crawl)
+        .fetch_all(&mut *conn)
+        .await?;
+        for page in pages {
+            jobs.extend(erase_page(conn, collection, page).await?);
+        }
+        Ok(jobs)
+    }
+
     /// Erases the traces of a page that was just stored and turned out to be the image at `image`.
     /// Does nothing unless that image is suppressed and its row was settled before the page.
     ///

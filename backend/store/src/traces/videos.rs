@@ -29,6 +29,7 @@ impl Traces {
         if videos.is_empty() {
             return Ok(());
         }
+        self.jobs.videos.extend(videos);
         let addresses: Vec<(Option<String>, Option<Uuid>)> =
             sqlx::query_as("select source_url, final_hash from videos where id = any($1)")
                 .bind(videos)
@@ -73,6 +74,41 @@ impl Store {
         let Some(collection) = collection else { return Ok(LedgerJobs::default()) };
         let mut traces = Traces::new(collection);
         traces.erase_video_traces(conn, &[id]).await?;
+        traces.finish(conn).await?;
+        Ok(traces.jobs)
+    }
+}
+
+impl Store {
+    /// Removes the traces of an ended video, and of its duplicates, if nothing is left of the file:
+    /// all tracks in it were erased or suppressed. Does nothing otherwise. If `id` is a duplicate,
+    /// the file is that of its original.
+    ///
+    /// An erasure cannot remove them while the video is live, because it is still read from its
+    /// address. Returns the jobs whose records contain the address.
+    pub async fn erase_emptied_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+    ) -> Result<LedgerJobs, StoreError> {
+        let emptied: Vec<(Uuid, Uuid)> = sqlx::query_as(
+            "with file as (
+                 select o.id, o.collection_id from videos v join videos o on o.id = coalesce(v.original_id, v.id)
+                 where v.id = $1 and v.finished_at is not null and o.finished_at is not null
+                   and o.last_track > o.unidentified and o.expired_at is null
+                   and not exists (select 1 from video_frames f where f.video_id = o.id))
+             select v.id, v.collection_id from videos v, file
+             where (v.id = file.id or v.original_id = file.id) and v.finished_at is not null
+               and v.source_url is not null
+             order by v.id for update of v",
+        )
+        .bind(id)
+        .fetch_all(&mut *conn)
+        .await?;
+        let Some((_, collection)) = emptied.first() else { return Ok(LedgerJobs::default()) };
+        let mut traces = Traces::new(*collection);
+        let videos: Vec<Uuid> = emptied.iter().map(|(id, _)| *id).collect();
+        traces.erase_video_traces(conn, &videos).await?;
         traces.finish(conn).await?;
         Ok(traces.jobs)
     }

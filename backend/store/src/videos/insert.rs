@@ -47,7 +47,7 @@ impl Store {
                 "insert into videos (id, collection_id, sha256, bytes, source_url, source_key, scan_id, options)
                  values ($1, $2, $3, $4, $5, $6, $7, $8)
                  on conflict (collection_id, sha256)
-                     where sha256 is not null and state not in ('cancelled', 'failed') do nothing",
+                     where sha256 is not null and state not in ('cancelled', 'failed') and expired_at is null do nothing",
             )
             .bind(id)
             .bind(video.collection)
@@ -65,13 +65,15 @@ impl Store {
             if let Some(sha256) = &video.sha256
                 && let Some(existing) = self.video_of_file(&mut *conn, video.collection, sha256).await?
             {
+                found_again(conn, existing).await?;
                 return Ok(Err(existing));
             }
         }
         Err(repeated_video())
     }
 
-    /// Returns the video of a file, unless it was cancelled or failed.
+    /// Returns the video of a file, unless it was cancelled or failed, or retention deleted a part
+    /// of it.
     pub async fn video_of_file(
         &self,
         conn: &mut PgConnection,
@@ -80,7 +82,8 @@ impl Store {
     ) -> Result<Option<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos
-             where collection_id = $1 and sha256 = $2 and state not in ('cancelled', 'failed')",
+             where collection_id = $1 and sha256 = $2 and state not in ('cancelled', 'failed')
+               and expired_at is null",
         )
         .bind(collection)
         .bind(sha256.as_slice())
@@ -118,6 +121,12 @@ impl Store {
         .fetch_one(conn)
         .await?)
     }
+}
+
+/// Records that the file of a video was found again.
+pub(crate) async fn found_again(conn: &mut PgConnection, video: Uuid) -> Result<(), StoreError> {
+    sqlx::query("update videos set found_at = now() where id = $1").bind(video).execute(conn).await?;
+    Ok(())
 }
 
 pub(super) fn repeated_video() -> StoreError {

@@ -104,7 +104,8 @@ impl Store {
     }
 }
 
-/// Returns another video of the same file and collection that was not cancelled and did not fail.
+/// Returns another video of the same file and collection that was not cancelled and did not fail,
+/// and of which retention deleted nothing.
 async fn other_of_file(
     conn: &mut PgConnection,
     id: Uuid,
@@ -112,7 +113,8 @@ async fn other_of_file(
 ) -> Result<Option<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "select o.id from videos v join videos o on o.collection_id = v.collection_id
-         where v.id = $1 and o.id <> v.id and o.sha256 = $2 and o.state not in ('cancelled', 'failed')",
+         where v.id = $1 and o.id <> v.id and o.sha256 = $2 and o.state not in ('cancelled', 'failed')
+           and o.expired_at is null",
     )
     .bind(id)
     .bind(sha256.as_slice())

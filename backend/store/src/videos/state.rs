@@ -1,4 +1,5 @@
 //! Changes of the state of a video, and its end.
+use super::insert::found_again;
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::text::without_nul;
 use crate::{Store, StoreError};
@@ -90,6 +91,9 @@ impl Store {
         .bind(end.original)
         .fetch_one(&mut *conn)
         .await?;
+        if let Some(original) = end.original {
+            found_again(conn, original).await?;
+        }
         enqueue_blob_deletions(conn, key.into_iter().collect()).await
     }
 }

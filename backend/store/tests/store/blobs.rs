@@ -5,9 +5,17 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Condvar, Mutex};
+use store::blobs::{Disk, LocalDisk};
+use store::videos::NewVideo;
 use store::{Blobs, StoreError};
+use testing::TestDatabase;
+use tokio::sync::Notify;
 
 fn files(folder: &std::path::Path) -> Vec<String> {
     let mut files = Vec::new();
@@ -20,6 +28,193 @@ fn files(folder: &std::path::Path) -> Vec<String> {
         }
     }
     files
+}
+
+/// Returns the mode of every file and folder in a folder, including the folder.
+fn modes(folder: &std::path::Path) -> Vec<(bool, u32)> {
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let mut modes = vec![(true, mode(folder))];
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            modes.extend(self::modes(&path));
+        } else {
+            modes.push((false, mode(&path)));
+        }
+    }
+    modes
+}
+
+#[testing::test]
+async fn only_the_owner_can_read_the_files_of_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("blobs");
+    let blobs = Blobs::open(root.to_str().unwrap()).unwrap();
+    blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
+    let sha256 = Sha256::digest(b"a file").into();
+    blobs.put_file("video", "bin", &sha256, &mut &b"a file"[..]).await.unwrap();
+    let modes = modes(&root);
+    assert_eq!(modes.iter().filter(|(is_folder, _)| !is_folder).count(), 2);
+    for (is_folder, mode) in modes {
+        assert_eq!(mode, if is_folder { 0o700 } else { 0o600 });
+    }
+}
+
+/// Records the calls that make files durable. The first sync of a file waits until it is released.
+struct Recorder {
+    calls: Mutex<Vec<String>>,
+    root: std::path::PathBuf,
+    started: Notify,
+    gate: (Mutex<bool>, Condvar),
+}
+
+impl Recorder {
+    fn new(root: &std::path::Path) -> Arc<Self> {
+        let gate = (Mutex::new(false), Condvar::new());
+        Arc::new(Self { calls: Mutex::default(), root: root.to_owned(), started: Notify::new(), gate })
+    }
+
+    fn open(&self) {
+        *self.gate.0.lock().unwrap() = true;
+        self.gate.1.notify_all();
+    }
+
+    fn record(&self, call: &str, path: &std::path::Path) {
+        let below = path.strip_prefix(&self.root).unwrap().display().to_string();
+        self.calls.lock().unwrap().push(format!("{call} {below}"));
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+impl Disk for Recorder {
+    fn sync_file(&self, file: &File) -> std::io::Result<()> {
+        self.started.notify_one();
+        let open = self.gate.0.lock().unwrap();
+        drop(self.gate.1.wait_while(open, |open| !*open).unwrap());
+        self.calls.lock().unwrap().push(format!("sync {} bytes", file.metadata()?.len()));
+        LocalDisk.sync_file(file)
+    }
+
+    fn rename(&self, from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+        self.record("rename to", to);
+        LocalDisk.rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &std::path::Path) -> std::io::Result<()> {
+        self.record("sync folder", folder);
+        LocalDisk.sync_folder(folder)
+    }
+}
+
+#[testing::test]
+async fn a_stored_blob_is_durable_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Recorder::new(folder.path());
+    disk.open();
+    let blobs = Blobs::open_folder(folder.path(), disk.clone()).unwrap();
+    let key = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
+    let named = format!("rename to {key}");
+    let expected = ["sync 3 bytes", &named, "sync folder ", "sync folder chip", "sync folder chip/ba"];
+    assert_eq!(disk.calls(), expected);
+    let sha256 = Sha256::digest(b"a file").into();
+    let key = blobs.put_file("video", "bin", &sha256, &mut &b"a file"[..]).await.unwrap();
+    assert_eq!(disk.calls()[5..7], ["sync 6 bytes".to_owned(), format!("rename to {key}")]);
+}
+
+#[testing::test]
+async fn blobs_that_arrive_together_are_synced_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Recorder::new(folder.path());
+    let blobs = Blobs::open_folder(folder.path(), disk.clone()).unwrap();
+    let put = |number: usize| {
+        let blobs = blobs.clone();
+        tokio::spawn(async move { blobs.put("chip", "png", Bytes::from(vec![1; number])).await.unwrap() })
+    };
+    let first = put(1);
+    disk.started.notified().await;
+    let others: Vec<_> = (2..=40).map(put).collect();
+    // All of them are written, but none has its name.
+    while files(folder.path()).len() < 40 {
+        tokio::task::yield_now().await;
+    }
+    assert!(disk.calls().is_empty());
+    assert_eq!(blobs.list().count().await, 0);
+    disk.open();
+    let mut keys = vec![first.await.unwrap()];
+    for other in others {
+        keys.push(other.await.unwrap());
+    }
+    let calls = disk.calls();
+    let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
+    assert_eq!((count("sync 1"), count("rename")), (11, 40), "{calls:?}");
+    // A write may still have been on its way to the group when the gate opened.
+    assert!(calls.iter().filter(|call| *call == "sync folder ").count() < 10, "{calls:?}");
+    for key in keys {
+        assert!(blobs.exists(&key).await.unwrap());
+    }
+}
+
+/// Returns the peak of this process's resident memory in bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[testing::test]
+async fn a_copy_of_large_files_does_not_hold_them_in_memory() {
+    const COUNT: usize = 16;
+    const BYTES: u64 = 24 << 20;
+    let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
+    let store = database.store();
+    let open = |name: &str| Blobs::open(folder.path().join(name).to_str().unwrap()).unwrap();
+    let (from, to) = (open("from"), open("to"));
+    let collection = store.collection("default").await.unwrap().id;
+    for number in 0..COUNT as u64 {
+        // The file has a hole, so it takes no space.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&number.to_le_bytes()).unwrap();
+        file.set_len(BYTES).unwrap();
+        let hash = |mut file: &File| {
+            let (mut hasher, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
+            file.rewind().unwrap();
+            while let bytes @ 1.. = file.read(&mut piece).unwrap() {
+                hasher.update(&piece[..bytes]);
+            }
+            file.rewind().unwrap();
+            <[u8; 32]>::from(hasher.finalize())
+        };
+        let sha256 = hash(&file);
+        let key = from.put_file("video", "bin", &sha256, &mut tokio::fs::File::from_std(file)).await.unwrap();
+        let video = NewVideo {
+            collection,
+            sha256: Some(sha256),
+            bytes: Some(BYTES as i64),
+            source_url: None,
+            source_key: Some(key),
+            scan: None,
+            options: serde_json::json!({}),
+        };
+        let mut tx = store.begin().await.unwrap();
+        store.insert_video(tx.conn(), &video).await.unwrap().unwrap();
+        tx.commit().await.unwrap();
+    }
+    let before = peak_memory();
+    let copied = store.copy_blobs(&from, &to).await.unwrap();
+    assert_eq!((copied.copied, copied.missing), (COUNT as u64, 0));
+    let more = peak_memory() - before;
+    assert!(more < COUNT as u64 * BYTES / 3, "the copies took {more} bytes");
+    // A damaged file is not copied, and nothing remains of it.
+    let damaged = open("damaged");
+    let key = from.list().next().await.unwrap().unwrap().key;
+    let path = folder.path().join("from").join(&key);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"damaged!").unwrap();
+    let copied = store.copy_blobs(&from, &damaged).await.unwrap();
+    assert_eq!((copied.copied, copied.missing_keys), (COUNT as u64 - 1, vec![key.clone()]));
+    assert_eq!(files(&folder.path().join("damaged")).len(), COUNT - 1);
 }
 
 #[testing::test]

@@ -255,7 +255,7 @@ async fn cancelling_skips_what_is_queued_and_does_not_fight_a_page_that_is_being
     // The page then admits its links. The cancellation waits for that, and skips them too.
     assert_eq!(store.admit_pages(settling.conn(), crawl.id, 9, &[page("c")]).await.unwrap().len(), 1);
     settling.commit().await.unwrap();
-    assert_eq!(cancelling.await.unwrap(), 4);
+    assert_eq!(cancelling.await.unwrap().rows, 4);
     let progress = store.crawl_progress(crawl.id).await.unwrap();
     assert_eq!(
         (

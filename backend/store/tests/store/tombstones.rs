@@ -211,3 +211,48 @@ async fn a_backup_loses_the_people_whom_an_erasure_took_and_keeps_the_others() {
     assert!(matches!(copy.subject(subjects[0]).await, Err(StoreError::NotFound { .. })));
     assert_eq!(copy.subject(subjects[1]).await.unwrap().face_count, 0);
 }
+
+#[testing::test]
+async fn the_address_of_an_erased_page_is_erased_again_in_a_restored_backup() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let crawl = fixture::crawl(&store).await;
+    fixture::admit_pages(&store, crawl.id, 9, &[fixture::page("secret"), fixture::page("other")]).await;
+    // An image of which nothing was stored.
+    let image = admit_images(&store, crawl.id, 9, &[image_url("secret.jpg", "other")]).await[0].id;
+    fixture::settle(&store, image, "failed", Some("http_404"), None).await;
+    db.execute("update pages set state = 'fetched', title = 'a title'").await;
+    let words = async || -> String {
+        sqlx::query_scalar(
+            "select concat((select string_agg(p::text, ' ' order by id) from pages p),
+                           (select string_agg(u::text, ' ') from image_urls u),
+                           (select string_agg(s::text, ' ') from image_sources s))",
+        )
+        .fetch_one(db.pool())
+        .await
+        .unwrap()
+    };
+    let restored = words().await;
+    assert!(restored.contains("/secret ") || restored.contains("/secret,"), "{restored}");
+    db.execute("create table backup_of_pages as select * from pages").await;
+    db.execute("create table backup_of_images as select * from image_urls").await;
+    for address in ["http://site.test/secret", "http://site.test/secret.jpg"] {
+        let mut tx = store.begin().await.unwrap();
+        let target = Target::Url(vec![address.to_owned()]);
+        let plan = store.plan_erasure(tx.conn(), crawl.collection_id, &target).await.unwrap();
+        store.carry_out(tx.conn(), &plan).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert!(!words().await.contains("secret"));
+    let deletion_log = deletion_log(&store).await;
+    assert!(!serde_json::to_string(&deletion_log).unwrap().contains("secret"));
+
+    // The rows are those of a backup from before the erasure.
+    db.execute("update pages p set url = b.url, title = b.title from backup_of_pages b where b.id = p.id")
+        .await;
+    db.execute("update image_urls u set url = b.url from backup_of_images b where b.id = u.id").await;
+    assert!(words().await.contains("secret"));
+    assert_eq!(reapply(&store, crawl.collection_id, deletion_log).await, (0, 0, 0));
+    let after = words().await;
+    assert!(!after.contains("secret") && after.contains("/other"), "{after}");
+}

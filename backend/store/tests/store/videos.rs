@@ -1,13 +1,16 @@
 //! Tests erasures and exports of videos at the level of rows.
 use crate::fixture;
 use crate::tombstones::{deletion_log, reapply};
-use store::StoreError;
+use domain::{Reason, VideoState};
+use serde_json::json;
 use store::erasures::{ErasureRecord, Target};
 use store::face_scope::{FaceFilter, Site};
 use store::faces::FaceListQuery;
+use store::subjects::NewSubject;
 use store::suppressions::Suppression;
 use store::tracks::TrackFilter;
-use store::videos::NewVideo;
+use store::videos::{NewVideo, VideoEnd};
+use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -308,4 +311,100 @@ async fn a_page_of_tracks_with_many_boxes_is_shorter() {
     let (second, next) = starts(100, next).await;
     assert_eq!(second, (17..34).collect::<Vec<_>>());
     assert_eq!(starts(100, next).await, ((34..40).collect(), None));
+}
+
+/// Makes everything 31 days old, in a collection that keeps it for 30 days.
+async fn age(db: &TestDatabase) {
+    for statement in [
+        "update collections set retention_days = 30",
+        "update images set created_at = now() - interval '31 days'",
+        "update videos set created_at = now() - interval '31 days', finished_at = now() - interval '31 days',
+                           found_at = now() - interval '31 days'",
+    ] {
+        db.execute(statement).await;
+    }
+}
+
+async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
+    let mut all = (0, 0);
+    loop {
+        let mut tx = store.begin().await.unwrap();
+        let expired = store.expire_some(tx.conn(), collection).await.unwrap();
+        tx.commit().await.unwrap();
+        if expired.is_empty() {
+            return all;
+        }
+        all = (all.0 + expired.images, all.1 + expired.videos);
+    }
+}
+
+#[testing::test]
+async fn retention_keeps_a_video_whose_file_was_found_again() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let model = fixture::model(&store, "m", 4).await;
+    let collection = fixture::collection(&store, "default").await;
+    let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
+    age(&db).await;
+    assert_eq!(store.extent_of_retention(collection, 30).await.unwrap().faces, 2);
+    // A crawl finds the same file.
+    let again = NewVideo {
+        collection,
+        sha256: None,
+        bytes: None,
+        source_url: Some("http://site.test/film.mkv".into()),
+        source_key: None,
+        scan: None,
+        options: json!({}),
+    };
+    let mut tx = store.begin().await.unwrap();
+    let again = store.insert_video(tx.conn(), &again).await.unwrap().unwrap();
+    let (state, reason) = (VideoState::Failed, Some(Reason::ExactDuplicate));
+    let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id) };
+    store.end_video(tx.conn(), again, end).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(store.extent_of_retention(collection, 30).await.unwrap().faces, 0);
+    assert_eq!(expire(&store, collection).await, (0, 0));
+    for face in &faces {
+        store.face(*face).await.unwrap();
+    }
+    age(&db).await;
+    assert_eq!(expire(&store, collection).await, (2, 2));
+    assert!(store.video(id).await.is_err());
+}
+
+#[testing::test]
+async fn a_file_of_which_retention_deleted_a_part_can_be_read_again() {
+    let db = TestDatabase::create().await;
+    let store = db.store();
+    let model = fixture::model(&store, "m", 4).await;
+    let collection = fixture::collection(&store, "default").await;
+    let (id, faces) = fixture::film(&store, &model, [1; 32], 2).await;
+    let new = NewSubject { metadata: json!({}), name: Some("Ada".into()), ..NewSubject::default() };
+    let mut tx = store.begin().await.unwrap();
+    let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
+    store.enrol_faces(tx.conn(), collection, subject, &faces[..1], false).await.unwrap();
+    tx.commit().await.unwrap();
+    let film = NewVideo {
+        collection,
+        sha256: Some([1; 32]),
+        bytes: Some(1),
+        source_url: None,
+        source_key: None,
+        scan: None,
+        options: json!({}),
+    };
+    let add = async || {
+        let mut tx = store.begin().await.unwrap();
+        let added = store.insert_video(tx.conn(), &film).await.unwrap();
+        tx.commit().await.unwrap();
+        added
+    };
+    assert_eq!(add().await, Err(id));
+    age(&db).await;
+    // The frame with the enrolled face remains, and its video with it.
+    assert_eq!(expire(&store, collection).await, (1, 0));
+    store.face(faces[0]).await.unwrap();
+    let again = add().await.expect("the file can be read again");
+    assert_eq!(add().await, Err(again));
 }

@@ -1,5 +1,5 @@
 // The view of one stored face: its image, all places where it was found, and similar faces.
-import { call, get } from "../api.js";
+import { call, deleteWithPreview, get } from "../api.js";
 import { h } from "../dom.js";
 import { externalLink, match } from "../faces.js";
 import { plural, score, time } from "../format.js";
@@ -79,7 +79,7 @@ async function remove(face) {
   const sure = await confirm("Erase this face?", "This permanently deletes the face, its crop and its embedding. The image and its other faces are kept.", "Erase",
     { option: "Erase the whole image with all its faces" });
   if (!sure) return;
-  await call("DELETE", sure.ticked ? `/images/${face.image_id}` : `/faces/${face.id}`);
+  await deleteWithPreview(sure.ticked ? `/images/${face.image_id}` : `/faces/${face.id}`);
   toast(sure.ticked ? "The image and its faces were erased." : "The face was erased.");
   go("/faces");
 }

@@ -1,5 +1,5 @@
 // The view of one stored image: its faces and where it was found.
-import { call, get } from "../api.js";
+import { deleteWithPreview, get } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";
 import { bytes, plural, time } from "../format.js";
@@ -35,7 +35,7 @@ function draw(image, signal) {
 async function remove(image) {
   const sure = await confirm("Erase this image?", `This permanently deletes the image with ${plural(image.faces.length, "face")}, their crops and embeddings.`, "Erase");
   if (!sure) return;
-  await call("DELETE", `/images/${image.id}`);
+  await deleteWithPreview(`/images/${image.id}`);
   toast("The image and its faces were erased.");
   go("/faces");
 }

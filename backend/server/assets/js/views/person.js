@@ -1,5 +1,5 @@
 // The view of one person or cluster: its name and faces, merging, and enrolment from an image.
-import { call, get, withPicture } from "../api.js";
+import { call, deleteWithPreview, get, withPicture } from "../api.js";
 import { h } from "../dom.js";
 import { tile } from "../faces.js";
 import { plural, time } from "../format.js";
@@ -64,7 +64,7 @@ function gallery(subject, answer, signal) {
       const unlink = button("Not this person", { onclick: () => busy(unlink, async () => {
         // Deleting images that were uploaded for enrolment requires the scope `erase`.
         const query = { enrolled_images: may("erase") ? "delete" : "keep" };
-        await call("DELETE", `/subjects/${subject.id}/faces/${face.id}`, { query });
+        await deleteWithPreview(`/subjects/${subject.id}/faces/${face.id}`, query);
         item.remove();
         toast("The face was removed from this person.");
       }) });
@@ -79,7 +79,7 @@ async function remove(subject) {
   const sure = await confirm(`Delete ${name(subject)}?`, "Faces from other sources are kept without a person. Images that were uploaded only to enrol this person are permanently deleted.", "Delete",
     { option: "Keep the enrolled images" });
   if (!sure) return;
-  await call("DELETE", `/subjects/${subject.id}`, { query: { enrolled_images: sure.ticked ? "keep" : "delete" } });
+  await deleteWithPreview(`/subjects/${subject.id}`, { enrolled_images: sure.ticked ? "keep" : "delete" });
   toast("The person was deleted.");
   go("/people");
 }

@@ -1,10 +1,8 @@
 use super::view::find;
 use crate::auth::Caller;
-use crate::confirmation::Deletion;
 use crate::extract::{NameOrId, Query};
-use crate::routes::deletion::{DeletionParams, DeletionPreview};
+use crate::routes::deletion::{DeletionParams, DeletionPreview, preview};
 use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -39,12 +37,11 @@ pub(super) async fn delete_collection(
     let collection = find(&caller, which).await?;
     let store = caller.store();
     let extent = store.extent_of_collection(collection.id).await?;
-    let deletion = Deletion { target: format!("delete_collection.{}", collection.id), count: extent.rows() };
-    let confirmations = state.confirmations().await?;
-    if params.dry_run.unwrap_or(false) {
-        return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
+    let target = format!("delete_collection.{}", collection.id);
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
     }
-    confirmations.check(&deletion, params.confirm.as_deref())?;
     retried("delete_collection", || async {
         let mut tx = store.begin().await?;
         state.services.queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;

@@ -1,10 +1,8 @@
 use crate::auth::Caller;
-use crate::confirmation::Deletion;
 use crate::extract::{Id, Query};
-use crate::routes::deletion::DeletionPreview;
+use crate::routes::deletion::{DeletionPreview, preview};
 use crate::routes::images::drop_blobs;
 use crate::{ApiError, AppState, Code, Scope, Spec};
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -63,12 +61,11 @@ pub(super) async fn delete_crawl(
     }
     let with_images = params.with_images.unwrap_or(false);
     let extent = if with_images { store.extent_of_crawl(id).await? } else { Extent::default() };
-    let deletion = Deletion { target: format!("delete_crawl.{id}.{with_images}"), count: extent.rows() };
-    let confirmations = state.confirmations().await?;
-    if params.dry_run.unwrap_or(false) {
-        return Ok(Json(DeletionPreview::new(extent, confirmations.token(&deletion))).into_response());
+    let target = format!("delete_crawl.{id}.{with_images}");
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
     }
-    confirmations.check(&deletion, params.confirm.as_deref())?;
     let blobs = retried("delete_crawl", || async {
         let mut tx = store.begin().await?;
         let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;

@@ -186,7 +186,9 @@ pub(super) struct SearchAnswer {
     /// `match_fmr` times the number of faces in scope.
     #[schema(example = 0.0023)]
     match_fmr: Option<f64>,
-    /// Whether every face in scope was compared. If false, the approximate index was used.
+    /// Whether every face in scope was compared. If false, the approximate index was used. With
+    /// `group_by=subject`, it is also false if the 20,000 most similar faces belong to fewer
+    /// people than requested.
     #[schema(example = true)]
     exact: bool,
     /// Age of the oldest change of a face that the index lacked when the search began, in seconds.

@@ -1,15 +1,18 @@
 use super::faces::{Enrolled, EnrolledImagesParams};
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
+use crate::routes::deletion::{DeletionPreview, preview};
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Scope, Spec};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use store::audit::Action;
+use store::extent::Extent;
 use store::retried;
 
-pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
+pub(super) const SPEC: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
 
 /// Delete a subject.
 ///
@@ -18,17 +21,29 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Erase);
 #[utoipa::path(
     delete, path = "/subjects/{id}", operation_id = "delete_subject", tag = "subjects",
     params(("id" = Uuid, Path, description = "Id of the subject"), EnrolledImagesParams),
-    responses((status = 204, description = "The subject was deleted")),
+    responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
+        (status = 204, description = "The subject was deleted"),
+    ),
 )]
 pub(super) async fn delete_subject(
     State(state): State<AppState>,
     caller: Caller,
     Id(id): Id,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Response, ApiError> {
     let store = caller.store();
     let subject = store.subject(id).await?;
     let enrolled = params.enrolled_images.unwrap_or_default();
+    let images = match enrolled {
+        Enrolled::Delete => store.extent_of_enrolled(Some(id), None).await?,
+        Enrolled::Keep => Extent::default(),
+    };
+    let (target, extent) = (format!("delete_subject.{id}.{enrolled:?}"), Extent { subjects: 1, ..images });
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
     let blobs = retried("delete_subject", || async {
         let mut tx = store.begin().await?;
         store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
@@ -45,5 +60,5 @@ pub(super) async fn delete_subject(
     })
     .await?;
     drop_blobs(&state, blobs).await;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(StatusCode::NO_CONTENT.into_response())
 }

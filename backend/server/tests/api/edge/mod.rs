@@ -1,5 +1,6 @@
 //! Tests the restrictions on callers: hosts, origins, bodies, keys, shares and confirmations.
 mod confirmation;
+mod deletions;
 mod fair_shares;
 mod hosts;
 mod likeness;

@@ -63,3 +63,54 @@ async fn an_erased_page_leaves_neither_its_address_nor_its_title() {
     // The stored copy of the page with the link is deleted too.
     assert_eq!(found(&dump(&app)), [] as [&str; 0]);
 }
+
+#[testing::test]
+async fn an_image_that_stored_nothing_leaves_neither_its_address_nor_its_alternative_text() {
+    for (name, body) in [("missing", None), ("text", Some(("text/plain", &b"no image"[..])))] {
+        let (app, site) = (App::spawn().await, Pages::start().await);
+        site.page("/", "quaxtitle", "<img src=/quaxphoto.jpg alt='quaxsmile'><img src=/ben.jpg>")
+            .picture("/ben.jpg", testing::picture("ben.jpg"));
+        if let Some((_, bytes)) = body {
+            site.picture("/quaxphoto.jpg", bytes.to_vec());
+        }
+        app.crawl(&[site.url("/")]).await;
+        let before = found(&dump(&app));
+        assert!(before.contains(&"quaxphoto") && before.contains(&"quaxsmile"), "{name} {before:?}");
+        erase(&app, &json!({"url": site.url("/quaxphoto.jpg")})).await;
+        assert_eq!(found(&dump(&app)), [] as [&str; 0], "{name}");
+        app.crawl(&[site.url("/")]).await;
+        assert_eq!(found(&dump(&app)), [] as [&str; 0], "{name}, again");
+    }
+}
+
+#[testing::test]
+async fn an_image_that_was_redirected_and_stored_nothing_leaves_no_address() {
+    for erased in ["/quaxphoto.jpg", "/short.jpg"] {
+        let (app, site) = (App::spawn().await, Pages::start().await);
+        site.page("/", "a page", "<img src=/short.jpg alt='quaxsmile'>")
+            .redirect("/short.jpg", "/quaxphoto.jpg");
+        app.crawl(&[site.url("/")]).await;
+        erase(&app, &json!({"url": site.url(erased)})).await;
+        let left = found(&dump(&app));
+        assert!(!left.contains(&"quaxphoto"), "{erased}: {left:?}");
+        if erased == "/short.jpg" {
+            assert_eq!(left, [] as [&str; 0]);
+        }
+    }
+}
+
+#[testing::test]
+async fn an_image_that_is_erased_while_it_waits_leaves_no_address_when_its_crawl_is_cancelled() {
+    let (app, site) = (App::spawn().await, Pages::start().await);
+    // The worker cannot resolve the host, so the image waits for its next attempt.
+    site.page("/", "quaxtitle", "<img src=http://host.invalid/quaxphoto.jpg alt='quaxsmile'>");
+    let body = json!({"seeds": [site.url("/")], "delay_ms": 0});
+    let crawl = app.post_json("/crawls", &body).await.json::<serde_json::Value>().await.unwrap();
+    let crawl = crawl["id"].as_str().unwrap();
+    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["queued"] == 1).await;
+    erase(&app, &json!({"url": "http://host.invalid/quaxphoto.jpg"})).await;
+    let cancelled = app.post_json(&format!("/crawls/{crawl}/cancel"), &json!({})).await;
+    assert!(cancelled.status().is_success());
+    app.until(&format!("/crawls/{crawl}"), |crawl| crawl["counts"]["images"]["skipped"] == 1).await;
+    assert_eq!(found(&dump(&app)), [] as [&str; 0]);
+}

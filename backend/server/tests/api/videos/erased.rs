@@ -137,3 +137,61 @@ async fn a_page_with_nothing_but_a_suppressed_video_keeps_no_title() {
         assert!(!rows.contains("Portrait of a person") && !rows.contains("secret.mp4"), "videos: {videos}");
     }
 }
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_file_of_erased_faces_leaves_no_address_when_it_is_found_again() {
+    let (app, film) = (with_videos().await, film());
+    let video = get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], film.clone()) });
+    let page = || get(async || Html("<title>quaxtitle</title><video src=/quaxfilm.mp4></video>"));
+    let site = Site::of(Router::new().route("/quaxpage", page()).route("/quaxfilm.mp4", video)).await;
+    let crawl = async || {
+        let body = json!({"seeds": [format!("{}quaxpage", site.page())], "delay_ms": 0, "videos": true});
+        let created = json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+        app.crawl_end(id(&created["id"])).await;
+        app.get_ok(&format!("/videos?crawl_id={}", id(&created["id"]))).await["videos"][0].clone()
+    };
+    let first = crawl().await;
+    assert_eq!(first["state"], "completed", "{first:#}");
+    let words = || {
+        let dump = dump(&app);
+        ["quaxtitle", "quaxfilm"].into_iter().filter(|word| dump.contains(word)).collect::<Vec<_>>()
+    };
+    assert_eq!(words(), ["quaxtitle", "quaxfilm"]);
+    // The erasure of a face erases its whole track.
+    loop {
+        let tracks = app.get_ok(&format!("/videos/{}/tracks", id(&first["id"]))).await;
+        let Some(face) =
+            list(&tracks, "tracks").iter().find_map(|track| track["faces"][0]["face_id"].as_str())
+        else {
+            break;
+        };
+        erase(&app, &json!({"face_id": face})).await;
+    }
+    assert_eq!(words(), [] as [&str; 0]);
+
+    let second = crawl().await;
+    assert_eq!((&second["source_url"], &second["page_url"]), (&Value::Null, &Value::Null), "{second:#}");
+    assert_eq!(words(), [] as [&str; 0]);
+    assert!(list(&app.get_ok("/faces").await, "faces").is_empty());
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_host_of_an_erased_video_is_not_kept_in_the_records_of_its_job() {
+    let app = with_videos().await;
+    let site = Site::of(
+        Router::new().route("/", get(async || Html("<video src=http://quaxhost.invalid/a.mp4></video>"))),
+    )
+    .await;
+    let body = json!({"seeds": [site.page()], "delay_ms": 0, "videos": true, "respect_robots": false});
+    json_of(app.post_json("/crawls", &body).await, StatusCode::CREATED).await;
+    let named = |jobs: &Value| {
+        let errors = list(jobs, "jobs").iter().filter_map(|job| job["last_error"].as_str());
+        errors.filter(|error| error.contains("quaxhost")).count()
+    };
+    app.until("/jobs?kind=scan_video", |jobs| named(jobs) > 0).await;
+    erase(&app, &json!({"url": "http://quaxhost.invalid/a.mp4"})).await;
+    let jobs = app.until("/jobs?kind=scan_video", |jobs| list(jobs, "jobs")[0]["state"] != "running").await;
+    assert_eq!(named(&jobs), 0, "{jobs:#}");
+}

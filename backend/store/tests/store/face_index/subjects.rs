@@ -76,3 +76,40 @@ async fn a_face_without_a_subject_is_not_a_person<I: Implementation>() {
         assert_eq!(people(store, &query).await, expected);
     }
 }
+
+#[testing::test]
+async fn a_search_that_stops_at_its_limit_of_faces_is_not_exact() {
+    let db = testing::TestDatabase::create().await;
+    let store = db.store();
+    let collection = fixture::collection(&store, "default").await;
+    let model = fixture::model(&store, "m", 4).await;
+    let (near, far) =
+        (fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]), fixture::face(&model, vec![0.0, 1.0, 0.0, 0.0]));
+    fixture::store_image(&store, collection, &fixture::image(1), &[near]).await.unwrap();
+    // One person has more faces than a search reads.
+    db.execute(
+        "insert into faces select (jsonb_populate_record(f, jsonb_build_object('id', gen_random_uuid()))).*
+         from faces f cross join generate_series(1, 20000)",
+    )
+    .await;
+    let known: Vec<Uuid> = sqlx::query_scalar("select id from faces").fetch_all(db.pool()).await.unwrap();
+    fixture::store_image(&store, collection, &fixture::image(2), std::slice::from_ref(&far)).await.unwrap();
+    let mut subjects = Vec::new();
+    for faces in [&known[..], &[far.id][..]] {
+        let new = store::subjects::NewSubject { metadata: serde_json::json!({}), ..Default::default() };
+        let mut tx = store.begin().await.unwrap();
+        let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
+        for faces in faces.chunks(1_000) {
+            store.enrol_faces(tx.conn(), collection, subject, faces, false).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        subjects.push(subject);
+    }
+    let probe = vec![1.0, 0.0, 0.0, 0.0];
+    let query = |limit| SearchQuery { limit, exact: true, ..query(collection, model.id, probe.clone()) };
+    let (best, exact) = store.search_subjects(&query(1)).await.unwrap();
+    assert_eq!((best.len(), exact), (1, true));
+    let (best, exact) = store.search_subjects(&query(2)).await.unwrap();
+    // The second person was not found, so the answer must say that it is incomplete.
+    assert!(!exact || best.len() == 2, "{} {exact}", best.len());
+}

@@ -21,7 +21,7 @@ pub(super) enum Enrolled {
     Keep,
 }
 
-/// Selects what is deleted together with a subject or its face.
+/// Selects what is deleted together with a subject or its face, or requests a dry run.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -31,4 +31,10 @@ pub(super) struct EnrolledImagesParams {
     /// that a crawl or a scan found are always kept.
     #[param(inline)]
     pub(super) enrolled_images: Option<Enrolled>,
+    /// Report what would be deleted without deleting or changing anything.
+    #[param(default = false)]
+    pub(super) dry_run: Option<bool>,
+    /// `confirm` of a dry run of the same call, at most 15 minutes old. It is required if the call
+    /// deletes more than `CONFIRM_ABOVE` rows.
+    pub(super) confirm: Option<String>,
 }

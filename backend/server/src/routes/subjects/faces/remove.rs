@@ -1,15 +1,18 @@
 use super::{Enrolled, EnrolledImagesParams};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Query, SubjectFace};
+use crate::routes::deletion::{DeletionPreview, preview};
 use crate::routes::images::drop_blobs;
-use crate::{ApiError, AppState, Scope, Spec};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use store::audit::Action;
+use store::extent::Extent;
 use store::retried;
 
-pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
+pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::ConfirmationNeeded]]);
 
 /// Remove a face from a subject.
 ///
@@ -20,6 +23,7 @@ pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write);
     delete, path = "/subjects/{id}/faces/{face_id}", operation_id = "remove_subject_face", tag = "subjects",
     params(("id" = Uuid, Path, description = "Id of the subject"), ("face_id" = Uuid, Path, description = "Id of the face"), EnrolledImagesParams),
     responses(
+        (status = 200, description = "What the call would delete (`dry_run`)", body = DeletionPreview),
         (status = 204, description = "The face was removed from the subject"),
         (status = 404, description = "The subject does not exist, or the face is not assigned to it"),
     ),
@@ -29,7 +33,7 @@ pub(in super::super) async fn remove_subject_face(
     caller: Caller,
     SubjectFace { id, face_id }: SubjectFace,
     Query(params): Query<EnrolledImagesParams>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Response, ApiError> {
     let drop = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     if drop && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
         let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
@@ -38,6 +42,13 @@ pub(in super::super) async fn remove_subject_face(
     }
     let store = caller.store();
     let subject = store.subject(id).await?;
+    let extent =
+        if drop { store.extent_of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
+    let target = format!("remove_subject_face.{id}.{face_id}.{drop}");
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
     let blobs = retried("remove_subject_face", || async {
         let mut tx = store.begin().await?;
         store.lock_subjects(tx.conn(), subject.collection_id, &[id]).await?;
@@ -49,5 +60,5 @@ pub(in super::super) async fn remove_subject_face(
     })
     .await?;
     drop_blobs(&state, blobs).await;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -1,0 +1,143 @@
+//! Writes blobs into a folder. A file is durable when its write returns, and only its owner can
+//! read it.
+//!
+//! A file is written under another name, synced, renamed, and then its folders are synced. Writes
+//! that arrive while others are synced wait and are synced together: the file system then writes
+//! its journal once for all of them.
+use super::disk::Disk;
+use crate::StoreError;
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+
+/// Maximum number of files that are synced together.
+const GROUP: usize = 256;
+
+#[derive(Clone)]
+pub(super) struct Folder {
+    root: Arc<Path>,
+    disk: Arc<dyn Disk>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// Files that wait for their sync.
+#[derive(Default)]
+struct Waiting {
+    drafts: Vec<(Draft, oneshot::Sender<io::Result<()>>)>,
+    /// Whether a thread syncs files. It also syncs those that arrive meanwhile.
+    is_syncing: bool,
+}
+
+/// A written file under its temporary name. Dropping it deletes the file, unless it was renamed.
+pub(super) struct Draft {
+    pub(super) file: File,
+    path: PathBuf,
+    target: PathBuf,
+    is_renamed: bool,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Creates a folder and its missing parents, accessible only to their owner.
+pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+impl Folder {
+    pub(super) fn new(root: &Path, disk: Arc<dyn Disk>) -> Self {
+        Self { root: root.into(), disk, waiting: Arc::default() }
+    }
+
+    /// Creates an empty file for the blob `key`. Blocks the thread.
+    pub(super) fn draft(&self, key: &str) -> io::Result<Draft> {
+        let target = self.root.join(key);
+        let mut number = 1_u32;
+        loop {
+            // `LocalFileSystem` does not list files with such names.
+            let path = PathBuf::from(format!("{}#{number}", target.display()));
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => return Ok(Draft { file, path, target, is_renamed: false }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                // The deletion of a blob may delete the empty folder at the same time.
+                Err(error) if error.kind() == ErrorKind::NotFound => match target.parent() {
+                    Some(parent) => create_folder(parent)?,
+                    None => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a written file durable under its key. If the caller stops waiting, it still becomes
+    /// durable.
+    pub(super) async fn publish(&self, draft: Draft) -> Result<(), StoreError> {
+        let (done, outcome) = oneshot::channel();
+        let is_first = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.drafts.push((draft, done));
+            !std::mem::replace(&mut waiting.is_syncing, true)
+        };
+        if is_first {
+            let folder = self.clone();
+            tokio::task::spawn_blocking(move || folder.sync_waiting());
+        }
+        match outcome.await {
+            Ok(outcome) => outcome.map_err(|error| StoreError::Blob(error.to_string())),
+            Err(_) => Err(StoreError::Blob("the runtime stopped before the blob was synced".into())),
+        }
+    }
+
+    fn sync_waiting(&self) {
+        loop {
+            let group: Vec<_> = {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                if waiting.drafts.is_empty() {
+                    waiting.is_syncing = false;
+                    return;
+                }
+                let count = waiting.drafts.len().min(GROUP);
+                waiting.drafts.drain(..count).collect()
+            };
+            let (mut drafts, callers): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            for (caller, outcome) in callers.into_iter().zip(self.sync_group(&mut drafts)) {
+                // The caller may have stopped waiting.
+                let _ = caller.send(outcome);
+            }
+        }
+    }
+
+    /// Syncs and renames the files, and syncs their folders. Returns the outcome of each file.
+    fn sync_group(&self, drafts: &mut [Draft]) -> Vec<io::Result<()>> {
+        let mut outcomes: Vec<io::Result<()>> =
+            drafts.iter().map(|draft| self.disk.sync_file(&draft.file)).collect();
+        let mut folders = BTreeSet::new();
+        for (draft, outcome) in drafts.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            *outcome = self.disk.rename(&draft.path, &draft.target);
+            if outcome.is_ok() {
+                draft.is_renamed = true;
+                // A folder may be new, so the folders above it are synced too.
+                let above = draft.target.ancestors().skip(1);
+                folders.extend(above.take_while(|path| path.starts_with(&self.root)).map(Path::to_owned));
+            }
+        }
+        for folder in folders {
+            let Err(error) = self.disk.sync_folder(&folder) else { continue };
+            let below =
+                drafts.iter().zip(&mut outcomes).filter(|(draft, _)| draft.target.starts_with(&folder));
+            for (_, outcome) in below.filter(|(_, outcome)| outcome.is_ok()) {
+                *outcome = Err(io::Error::new(error.kind(), format!("{}: {error}", folder.display())));
+            }
+        }
+        outcomes
+    }
+}
