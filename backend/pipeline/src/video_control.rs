@@ -5,8 +5,10 @@ use crate::domain::jobs::VideoJob;
 use crate::domain::{ChangeError, VideoRequest};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
+use std::time::Duration;
 use store::videos::{NewVideo, Video, VideoEnd};
 use store::{Blobs, Store, StoreError, Tx, retried};
+use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
 
@@ -14,6 +16,9 @@ use uuid::Uuid;
 const CHUNK: i64 = 1_000;
 /// The limit of jobs that one call cancels. A video has one job.
 const ALL_JOBS: i64 = 1_000;
+
+/// How long the file of a failed video is kept, so that the video can be read again.
+const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Maximum number of live videos of a collection that were added with an address. A caller can add
 /// them much faster than workers fetch them.
@@ -206,6 +211,7 @@ impl Videos {
                 reason: Some(Reason::Cancelled),
                 detail: None,
                 original: None,
+                keeps_file: false,
             };
             let unused = store.end_video(tx.conn(), id, end).await?;
             tx.commit().await?;
@@ -220,6 +226,33 @@ impl Videos {
         Ok(video)
     }
 
+    /// Reads a failed video again. It continues after its last stored part.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
+    /// address that a caller named, or if the collection has another video of the file.
+    pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("retry_video", || async {
+            let video = store.video(id).await?;
+            let mut tx = store.begin().await?;
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(video.collection_id)]).await?;
+            store.requeue_video(tx.conn(), id).await?;
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Deletes the files of videos that failed a week ago. Returns their number.
+    async fn drop_failed_files(&self) -> Result<u64, ChangeError> {
+        let before = OffsetDateTime::now_utc() - KEEP_FAILED;
+        let mut tx = self.store.begin().await?;
+        let unused = self.store.drop_failed_files(tx.conn(), before, CHUNK).await?;
+        tx.commit().await?;
+        self.drop_blobs(&unused).await;
+        Ok(unused.len() as u64)
+    }
+
     /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
     /// blobs to delete after the commit. `store` is limited to what the caller may delete.
     ///
@@ -231,13 +264,14 @@ impl Videos {
     }
 
     /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
-    /// and cancels the jobs of paused videos that have ended or were deleted. Returns the number of
-    /// repairs. Call it periodically.
+    /// cancels the jobs of paused videos that have ended or were deleted, and deletes the files of
+    /// videos that failed long ago. Returns the number of repairs. Call it periodically.
     ///
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<u64, ChangeError> {
-        let (mut repaired, mut after) = (self.cancel_held_jobs().await?, Uuid::nil());
+        let (mut repaired, mut after) =
+            (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
         loop {
             let live = self.store.live_videos(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };
@@ -285,6 +319,7 @@ impl Videos {
             reason: Some(Reason::JobDiscarded),
             detail: Some("in every attempt, the worker ended or the handler panicked"),
             original: None,
+            keeps_file: true,
         };
         match self.store.end_video(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.

@@ -46,7 +46,8 @@ pub fn handlers(
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = Arc::new(webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone()));
     let blobs = ingest.blobs().clone();
-    let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
+    let erase =
+        Arc::new(erase_collection::EraseCollection::new(store.clone(), queue.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
     let videos =

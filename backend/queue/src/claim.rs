@@ -86,6 +86,28 @@ impl Queue {
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
 
+    /// Returns whether the job is marked as the only one in its process. The mark ends with
+    /// progress ([`Self::record_progress`]) and with [`Self::end_alone`].
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held.
+    pub(crate) async fn is_alone(&self, claim: Claim) -> Result<bool, QueueError> {
+        let sql = "select alone from jobs where id = $1 and fence = $2 and state = 'running'";
+        let alone =
+            sqlx::query_scalar(sql).bind(claim.id).bind(claim.fence).fetch_optional(&self.pool).await?;
+        alone.ok_or(QueueError::Stale(claim.id))
+    }
+
+    /// Removes the mark of [`Self::begin_alone`]. Call it before other jobs start in the process.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held.
+    pub(crate) async fn end_alone(&self, claim: Claim) -> Result<(), QueueError> {
+        let sql = "update jobs set alone = false where id = $1 and fence = $2 and state = 'running'";
+        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+    }
+
     /// Extends the leases. Returns the lost claims. A claim is neither extended nor lost while
     /// another transaction has locked its row, for example to complete or hold the job. A locked
     /// row cannot be rescued.

@@ -13,6 +13,9 @@ use tokio_util::sync::CancellationToken;
 /// Time between two repairs of crawls that cannot end by themselves.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How long a job that ended its process twice keeps other jobs from starting.
+const ALONE: Duration = Duration::from_secs(300);
+
 /// Time between two attempts to run the storage maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -37,6 +40,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         ]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
+        alone: ALONE,
         worker: format!("{}-{}", host_name(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");

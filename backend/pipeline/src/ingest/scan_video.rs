@@ -188,6 +188,7 @@ impl Scan {
             reason: Some(reason.clone()),
             detail: Some(&detail),
             original: None,
+            keeps_file: false,
         };
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;

@@ -93,6 +93,7 @@ impl Ingest {
             reason: damage.map(|_| Reason::CorruptVideo),
             detail: damage,
             original: None,
+            keeps_file: false,
         };
         let unused = retried("finish_video", || async {
             let mut tx = store.begin().await?;

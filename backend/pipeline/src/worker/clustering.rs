@@ -27,8 +27,12 @@ impl Handler for ClusterCollection {
             Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
             Err(error) => error.to_string(),
         };
-        if job.attempt < job.max_attempts {
-            return Outcome::Retry(error, None);
+        // Each step resets the number of attempts.
+        match self.queue.attempt(job.claim).await {
+            Ok(attempt) if attempt < job.max_attempts => return Outcome::Retry(error, None),
+            Ok(_) => {}
+            Err(QueueError::Stale(_)) => return Outcome::Stale,
+            Err(also) => return Outcome::Retry(format!("{error}; {also}"), None),
         }
         match self.give_up(payload.clustering_id, &error).await {
             Ok(()) => Outcome::Discard(error),
@@ -59,7 +63,7 @@ impl ClusterCollection {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(Outcome::Snooze(Duration::ZERO));
             }
-            match step(&self.store, &run, after).await? {
+            match step(&self.store, &self.queue, claim, &run, after).await? {
                 Step::Done(last) => after = last,
                 Step::Over => return Ok(Outcome::Done),
                 Step::NoneLeft => break,

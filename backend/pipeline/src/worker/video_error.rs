@@ -89,7 +89,13 @@ impl ScanVideo {
                 IngestError::Analyze(error) => (error.reason(), true),
             },
         };
-        if is_transient && job.attempt < attempts {
+        // Stored parts reset the number of attempts.
+        let attempt = match self.context.queue.attempt(job.claim).await {
+            Ok(attempt) => attempt,
+            Err(QueueError::Stale(_)) => return Outcome::Stale,
+            Err(error) => return Outcome::Retry(error.to_string(), wait),
+        };
+        if is_transient && attempt < attempts {
             return Outcome::Retry(detail, wait);
         }
         if for_users != detail {
@@ -108,7 +114,8 @@ impl ScanVideo {
         }
     }
 
-    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left.
+    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left, and the file
+    /// is kept: the owner can retry.
     pub(super) async fn end_failed(
         &self,
         job: &ClaimedJob,
@@ -124,6 +131,7 @@ impl ScanVideo {
             reason: Some(reason),
             detail: Some(detail),
             original,
+            keeps_file: spent,
         };
         match self.fail(job, id, end, spent).await {
             Ok(()) => Outcome::Settled,

@@ -291,3 +291,77 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
     assert!(video.detail.is_some());
 }
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_stored_part_resets_the_attempts_and_crashes_of_a_video() {
+    let world = World::new().await;
+    let id = add(&world, &film(world.folder(), 3)).await;
+    // Its process was killed four times, so the next run is the last one and runs alone.
+    world.execute("update jobs set attempt = 4, crashes = 4").await;
+    let worker = world.video_worker("one", decoder());
+    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    world
+        .execute("do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$")
+        .await;
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    worker.stop().await;
+}
+
+/// Ends the video's job as the queue does if the process ends in every attempt.
+async fn discard_job(world: &World) {
+    let job = world.queue.claim(&["scan_video".to_owned()], 1, "killed").await.unwrap().remove(0);
+    let mut tx = world.store.begin().await.unwrap();
+    world.queue.fail(tx.conn(), job.claim, "lease expired", true, None).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(videos(world).reconcile().await.unwrap(), 1);
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    let control = videos(&world);
+    assert!(control.retry(&world.store, id).await.is_err(), "it has not failed");
+    discard_job(&world).await;
+    let failed = world.store.video(id).await.unwrap();
+    assert_eq!((failed.state, failed.reason), (VideoState::Failed, Some(Reason::JobDiscarded)));
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_some(), "the file is kept");
+    let retried = control.retry(&world.store, id).await.unwrap();
+    assert_eq!((retried.state, retried.reason), (VideoState::Queued, None));
+    let worker = world.video_worker("one", decoder());
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    file_is_deleted(&world, &path).await;
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    discard_job(&world).await;
+    assert_eq!(videos(&world).reconcile().await.unwrap(), 0);
+    world.execute("update videos set finished_at = now() - interval '8 days'").await;
+    assert_eq!(videos(&world).reconcile().await.unwrap(), 1);
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
+    assert!(videos(&world).retry(&world.store, id).await.is_err(), "its file is gone");
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    discard_job(&world).await;
+    let other = add(&world, &path).await;
+    assert_ne!(id, other);
+    assert!(videos(&world).retry(&world.store, id).await.is_err());
+    assert_eq!(world.store.video(id).await.unwrap().state, VideoState::Failed);
+}

@@ -59,6 +59,9 @@ pub struct RunnerConfig {
     /// How long to wait for running jobs, both before a shutdown releases them and before a job
     /// that must run alone starts.
     pub drain: Duration,
+    /// How long a job that must run alone keeps other jobs from starting. A job that records
+    /// progress earlier no longer runs alone.
+    pub alone: Duration,
     /// Name of this worker in `locked_by`.
     pub worker: String,
 }

@@ -44,10 +44,21 @@ impl Worker {
         handlers: &[(&str, usize, Arc<dyn Handler>)],
         drain: Duration,
     ) -> Self {
+        Self::start_with(queue, handlers, drain, SOON)
+    }
+
+    /// Works like [`Self::start`], with a time limit for jobs that run alone.
+    pub(crate) fn start_with(
+        queue: &Queue,
+        handlers: &[(&str, usize, Arc<dyn Handler>)],
+        drain: Duration,
+        alone: Duration,
+    ) -> Self {
         let config = RunnerConfig {
             concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
             poll: Duration::from_secs(3600),
             drain,
+            alone,
             worker: "runner".to_owned(),
         };
         let handlers: HashMap<_, _> =

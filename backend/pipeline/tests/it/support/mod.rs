@@ -141,6 +141,7 @@ impl World {
             poll: Duration::from_millis(50),
             // A video takes longer than a worker may take to stop.
             drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },
+            alone: Duration::from_secs(60),
             worker: name.into(),
         };
         let runner = Runner::start(self.queue.clone(), self.handlers_with(videos), config, stop.clone());

@@ -185,6 +185,7 @@ impl App {
                 ]),
                 poll: Duration::from_millis(100),
                 drain: Duration::from_secs(5),
+                alone: Duration::from_secs(60),
                 worker: "test".into(),
             };
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
