@@ -67,7 +67,8 @@ impl Ingest {
     ///
     /// # Errors
     /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
-    /// or with `StoreError::Conflict` if the scan was ended.
+    /// with `StoreError::Conflict` if the scan was ended, or with `OtherModel` if another process
+    /// replaced embeddings of the video in the meantime.
     pub async fn finish_video(
         &self,
         video: &StoredVideo,
@@ -101,13 +102,16 @@ impl Ingest {
                 VideoReader::Job(claim) => queue.complete(tx.conn(), claim).await?,
                 VideoReader::Scan(scan) => store.hold_scanned_video(tx.conn(), video.id, scan).await?,
             }
+            if store.video_has_other_model(tx.conn(), video.id, *model_id).await? {
+                return Ok(None);
+            }
             let unused = store.end_video(tx.conn(), video.id, end.clone()).await?;
             store.number_people(tx.conn(), &numbers).await?;
             tx.commit().await?;
-            Ok::<_, IngestError>(unused)
+            Ok::<_, IngestError>(Some(unused))
         })
         .await?;
-        self.drop_blobs(&unused).await;
+        self.drop_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
         Ok(())
     }
 

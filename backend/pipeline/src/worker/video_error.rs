@@ -77,6 +77,7 @@ impl ScanVideo {
                 return self.end_duplicate(job, id, original, &for_users).await;
             }
             ScanError::Read(ReadVideoError::Suppressed) => (Reason::SuppressedVideo, false),
+            ScanError::Read(ReadVideoError::OtherModel) => (Reason::ModelChanged, true),
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
             ScanError::Read(ReadVideoError::Ingest(error)) => match error {

@@ -365,3 +365,36 @@ async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
     assert!(videos(&world).retry(&world.store, id).await.is_err());
     assert_eq!(world.store.video(id).await.unwrap().state, VideoState::Failed);
 }
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_video_that_continues_under_another_model_is_read_from_the_beginning() {
+    let world = World::new().await;
+    let id = add(&world, &film(world.folder(), 3)).await;
+    let control = videos(&world);
+    let worker = world.video_worker("one", decoder());
+    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    control.pause(&world.store, id).await.unwrap();
+    worker.stop().await;
+    // What an earlier version of the service, with another pack, would have stored.
+    world.store.register_model("other", "other", 3).await.unwrap();
+    let other = "update faces set embedding = '[1,0,0]',
+                 model_id = (select id from embedding_models where name = 'other')";
+    world.execute(other).await;
+    let before: Vec<Uuid> = tracks(&world, id).await.iter().map(|track| track.id).collect();
+    assert!(!before.is_empty());
+    control.resume(&world.store, id).await.unwrap();
+    let worker = world.video_worker("two", decoder());
+    let video = ended(&world, id).await;
+    worker.stop().await;
+    assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
+    let stored = tracks(&world, id).await;
+    assert!(stored.len() > before.len());
+    assert!(stored.iter().all(|track| track.person.is_some() && !before.contains(&track.id)));
+    let numbers: Vec<i32> = stored.iter().map(|track| track.number).collect();
+    assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
+    for face in world.faces().await {
+        let (model, _) = world.store.embedding(face.id).await.unwrap();
+        assert_eq!(model, world.ingest.model_id());
+    }
+}
