@@ -12,6 +12,7 @@ pub(crate) mod domain;
 pub mod ingest;
 pub mod maintenance;
 pub mod reapply;
+mod spool;
 pub mod video_control;
 pub mod videos;
 pub mod worker;
@@ -29,8 +30,9 @@ pub use domain::{
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;
+pub use spool::SpoolFolder;
 pub use tracking::boxes::decode as decode_boxes;
-pub use video_control::{AddedAddress, MAX_LIVE_ADDRESSES, Upload, Videos};
+pub use video_control::{Added, Upload, VideoLimits, Videos};
 pub use videos::{
     FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoEnd, VideoOptions,
     VideoPart, VideoParts, VideoProgress, VideoTrack,

@@ -6,7 +6,7 @@ use crate::domain::{ChangeError, VideoRequest};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use std::time::Duration;
-use store::videos::{NewVideo, Video, VideoEnd};
+use store::videos::{NewVideo, Video, VideoEnd, WaitingVideos};
 use store::{Blobs, Store, StoreError, Tx, retried};
 use time::OffsetDateTime;
 use url::Url;
@@ -20,16 +20,29 @@ const ALL_JOBS: i64 = 1_000;
 /// How long the file of a failed video is kept, so that the video can be read again.
 const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Maximum number of live videos of a collection that were added with an address. A caller can add
-/// them much faster than workers fetch them.
-pub const MAX_LIVE_ADDRESSES: i64 = 1_000;
+/// Limits for the videos of one collection that wait or are read. Callers can add videos much faster
+/// than workers read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VideoLimits {
+    /// Maximum number of live videos that callers added.
+    pub videos: i64,
+    /// Maximum size of the stored files, in bytes: of live videos, and of failed ones that can be
+    /// retried.
+    pub bytes: i64,
+}
+
+impl Default for VideoLimits {
+    fn default() -> Self {
+        Self { videos: 1_000, bytes: 16 << 30 }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddedAddress {
+pub enum Added {
     New(Uuid),
-    /// The collection has a live video of the same address.
-    Live(Uuid),
-    /// The collection has [`MAX_LIVE_ADDRESSES`]. Nothing was added.
+    /// The collection has a video of the same file, or a live video of the same address.
+    Existing(Uuid),
+    /// A limit of the collection is reached. Nothing was added.
     TooMany,
 }
 
@@ -47,11 +60,45 @@ pub struct Videos {
     store: Store,
     queue: Queue,
     blobs: Blobs,
+    limits: VideoLimits,
 }
 
 impl Videos {
     pub fn new(store: Store, queue: Queue, blobs: Blobs) -> Self {
-        Self { store, queue, blobs }
+        Self { store, queue, blobs, limits: VideoLimits::default() }
+    }
+
+    #[must_use]
+    pub fn with_limits(self, limits: VideoLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Returns the limits of a collection.
+    pub fn limits(&self) -> VideoLimits {
+        self.limits
+    }
+
+    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not sent
+    /// it yet, so [`Self::add`] checks again.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::DiskFull` if the disk is full, and if the store fails.
+    pub async fn has_room(&self, collection: Uuid, bytes: u64) -> Result<bool, ChangeError> {
+        self.blobs.check_space()?;
+        let waiting = retried("waiting_in_collection", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.waiting_in_collection(tx.conn(), collection).await
+        });
+        let waiting = waiting.await?;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let WaitingVideos { videos, bytes: stored } = waiting;
+        Ok(videos < self.limits.videos && stored.saturating_add(bytes) <= self.limits.bytes)
+    }
+
+    /// Returns whether the collection exceeds a limit. Call it after a video was inserted.
+    async fn is_over_limit(&self, tx: &mut Tx, collection: Uuid) -> Result<bool, StoreError> {
+        let waiting = self.store.waiting_in_collection(tx.conn(), collection).await?;
+        Ok(waiting.videos > self.limits.videos || waiting.bytes > self.limits.bytes)
     }
 
     /// Returns the blob store of uploaded files.
@@ -59,8 +106,7 @@ impl Videos {
         &self.blobs
     }
 
-    /// Adds an uploaded video and its job. Returns its id. If the collection has a video of the
-    /// same file, returns `Err` with the id of that one.
+    /// Adds an uploaded video and its job.
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if the video was erased, and if the store or the queue
@@ -70,7 +116,7 @@ impl Videos {
         collection: Uuid,
         upload: &Upload,
         request: VideoRequest,
-    ) -> Result<Result<Uuid, Uuid>, ChangeError> {
+    ) -> Result<Added, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: Some(upload.sha256),
@@ -82,6 +128,7 @@ impl Videos {
         };
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
+            self.store.lock_waiting_videos(tx.conn(), collection).await?;
             self.store.lock_suppressions(tx.conn(), collection, false).await?;
             if self.store.suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await? {
                 let erased = "the video was erased and must not be stored again";
@@ -89,8 +136,11 @@ impl Videos {
             }
             let id = match self.store.insert_video(tx.conn(), &video).await? {
                 Ok(id) => id,
-                Err(existing) => return Ok(Err(existing)),
+                Err(existing) => return Ok(Added::Existing(existing)),
             };
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
             // An upload of the same bytes that ended a moment ago may be deleting the blob.
             let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
@@ -99,7 +149,7 @@ impl Videos {
                 return Err(StoreError::Conflict(conflict.into()).into());
             }
             tx.commit().await?;
-            Ok(Ok(id))
+            Ok(Added::New(id))
         })
         .await
     }
@@ -114,7 +164,7 @@ impl Videos {
         collection: Uuid,
         address: &Url,
         request: VideoRequest,
-    ) -> Result<AddedAddress, ChangeError> {
+    ) -> Result<Added, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: None,
@@ -127,18 +177,19 @@ impl Videos {
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
             let store = &self.store;
+            store.lock_waiting_videos(tx.conn(), collection).await?;
             if let Some(live) = store.video_of_address(tx.conn(), collection, address.as_str()).await? {
-                return Ok(AddedAddress::Live(live));
-            }
-            if store.live_addresses(tx.conn(), collection).await? >= MAX_LIVE_ADDRESSES {
-                return Ok(AddedAddress::TooMany);
+                return Ok(Added::Existing(live));
             }
             let id = match store.insert_video(tx.conn(), &video).await? {
                 Ok(id) | Err(id) => id,
             };
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
             tx.commit().await?;
-            Ok(AddedAddress::New(id))
+            Ok(Added::New(id))
         })
         .await
     }
@@ -230,13 +281,18 @@ impl Videos {
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
-    /// address that a caller named, or if the collection has another video of the file.
+    /// address that a caller named, if the collection has another video of the file, or if too many
+    /// of its videos wait.
     pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
         retried("retry_video", || async {
             let video = store.video(id).await?;
             let mut tx = store.begin().await?;
             self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(video.collection_id)]).await?;
             store.requeue_video(tx.conn(), id).await?;
+            let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
+            if waiting.videos > self.limits.videos {
+                return Err(StoreError::Conflict("too many videos wait in the collection".into()).into());
+            }
             tx.commit().await?;
             Ok(store.video(id).await?)
         })

@@ -1,5 +1,6 @@
 //! Blob storage for crops, chips and thumbnails, with content-addressed keys.
 use crate::StoreError;
+use crate::disk::DiskReserve;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
@@ -8,13 +9,17 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfig};
 use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 const MAX_CONCURRENT_DELETIONS: usize = 16;
+
+/// Bytes of a file that are written between two checks of the free space.
+const BYTES_PER_CHECK: u64 = 64 << 20;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. The queue also retries jobs.
@@ -35,6 +40,9 @@ pub struct Blobs {
     objects: Arc<dyn ObjectStore>,
     /// Prefix of the keys in a bucket; empty for a folder.
     prefix: Path,
+    /// The folder, if it is not a bucket.
+    folder: Option<PathBuf>,
+    reserve: Option<DiskReserve>,
 }
 
 impl Blobs {
@@ -72,7 +80,12 @@ impl Blobs {
         let failed = |error: &dyn std::fmt::Display| StoreError::Blob(format!("{}: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
         let objects = LocalFileSystem::new_with_prefix(path).map_err(|error| failed(&error))?;
-        Ok(Self { objects: Arc::new(objects.with_automatic_cleanup(true)), prefix: Path::default() })
+        Ok(Self {
+            objects: Arc::new(objects.with_automatic_cleanup(true)),
+            prefix: Path::default(),
+            folder: Some(path.to_owned()),
+            reserve: None,
+        })
     }
 
     fn open_bucket(url: &str, variables: &[(&str, String)]) -> Result<Self, StoreError> {
@@ -89,7 +102,30 @@ impl Blobs {
         let backoff = BackoffConfig { max_backoff: RETRY_TIMEOUT / 4, ..BackoffConfig::default() };
         let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT };
         let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
-        Ok(Self { objects: Arc::new(objects), prefix })
+        Ok(Self { objects: Arc::new(objects), prefix, folder: None, reserve: None })
+    }
+
+    /// Sets the free disk space, in bytes, below which nothing is stored, but at most a tenth of the
+    /// disk. A bucket has no reserve.
+    #[must_use]
+    pub fn with_reserve(self, bytes: u64) -> Self {
+        let reserve = self.folder.as_ref().map(|folder| DiskReserve::new(folder, bytes).at_most_a_tenth());
+        Self { reserve, ..self }
+    }
+
+    /// Works like [`Self::with_reserve`], without the limit of a tenth.
+    #[must_use]
+    pub fn with_exact_reserve(self, bytes: u64) -> Self {
+        let reserve = self.folder.as_ref().map(|folder| DiskReserve::new(folder, bytes));
+        Self { reserve, ..self }
+    }
+
+    /// Checks that something can be stored. Jobs call it before they fetch a file.
+    ///
+    /// # Errors
+    /// Fails with [`StoreError::DiskFull`].
+    pub fn check_space(&self) -> Result<(), StoreError> {
+        self.reserve.as_ref().map_or(Ok(()), DiskReserve::check)
     }
 
     /// Writes and deletes a small blob, to check that the store is available and writable.
@@ -97,7 +133,9 @@ impl Blobs {
     /// # Errors
     /// Fails with `Blob` and the store's error.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let key = self.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
+        // A full disk does not prevent searches and deletions.
+        let without_reserve = Self { reserve: None, ..self.clone() };
+        let key = without_reserve.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
         self.delete(&[key]).await
     }
 
@@ -108,7 +146,8 @@ impl Blobs {
     /// alone in a folder. That folder would take more time and space than the blob.
     ///
     /// # Errors
-    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`.
+    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`, and
+    /// with `DiskFull` if the reserve of disk space is used.
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(
@@ -124,6 +163,7 @@ impl Blobs {
     /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them now or
     /// returned in an earlier release.
     pub(crate) async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        self.check_space()?;
         self.objects.put(&self.location(key)?, bytes.into()).await.map_err(failed)?;
         Ok(())
     }
@@ -149,7 +189,8 @@ impl Blobs {
     /// key. `sha256` is that of the content. The file is read from its current position.
     ///
     /// # Errors
-    /// Fails with `Blob` if the file cannot be read or the store fails. Nothing is stored then.
+    /// Fails with `Blob` if the file cannot be read or the store fails, and with `DiskFull` if the
+    /// reserve of disk space is used. Nothing is stored then.
     pub async fn put_file(
         &self,
         kind: &str,
@@ -160,14 +201,21 @@ impl Blobs {
         let sha256 = hex::encode(sha256);
         let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
         let mut writer = BufWriter::new(self.objects.clone(), self.location(&key)?);
+        let broken = |error: std::io::Error| StoreError::Blob(error.to_string());
         let written = async {
-            tokio::io::copy(file, &mut writer).await?;
-            writer.shutdown().await
+            loop {
+                self.check_space()?;
+                let mut piece = (&mut *file).take(BYTES_PER_CHECK);
+                if tokio::io::copy(&mut piece, &mut writer).await.map_err(broken)? < BYTES_PER_CHECK {
+                    break;
+                }
+            }
+            writer.shutdown().await.map_err(broken)
         };
         if let Err(error) = written.await {
             // Without this, an incomplete upload would remain in a bucket.
             let _ = writer.abort().await;
-            return Err(StoreError::Blob(error.to_string()));
+            return Err(error);
         }
         Ok(key)
     }

@@ -7,7 +7,7 @@ mod read;
 mod state;
 
 pub(crate) use delete::{delete_video_rows, delete_videos, frames_of};
-pub use insert::NewVideo;
+pub use insert::{NewVideo, WaitingVideos};
 pub use progress::{Checkpoint, VideoFacts};
 pub use read::{Video, VideoFilter};
 pub use state::VideoEnd;

@@ -164,8 +164,18 @@ impl Settings {
         }
     }
 
-    pub fn video_spool(&self) -> PathBuf {
-        self.video.spool.clone().unwrap_or_else(std::env::temp_dir)
+    pub fn video_spool(&self) -> pipeline::SpoolFolder {
+        let folder = self.video.spool.clone().unwrap_or_else(std::env::temp_dir);
+        pipeline::SpoolFolder::new(folder, self.disk_reserve())
+    }
+
+    pub fn video_limits(&self) -> pipeline::VideoLimits {
+        pipeline::VideoLimits { videos: self.video.max_waiting, bytes: self.video.max_waiting_mb << 20 }
+    }
+
+    /// Returns the free disk space, in bytes, below which no more files are stored.
+    pub fn disk_reserve(&self) -> u64 {
+        self.storage.min_free_disk_mb << 20
     }
 
     pub fn store(&self, url: String) -> store::Config {

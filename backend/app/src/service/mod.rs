@@ -82,7 +82,7 @@ impl Foundation {
             .context("cannot register the embedding model")?;
         let ingest = suppression::with_secret(ingest, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
-        let videos = Videos::new(store, queue.clone(), blobs.clone());
+        let videos = Videos::new(store, queue.clone(), blobs.clone()).with_limits(settings.video_limits());
         let (mut video_tools, mut video_decoding) = (None, None);
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
@@ -121,7 +121,8 @@ fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option
 }
 
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
-    Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
+    let blobs = Blobs::open_with(&settings.blob_store(), &settings.bucket());
+    Ok(blobs.with_context(|| place_of_blobs(settings))?.with_reserve(settings.disk_reserve()))
 }
 
 /// Returns the setting that determines where blobs are stored, for error messages.

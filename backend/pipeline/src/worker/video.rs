@@ -5,13 +5,12 @@
 use super::context::Context;
 use super::video_error::ScanError;
 use super::video_file;
-use crate::completion;
 use crate::domain::ChangeError;
 use crate::domain::jobs::{self, VideoJob};
 use crate::ingest::{ReadVideoError, VideoReader};
+use crate::{SpoolFolder, completion};
 use domain::{Reason, VideoState};
 use queue::{ClaimedJob, Handler, Outcome, QueueError};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::videos::Video;
@@ -24,9 +23,8 @@ use video::Decoder;
 #[derive(Clone, Debug)]
 pub struct VideoTools {
     pub decoder: Decoder,
-    /// The folder for copies of files that are being read. They have no name, so nothing remains
-    /// of them when the process ends.
-    pub spool: PathBuf,
+    /// The folder for copies of files that are being read.
+    pub spool: SpoolFolder,
 }
 
 pub(super) struct ScanVideo {
@@ -82,6 +80,7 @@ impl ScanVideo {
             self.check_original(video.id, original).await?;
         }
         self.begin(video.id).await?;
+        self.context.ingest.blobs().check_space()?;
         let file = video_file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;

@@ -1,7 +1,7 @@
 //! Decides what becomes of a video that was not read to its end, and of its job.
 
 use super::context::Context;
-use super::job_error::JobError;
+use super::job_error::{DISK_FULL_WAIT, JobError};
 use super::video::{LATER, ScanVideo};
 use super::video_file::CopyError;
 use crate::domain::forget_jobs;
@@ -49,6 +49,10 @@ impl ScanVideo {
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
         let (reason, is_transient) = match error {
+            ScanError::Read(ReadVideoError::Ingest(IngestError::Store(StoreError::DiskFull { .. })))
+            | ScanError::Copy(CopyError::Store(StoreError::DiskFull { .. })) => {
+                return self.postpone(job, id, DISK_FULL_WAIT).await;
+            }
             ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
                 return self.postpone(job, id, LATER).await;
             }

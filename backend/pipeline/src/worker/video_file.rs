@@ -3,13 +3,13 @@
 use super::context::Context;
 use super::job_error::JobError;
 use super::video_address;
+use crate::SpoolFolder;
 use crate::ingest::VideoFile;
 use crawler::FetchError;
 use crawler::fetch::Download;
 use crawler::hls::PlaylistError;
 use domain::Reason;
 use sha2::{Digest, Sha256};
-use std::path::Path;
 use store::StoreError;
 use store::videos::Video;
 use tokio::fs::File;
@@ -65,11 +65,15 @@ impl CopyError {
     }
 }
 
-/// Copies the file of `video` to the folder `folder`.
+/// Copies the file of `video` to `folder`.
 ///
 /// # Errors
 /// Fails with [`CopyError`]. Nothing remains of the copy.
-pub(super) async fn copy(context: &Context, folder: &Path, video: &Video) -> Result<VideoFile, CopyError> {
+pub(super) async fn copy(
+    context: &Context,
+    folder: &SpoolFolder,
+    video: &Video,
+) -> Result<VideoFile, CopyError> {
     let known: Option<[u8; 32]> = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
     let (limit, _) = context.fetcher.video_limits();
     let mut spool = Spool::create(folder, limit as u64).await?;
@@ -100,18 +104,21 @@ pub(super) struct Spool {
     bytes: u64,
     /// Maximum number of bytes.
     limit: u64,
+    folder: SpoolFolder,
 }
 
 impl Spool {
-    async fn create(folder: &Path, limit: u64) -> Result<Self, CopyError> {
-        let folder = folder.to_owned();
-        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
+    async fn create(folder: &SpoolFolder, limit: u64) -> Result<Self, CopyError> {
+        folder.check_space()?;
+        let path = folder.path().to_owned();
+        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(path)).await;
         let file = File::from_std(created.map_err(std::io::Error::other)??);
-        Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit })
+        Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit, folder: folder.clone() })
     }
 
     /// Fails if the copy would be longer than the limit.
     pub(super) async fn write(&mut self, piece: &[u8]) -> Result<(), CopyError> {
+        self.folder.wrote(self.bytes, piece.len() as u64)?;
         self.bytes += piece.len() as u64;
         if self.bytes > self.limit {
             let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);

@@ -2,9 +2,9 @@
 
 use crate::support::{World, wait_for};
 use crate::videos::decoder;
-use domain::{Reason, VideoState};
+use domain::{JobKind, Reason, VideoState};
 use inference::Priority;
-use pipeline::{Rotate, Upload, VideoOptions, VideoRequest, Videos};
+use pipeline::{Added, Rotate, Upload, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,10 @@ async fn upload(world: &World, path: &Path) -> Upload {
 
 async fn add(world: &World, path: &Path) -> Uuid {
     let upload = upload(world, path).await;
-    videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap().unwrap()
+    match videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap() {
+        Added::New(id) => id,
+        other => panic!("{other:?}"),
+    }
 }
 
 pub(crate) async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
@@ -120,7 +123,10 @@ async fn a_video_is_stored_as_it_is_analysed() {
     }
     // The same file again is the same video.
     let again = upload(&world, &path).await;
-    assert_eq!(videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(), Err(id));
+    assert_eq!(
+        videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(),
+        Added::Existing(id)
+    );
     videos(&world).discard_upload(again.key.clone()).await;
     assert!(world.blobs.get(&again.key).await.unwrap().is_none());
 }
@@ -397,4 +403,23 @@ async fn a_video_that_continues_under_another_model_is_read_from_the_beginning()
         let (model, _) = world.store.embedding(face.id).await.unwrap();
         assert_eq!(model, world.ingest.model_id());
     }
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_video_waits_while_the_disk_is_full() {
+    let mut world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    let with_space = world.fill_disk().await;
+    let worker = world.video_worker("one", decoder());
+    world.postponed(JobKind::ScanVideo).await;
+    worker.stop().await;
+    let waiting = world.store.video(id).await.unwrap();
+    assert_eq!((waiting.state, waiting.reason), (VideoState::Queued, None));
+    world.ingest = with_space;
+    world.execute("update jobs set scheduled_at = now()").await;
+    let worker = world.video_worker("two", decoder());
+    assert_eq!(ended(&world, id).await.state, VideoState::Completed);
+    worker.stop().await;
 }

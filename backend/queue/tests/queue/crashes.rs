@@ -256,7 +256,7 @@ async fn a_job_that_makes_progress_is_not_given_up_however_often_its_process_end
     }
     assert_eq!(bench.state(id).await, JobState::Retryable);
     // Without progress the limit applies again.
-    for _ in 0..3 {
+    for _ in 0..2 {
         bench.make_due(id).await;
         let job = bench.claim_one().await;
         if job.runs_alone() {
@@ -288,10 +288,12 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
     bench.run_sql("update jobs set crashes = 2").await;
     let began = Arc::new(Semaphore::new(0));
     let (marks, mut marked) = mpsc::unbounded_channel();
+    let (started, mut starts) = mpsc::unbounded_channel();
     let pages = body({
         let (queue, pool, began) = (bench.queue.clone(), bench.db.pool().clone(), began.clone());
         move |job: ClaimedJob, _| {
             let (queue, pool, began, marks) = (queue.clone(), pool.clone(), began.clone(), marks.clone());
+            started.send(()).unwrap();
             async move {
                 if progress {
                     let mut tx = pool.begin().await.unwrap();
@@ -310,8 +312,9 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
         began.add_permits(1);
         async { Outcome::Done }
     });
-    bench.add_one(NewJob { priority: 1, ..image() }).await;
     let worker = Worker::start_with(&bench.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
+    soon("the suspect starts", starts.recv()).await;
+    bench.add_one(image()).await;
     assert_eq!(soon("the suspect ends", marked.recv()).await, Some(false), "it is not marked as alone");
     until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
     assert_eq!(bench.state(suspect).await, JobState::Completed);

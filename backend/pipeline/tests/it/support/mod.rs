@@ -7,7 +7,7 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, SpoolFolder, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl World {
     pub(crate) fn video_worker(&self, name: &str, decoder: Decoder) -> Worker {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
-        self.worker_with(name, Some(VideoTools { decoder, spool }))
+        self.worker_with(name, Some(VideoTools { decoder, spool: SpoolFolder::new(spool, 0) }))
     }
 
     fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
@@ -185,6 +185,24 @@ impl World {
     pub(crate) async fn faces(&self) -> Vec<Face> {
         let filter = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
         self.store.faces(&filter, None, 10_000).await.unwrap()
+    }
+
+    /// Lets the workers that start from now on find a full disk. Returns what they need to find
+    /// space again.
+    pub(crate) async fn fill_disk(&mut self) -> Ingest {
+        let blobs = self.blobs.clone().with_exact_reserve(u64::MAX);
+        let (store, queue) = (self.store.clone(), self.queue.clone());
+        let full = Ingest::new(self.ingest.analyzer().clone(), store, blobs, queue).await.unwrap();
+        std::mem::replace(&mut self.ingest, full)
+    }
+
+    /// Waits until the jobs of a kind are postponed.
+    pub(crate) async fn postponed(&self, kind: JobKind) {
+        let postponed = async || {
+            let due = self.queue.next_due(&[kind.into()]).await.unwrap();
+            due.filter(|due| *due > Duration::from_secs(30))
+        };
+        wait_for(postponed).await.expect("the job is postponed");
     }
 
     /// Returns the folder of the blobs.
