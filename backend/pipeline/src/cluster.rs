@@ -69,7 +69,9 @@ impl Clusters {
             let mut tx = self.store.begin().await?;
             let begun = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
             let (Ok(id) | Err(id)) = begun;
-            self.queue.enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job()]).await?;
+            self.queue
+                .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job(scope.collection_id)])
+                .await?;
             tx.commit().await?;
             Ok::<_, ClusterError>(begun)
         })

@@ -20,8 +20,8 @@ const ALL_JOBS: i64 = 1_000;
 /// How long the file of a failed video is kept, so that the video can be read again.
 const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Limits for the videos of one collection that wait or are read. Callers can add videos much faster
-/// than workers read them.
+/// Limits for the videos of one collection that wait or are read. Callers can add videos much
+/// faster than workers read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoLimits {
     /// Maximum number of live videos that callers added.
@@ -78,8 +78,8 @@ impl Videos {
         self.limits
     }
 
-    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not sent
-    /// it yet, so [`Self::add`] checks again.
+    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not
+    /// sent it yet, so [`Self::add`] checks again.
     ///
     /// # Errors
     /// Fails with `StoreError::DiskFull` if the disk is full, and if the store fails.
@@ -141,7 +141,7 @@ impl Videos {
             if self.is_over_limit(&mut tx, collection).await? {
                 return Ok(Added::TooMany);
             }
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
             // An upload of the same bytes that ended a moment ago may be deleting the blob.
             let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
             if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
@@ -187,7 +187,7 @@ impl Videos {
             if self.is_over_limit(&mut tx, collection).await? {
                 return Ok(Added::TooMany);
             }
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.fetch(collection)]).await?;
             tx.commit().await?;
             Ok(Added::New(id))
         })
@@ -287,7 +287,12 @@ impl Videos {
         retried("retry_video", || async {
             let video = store.video(id).await?;
             let mut tx = store.begin().await?;
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(video.collection_id)]).await?;
+            let job = VideoJob { video_id: id };
+            let job = match video.source_key {
+                Some(_) => job.scan(video.collection_id),
+                None => job.fetch(video.collection_id),
+            };
+            self.queue.enqueue(tx.conn(), &[job]).await?;
             store.requeue_video(tx.conn(), id).await?;
             let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
             if waiting.videos > self.limits.videos {
@@ -344,11 +349,15 @@ impl Videos {
     /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
     /// its job if its crawl is cancelled or deleted, or if it is erased.
     async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
+        let scans = self.cancel_held_jobs_of(JobKind::ScanVideo).await?;
+        Ok(scans + self.cancel_held_jobs_of(JobKind::FetchVideo).await?)
+    }
+
+    async fn cancel_held_jobs_of(&self, kind: JobKind) -> Result<u64, ChangeError> {
         let (mut cancelled, mut after) = (0, Uuid::nil());
         loop {
             let mut tx = self.store.begin().await?;
-            let kind = JobKind::ScanVideo.as_str();
-            let held = self.queue.held_groups(tx.conn(), kind, after, CHUNK).await?;
+            let held = self.queue.held_groups(tx.conn(), kind.as_str(), after, CHUNK).await?;
             drop(tx);
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;

@@ -75,6 +75,12 @@ impl Queue {
             .await?)
     }
 
+    /// Returns whether a job of the kind is due that belongs to another tenant than `tenant`. A
+    /// long job can ask this, and let the other tenant have its turn.
+    pub async fn others_wait(&self, kind: &str, tenant: Uuid) -> Result<bool, QueueError> {
+        Ok(sqlx::query_scalar(OTHERS_WAIT).bind(kind).bind(tenant).fetch_one(&self.pool).await?)
+    }
+
     /// Records that a job is the only one in its process. If its lease expires, it counts as the
     /// cause of the crash. Call it before the job starts, when no other job runs in the process.
     ///
@@ -296,6 +302,14 @@ const CLAIM_OTHER_TENANTS: &str = concat!(
 ), ",
     claimed!("select id from picked")
 );
+
+/// Reads two ranges of the index `jobs_tenants`, so that the jobs of the tenant are not read.
+const OTHERS_WAIT: &str = "
+select exists (
+    select 1 from jobs where kind = $1 and tenant < $2 and scheduled_at <= now() and state <> 'running' and not held
+) or exists (
+    select 1 from jobs where kind = $1 and tenant > $2 and scheduled_at <= now() and state <> 'running' and not held
+)";
 
 const HEARTBEAT: &str = "
 with mine as (

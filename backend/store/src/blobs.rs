@@ -105,8 +105,8 @@ impl Blobs {
         Ok(Self { objects: Arc::new(objects), prefix, folder: None, reserve: None })
     }
 
-    /// Sets the free disk space, in bytes, below which nothing is stored, but at most a tenth of the
-    /// disk. A bucket has no reserve.
+    /// Sets the free disk space, in bytes, below which nothing is stored, but at most a tenth of
+    /// the disk. A bucket has no reserve.
     #[must_use]
     pub fn with_reserve(self, bytes: u64) -> Self {
         let reserve = self.folder.as_ref().map(|folder| DiskReserve::new(folder, bytes).at_most_a_tenth());
@@ -146,8 +146,8 @@ impl Blobs {
     /// alone in a folder. That folder would take more time and space than the blob.
     ///
     /// # Errors
-    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`, and
-    /// with `DiskFull` if the reserve of disk space is used.
+    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`,
+    /// and with `DiskFull` if the reserve of disk space is used.
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(

@@ -29,14 +29,6 @@ pub struct VideoLimits {
     pub per_host: i64,
 }
 
-/// A new video of a crawl, whose file has to be fetched.
-#[derive(Clone, Debug, sqlx::FromRow)]
-pub struct AdmittedVideo {
-    pub id: Uuid,
-    /// Host and port of its address.
-    pub host: String,
-}
-
 /// A stored video, and the validators of the response with its file.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct KnownVideo {
@@ -60,7 +52,7 @@ impl Store {
         limits: VideoLimits,
         options: &Value,
         videos: &[NewVideoUrl],
-    ) -> Result<Vec<AdmittedVideo>, StoreError> {
+    ) -> Result<Vec<Uuid>, StoreError> {
         if videos.is_empty() {
             return Ok(Vec::new());
         }
@@ -79,7 +71,7 @@ impl Store {
                 are_seeds.push(video.page_url.is_none());
             }
         }
-        let mut added: Vec<AdmittedVideo> = sqlx::query_as(
+        let mut added: Vec<Uuid> = sqlx::query_scalar(
             "with fresh as (
                  select n.*, row_number() over (partition by n.host order by n.id) as place
                  from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $9::bool[]) as n (id, url, url_hash, host, is_seed)
@@ -93,7 +85,7 @@ impl Store {
              from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
              where f.place + coalesce(t.count, 0) <= $7
              order by f.id limit $8
-             returning id, host",
+             returning id",
         )
         .bind(crawl)
         .bind(&new.ids)
@@ -114,7 +106,7 @@ impl Store {
                 .await?;
         }
         record_sightings(conn, crawl, videos).await?;
-        added.sort_by_key(|video| video.id);
+        added.sort_unstable();
         Ok(added)
     }
 

@@ -90,10 +90,7 @@ impl TestDatabase {
 
     async fn lock(&self, statements: &'static str) -> TableLock {
         let mut connection = self.connection().await;
-        sqlx::raw_sql(statements)
-            .execute(&mut connection)
-            .await
-            .expect("the table can be locked");
+        sqlx::raw_sql(statements).execute(&mut connection).await.expect("the table can be locked");
         TableLock { connection }
     }
 

@@ -164,9 +164,18 @@ impl Settings {
         }
     }
 
-    pub fn video_spool(&self) -> pipeline::SpoolFolder {
+    fn video_spool(&self) -> pipeline::SpoolFolder {
         let folder = self.video.spool.clone().unwrap_or_else(std::env::temp_dir);
         pipeline::SpoolFolder::new(folder, self.disk_reserve())
+    }
+
+    pub fn video_tools(&self, decoder: video::Decoder) -> pipeline::worker::VideoTools {
+        pipeline::worker::VideoTools {
+            decoder,
+            spool: self.video_spool(),
+            limits: self.video_limits(),
+            turn: pipeline::worker::TURN,
+        }
     }
 
     pub fn video_limits(&self) -> pipeline::VideoLimits {

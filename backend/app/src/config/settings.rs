@@ -234,10 +234,10 @@ settings! {
             /// `BLOB_STORE_URL`: Where crops, chips and thumbnails are stored: a folder or
             /// `s3://bucket/prefix`. Unset: the folder `blobs` in `DATA_DIR`.
             blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
-            /// `MIN_FREE_DISK_MB`: Free space, in MiB, below which no more files are stored: uploads
-            /// and enrolments are answered with 507, and crawls and videos wait. It is kept in the
-            /// file systems of the blobs and of `VIDEO_SPOOL`, but at most a tenth of each. 0
-            /// disables the check.
+            /// `MIN_FREE_DISK_MB`: Free space, in MiB, below which no more files are stored:
+            /// uploads and enrolments are answered with 507, and crawls and videos wait. It is kept
+            /// in the file systems of the blobs and of `VIDEO_SPOOL`, but at most a tenth of each.
+            /// 0 disables the check.
             min_free_disk_mb: u64 = MIN_FREE_DISK_MB, "1024", number(0..=1_073_741_824);
             /// `AWS_ACCESS_KEY_ID`: Access key for the S3 bucket of `BLOB_STORE_URL`. Unset: the
             /// credentials of the machine (instance or container role).
@@ -362,8 +362,8 @@ settings! {
             max_minutes: u64 = MAX_VIDEO_MINUTES, "360", number(1..=1440);
             /// `MAX_VIDEO_MB`: Maximum size of an uploaded video, in MiB.
             max_mb: u64 = MAX_VIDEO_MB, "512", number(1..=8192);
-            /// `MAX_WAITING_VIDEOS`: Maximum number of videos of a collection that callers added and
-            /// that have not ended. A further one is answered with 429.
+            /// `MAX_WAITING_VIDEOS`: Maximum number of videos of a collection that callers added
+            /// and that have not ended. A further one is answered with 429.
             max_waiting: i64 = MAX_WAITING_VIDEOS, "1000", number(1..=1_000_000);
             /// `MAX_WAITING_VIDEO_MB`: Maximum size of the video files of a collection that are
             /// stored until they were read, in MiB. A further upload is answered with 429, and

@@ -112,7 +112,7 @@ impl Foundation {
 /// Returns the tools that read videos. A service without a decoder works, but reads no videos.
 fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Option<VideoTools> {
     match decoder {
-        Ok(decoder) => Some(VideoTools { decoder, spool: settings.video_spool() }),
+        Ok(decoder) => Some(settings.video_tools(decoder)),
         Err(reason) => {
             tracing::info!(%reason, "video decoding is disabled");
             None

@@ -1,8 +1,9 @@
 //! Handles `cluster_collection`: runs a clustering in steps, which are in the module `cluster`.
 
+use super::turn::{TURN, Turn};
 use crate::cluster::{ClusterError, Step, scope_of, step};
 use crate::domain::jobs::{self, ClusterJob};
-use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
 use std::time::Duration;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,7 @@ impl Handler for ClusterCollection {
             Ok(payload) => payload,
             Err(error) => return Outcome::Discard(error),
         };
-        let error = match self.cluster(payload.clustering_id, job.claim, &cancel).await {
+        let error = match self.cluster(payload.clustering_id, &job, &cancel).await {
             Ok(outcome) => return outcome,
             Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
             // The clustering was deleted with its collection.
@@ -49,9 +50,10 @@ impl ClusterCollection {
     async fn cluster(
         &self,
         id: Uuid,
-        claim: Claim,
+        job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<Outcome, ClusterError> {
+        let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
         let run = self.store.clustering(id).await?;
         let left = self.store.count_unclustered(&scope_of(&run)).await?;
         if !self.store.resume_clustering(id, left).await? {
@@ -59,7 +61,7 @@ impl ClusterCollection {
         }
         let mut after = Uuid::nil();
         loop {
-            if cancel.is_cancelled() {
+            if cancel.is_cancelled() || turn.is_over().await {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(Outcome::Snooze(Duration::ZERO));
             }

@@ -1,6 +1,7 @@
 //! Handles `erase_collection`: erases the contents of a deleted collection piece by piece. The SQL
 //! is in the crate `store`.
 
+use super::turn::{TURN, Turn};
 use crate::Crawls;
 use crate::domain::jobs::{self, CollectionDeletion};
 use crate::domain::{ChangeError, CrawlError};
@@ -91,8 +92,9 @@ impl Handler for EraseCollection {
         if let Err(error) = self.cancel_crawls(collection).await {
             return Outcome::Retry(error.to_string(), None);
         }
+        let turn = Turn::of(&self.queue, &job, TURN);
         loop {
-            if cancel.is_cancelled() {
+            if cancel.is_cancelled() || turn.is_over().await {
                 return Outcome::Snooze(Duration::ZERO);
             }
             match self.piece(collection, job.claim).await {

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::job_error::{DISK_FULL_WAIT, JobError};
-use super::video::{LATER, ScanVideo};
+use super::video::{LATER, VideoHandler};
 use super::video_file::CopyError;
 use crate::domain::forget_jobs;
 use crate::ingest::ReadVideoError;
@@ -42,7 +42,7 @@ impl From<StoreError> for ScanError {
     }
 }
 
-impl ScanVideo {
+impl VideoHandler {
     /// Returns the outcome of a job whose video was not read to its end.
     pub(super) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
         let (detail, for_users) = (error.to_string(), error.for_users());

@@ -65,7 +65,7 @@ impl CopyError {
     }
 }
 
-/// Copies the file of `video` to `folder`.
+/// Copies the stored file of `video` to `folder`.
 ///
 /// # Errors
 /// Fails with [`CopyError`]. Nothing remains of the copy.
@@ -74,27 +74,41 @@ pub(super) async fn copy(
     folder: &SpoolFolder,
     video: &Video,
 ) -> Result<VideoFile, CopyError> {
-    let known: Option<[u8; 32]> = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
-    let (limit, _) = context.fetcher.video_limits();
-    let mut spool = Spool::create(folder, limit as u64).await?;
-    match (&video.source_key, known, &video.source_url) {
-        (Some(key), Some(sha256), _) => {
-            let blobs = context.ingest.blobs();
-            let bytes = blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
-            Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
-        }
-        (None, _, Some(address)) => {
-            let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
-            video_address::fetch(context, video, &address, &mut spool).await?;
-            let file = spool.finish().await?;
-            // The stored parts are those of another file.
-            if video.checkpoint_us.is_some() && known != Some(file.sha256) {
-                return Err(CopyError::Changed);
-            }
-            Ok(file)
-        }
-        _ => Err(CopyError::Gone),
+    let (Some(key), Some(sha256)) = (&video.source_key, sha256_of(video)) else {
+        return Err(CopyError::Gone);
+    };
+    let mut spool = create(context, folder).await?;
+    let bytes = context.ingest.blobs().read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+    Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
+}
+
+/// Fetches the file of `video` from its address to `folder`.
+///
+/// # Errors
+/// Fails with [`CopyError`]. Nothing remains of the copy.
+pub(super) async fn fetch(
+    context: &Context,
+    folder: &SpoolFolder,
+    video: &Video,
+    address: &Url,
+) -> Result<VideoFile, CopyError> {
+    let mut spool = create(context, folder).await?;
+    video_address::fetch(context, video, address, &mut spool).await?;
+    let file = spool.finish().await?;
+    // The stored parts are those of another file.
+    if video.checkpoint_us.is_some() && sha256_of(video) != Some(file.sha256) {
+        return Err(CopyError::Changed);
     }
+    Ok(file)
+}
+
+fn sha256_of(video: &Video) -> Option<[u8; 32]> {
+    video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok())
+}
+
+async fn create(context: &Context, folder: &SpoolFolder) -> Result<Spool, CopyError> {
+    let (limit, _) = context.fetcher.video_limits();
+    Spool::create(folder, limit as u64).await
 }
 
 /// A copy that is being written, without holding it in memory.

@@ -28,7 +28,7 @@ async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
 
 /// Waits until the job of the only video is postponed.
 async fn job_is_postponed(world: &World) {
-    let kind = JobKind::ScanVideo.as_str();
+    let kind = JobKind::FetchVideo.as_str();
     let postponed = async || {
         let jobs = world.queue.list(None, Some(kind), None, None, 10).await.unwrap();
         (jobs[0].scheduled_at > jobs[0].created_at + time::Duration::seconds(10)).then_some(())
@@ -50,7 +50,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
-    let jobs = world.queue.list(None, Some(JobKind::ScanVideo.as_str()), None, None, 10).await.unwrap();
+    let jobs = world.queue.list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
     let now = time::OffsetDateTime::now_utc();
     assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
     let fetched = async || (site.asked("/film.mkv") > 0).then_some(());

@@ -1,17 +1,21 @@
 //! Videos that are stored: their tracks, interruptions, erasures and deletions.
 
-use crate::support::{World, wait_for};
+use crate::support::{Answer, Site, World, wait_for};
 use crate::videos::decoder;
 use domain::{JobKind, Reason, VideoState};
 use inference::Priority;
-use pipeline::{Added, Rotate, Upload, VideoOptions, VideoRequest, Videos};
+use pipeline::{Added, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use store::erasures::Target;
 use store::tracks::{Track, TrackFilter};
 use store::videos::Video;
 use testing::film::{Codec, Container, Encoding, Film, repeat};
+use tokio::sync::Semaphore;
+use url::Url;
 use uuid::Uuid;
 use video::Sampling;
 
@@ -43,8 +47,12 @@ async fn upload(world: &World, path: &Path) -> Upload {
 }
 
 async fn add(world: &World, path: &Path) -> Uuid {
+    add_to(world, collection(world).await, path).await
+}
+
+async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
     let upload = upload(world, path).await;
-    match videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap() {
+    match videos(world).add(collection, &upload, REQUEST).await.unwrap() {
         Added::New(id) => id,
         other => panic!("{other:?}"),
     }
@@ -421,5 +429,92 @@ async fn a_video_waits_while_the_disk_is_full() {
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.video_worker("two", decoder());
     assert_eq!(ended(&world, id).await.state, VideoState::Completed);
+    worker.stop().await;
+}
+
+async fn other_collection(world: &World) -> Uuid {
+    let mut tx = world.store.begin().await.unwrap();
+    let other = world.store.create_collection(tx.conn(), "other", &Default::default()).await.unwrap();
+    tx.commit().await.unwrap();
+    other.id
+}
+
+/// Adds a video whose file is at `url`.
+async fn add_address(world: &World, url: &str) -> Uuid {
+    let added = videos(world).add_address(collection(world).await, &Url::parse(url).unwrap(), REQUEST).await;
+    match added.unwrap() {
+        Added::New(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn slow_addresses_do_not_keep_videos_from_being_read() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let path = film(world.folder(), 1);
+    let gate = Arc::new(Semaphore::new(0));
+    let mut slow = Vec::new();
+    for n in 0..6 {
+        let answer = match n {
+            0 => Answer::new("video/x-matroska", std::fs::read(&path).unwrap()),
+            _ => Answer::status(410),
+        };
+        site.set(&format!("/{n}.mkv"), answer.gated(&gate));
+        slow.push(add_address(&world, &site.url(&format!("/{n}.mkv"))).await);
+    }
+    let worker = world.video_worker("one", decoder());
+    wait_for(async || (!site.requests().is_empty()).then_some(())).await.unwrap();
+    let other = other_collection(&world).await;
+    let id = add_to(&world, other, &path).await;
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    for id in &slow {
+        assert!(world.store.video(*id).await.unwrap().state.is_live(), "its host has not answered");
+    }
+    gate.add_permits(100);
+    let first = ended(&world, slow[0]).await;
+    assert_eq!(first.state, VideoState::Completed, "{:?}", first.detail);
+    assert_eq!(first.source_key, None);
+    worker.stop().await;
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_long_video_lets_that_of_another_collection_have_its_turn() {
+    let world = World::new().await;
+    let (long, short) = (film(world.folder(), 8), film(world.folder(), 1));
+    let first = add(&world, &long).await;
+    let worker = world.video_worker_with("one", decoder(), VideoLimits::default(), Duration::ZERO);
+    when(&world, first, |video| video.state == VideoState::Running).await;
+    let other = add_to(&world, other_collection(&world).await, &short).await;
+    ended(&world, other).await;
+    let waiting = world.store.video(first).await.unwrap();
+    assert!(waiting.state.is_live() && waiting.checkpoint_us.is_some(), "{waiting:?}");
+    let video = ended(&world, first).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_file_at_an_address_is_fetched_after_others_of_the_collection_were_read() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let path = film(world.folder(), 1);
+    let uploaded = add(&world, &path).await;
+    videos(&world).pause(&world.store, uploaded).await.unwrap();
+    site.set("/a.mkv", Answer::status(410));
+    let id = add_address(&world, &site.url("/a.mkv")).await;
+    let limits = VideoLimits { bytes: 1, ..VideoLimits::default() };
+    let worker = world.video_worker_with("one", decoder(), limits, Duration::from_secs(60));
+    let postponed = async || {
+        let due = world.queue.next_due(&[JobKind::FetchVideo.into()]).await.unwrap();
+        due.filter(|due| *due > Duration::from_secs(5))
+    };
+    wait_for(postponed).await.expect("the job is postponed");
+    assert!(site.requests().is_empty());
+    videos(&world).cancel(&world.store, uploaded).await.unwrap();
+    world.execute("update jobs set scheduled_at = now()").await;
+    assert_eq!(ended(&world, id).await.reason, Some(Reason::Http(410)));
     worker.stop().await;
 }

@@ -1,5 +1,6 @@
 //! Runs one job and records its outcome in the queue.
 use super::backoff::{Backoff, with_time_limit};
+use super::outside::in_slot;
 use super::{Outcome, Shared, telemetry};
 use crate::settle::{BUSY_PAUSE, Batch};
 use crate::{Claim, ClaimedJob, JobState, QueueError};
@@ -83,7 +84,10 @@ async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken
         return Outcome::Retry(format!("no handler for kind {kind:?}"), None);
     };
     // The handler is called inside, so that a panic before its first await is caught.
-    let run = AssertUnwindSafe(async move { handler.run(job, cancel).await }).catch_unwind();
+    let (slots, tenant) = (Arc::clone(&shared.slots), job.tenant);
+    let slot_kind = kind.clone();
+    let run = async move { in_slot(&slots, &slot_kind, tenant, handler.run(job, cancel)).await };
+    let run = AssertUnwindSafe(run).catch_unwind();
     run.await.unwrap_or_else(|panic| {
         telemetry::panicked(&kind);
         Outcome::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)

@@ -187,7 +187,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
-    Ok(VideoTools { decoder, spool: settings.video_spool() })
+    Ok(settings.video_tools(decoder))
 }
 
 async fn scan(

@@ -7,9 +7,9 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, SpoolFolder, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, SpoolFolder, VideoLimits, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::crawls::{Crawl, CrawlProgress};
@@ -123,9 +123,21 @@ impl World {
 
     /// Starts a worker that also reads videos.
     pub(crate) fn video_worker(&self, name: &str, decoder: Decoder) -> Worker {
+        self.video_worker_with(name, decoder, VideoLimits::default(), worker::TURN)
+    }
+
+    /// Works like [`Self::video_worker`], with limits of collections and the length of a turn.
+    pub(crate) fn video_worker_with(
+        &self,
+        name: &str,
+        decoder: Decoder,
+        limits: VideoLimits,
+        turn: Duration,
+    ) -> Worker {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
-        self.worker_with(name, Some(VideoTools { decoder, spool: SpoolFolder::new(spool, 0) }))
+        let spool = SpoolFolder::new(spool, 0);
+        self.worker_with(name, Some(VideoTools { decoder, spool, limits, turn }))
     }
 
     fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
@@ -134,10 +146,12 @@ impl World {
             concurrency: [
                 (JobKind::ScanPage, 4),
                 (JobKind::ScanImage, 4),
+                (JobKind::FetchVideo, 4),
                 (JobKind::DeliverWebhook, worker::DELIVERY_PLACES),
             ]
             .map(|(kind, places)| (kind.into(), places))
             .into(),
+            keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
             poll: Duration::from_millis(50),
             // A video takes longer than a worker may take to stop.
             drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },

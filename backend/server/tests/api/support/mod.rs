@@ -14,7 +14,7 @@ use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
 use server::{AppState, Config, Services};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::Blobs;
@@ -187,8 +187,10 @@ impl App {
                 concurrency: HashMap::from([
                     ("scan_page".into(), 2),
                     ("scan_image".into(), 2),
+                    ("fetch_video".into(), 4),
                     ("scan_video".into(), 1),
                 ]),
+                keep_quarter: HashSet::new(),
                 poll: Duration::from_millis(100),
                 drain: Duration::from_secs(5),
                 alone: Duration::from_secs(60),
@@ -196,7 +198,8 @@ impl App {
             };
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
-        let videos = Videos::new(store.clone(), queue.clone(), blobs.clone()).with_limits(options.video_limits);
+        let videos =
+            Videos::new(store.clone(), queue.clone(), blobs.clone()).with_limits(options.video_limits);
         let video_decoding =
             inference::place_video_decoding(&inference::Config::default(), false, |_| Ok(()));
         let video_decoding = video_decoding.ok().map(|placement| placement.report);
@@ -306,7 +309,12 @@ impl App {
 fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
     let (ffmpeg, limits) = (testing::ffmpeg(), video::Limits::default());
     let config = video::Config { ffmpeg, launcher: video::Launcher::Direct, threads: 2, limits };
-    VideoTools { decoder: video::Decoder::open(config).unwrap(), spool: SpoolFolder::with_exact_reserve(spool, reserve) }
+    VideoTools {
+        decoder: video::Decoder::open(config).unwrap(),
+        spool: SpoolFolder::with_exact_reserve(spool, reserve),
+        limits: VideoLimits::default(),
+        turn: pipeline::worker::TURN,
+    }
 }
 
 fn client() -> Client {

@@ -32,7 +32,8 @@ async fn a_collection_has_a_limit_of_videos_that_wait() {
     assert_eq!(refused.headers()["retry-after"], "60");
     problem(refused, 429, "overloaded").await;
     assert_eq!(testing::files_below(app.blob_folder.path()).len(), 2, "the third file is not kept");
-    problem(app.post_json("/videos", &json!({"url": "http://127.0.0.1:9/a.mp4"})).await, 429, "overloaded").await;
+    problem(app.post_json("/videos", &json!({"url": "http://127.0.0.1:9/a.mp4"})).await, 429, "overloaded")
+        .await;
     json_of(send("?collection=other", 3).await, StatusCode::ACCEPTED).await;
     ok(app.post_json(&format!("/videos/{}/cancel", id(&first["id"])), &json!({})).await).await;
     json_of(send("", 3).await, StatusCode::ACCEPTED).await;
@@ -55,8 +56,7 @@ async fn a_collection_has_a_limit_of_bytes_that_wait() {
 #[testing::needs(video)]
 #[testing::test]
 async fn nothing_is_stored_on_a_disk_without_enough_space() {
-    let app =
-        App::spawn_with(Options { videos: true, disk_reserve: u64::MAX, ..Options::default() }).await;
+    let app = App::spawn_with(Options { videos: true, disk_reserve: u64::MAX, ..Options::default() }).await;
     for path in ["/videos", "/videos/detect"] {
         problem(app.post_raw(path, "video/mp4", film()).await, 507, "disk_full").await;
     }
