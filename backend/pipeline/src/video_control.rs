@@ -2,7 +2,7 @@
 
 use crate::completion;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoRequest};
+use crate::domain::{ChangeError, VideoLimits, VideoRequest};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
 use std::time::Duration;
@@ -19,23 +19,6 @@ const ALL_JOBS: i64 = 1_000;
 
 /// How long the file of a failed video is kept, so that the video can be read again.
 const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// Limits for the videos of one collection that wait or are read. Callers can add videos much
-/// faster than workers read them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VideoLimits {
-    /// Maximum number of live videos that callers added.
-    pub videos: i64,
-    /// Maximum size of the stored files, in bytes: of live videos, and of failed ones that can be
-    /// retried.
-    pub bytes: i64,
-}
-
-impl Default for VideoLimits {
-    fn default() -> Self {
-        Self { videos: 1_000, bytes: 16 << 30 }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {

@@ -70,7 +70,7 @@ pub mod webhook_secrets;
 pub use blobs::Blobs;
 pub use collection_deletion::Erased;
 pub use database::{Config, Store, Tx};
-pub use disk::DiskReserve;
+pub use disk::{DiskReserve, SpoolFolder};
 pub use error::StoreError;
 pub use supersede::StoredFace;
 pub use transient::retried;

@@ -164,9 +164,9 @@ impl Settings {
         }
     }
 
-    fn video_spool(&self) -> pipeline::SpoolFolder {
+    fn video_spool(&self) -> store::SpoolFolder {
         let folder = self.video.spool.clone().unwrap_or_else(std::env::temp_dir);
-        pipeline::SpoolFolder::new(folder, self.disk_reserve())
+        store::SpoolFolder::new(folder, self.disk_reserve())
     }
 
     pub fn video_tools(&self, decoder: video::Decoder) -> pipeline::worker::VideoTools {

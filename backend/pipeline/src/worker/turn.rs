@@ -22,8 +22,8 @@ impl Turn {
         Self { queue: queue.clone(), kind, tenant, ends }
     }
 
-    /// Returns whether the turn is over and a job of another tenant waits. If the database fails, the
-    /// turn continues.
+    /// Returns whether the turn is over and a job of another tenant waits. If the database fails,
+    /// the turn continues.
     pub(super) async fn is_over(&self) -> bool {
         Instant::now() >= self.ends && self.queue.others_wait(&self.kind, self.tenant).await.unwrap_or(false)
     }

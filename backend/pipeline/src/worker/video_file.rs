@@ -3,15 +3,14 @@
 use super::context::Context;
 use super::job_error::JobError;
 use super::video_address;
-use crate::SpoolFolder;
 use crate::ingest::VideoFile;
 use crawler::FetchError;
 use crawler::fetch::Download;
 use crawler::hls::PlaylistError;
 use domain::Reason;
 use sha2::{Digest, Sha256};
-use store::StoreError;
 use store::videos::Video;
+use store::{SpoolFolder, StoreError};
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use url::Url;

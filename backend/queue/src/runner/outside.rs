@@ -30,9 +30,9 @@ pub(super) async fn in_slot<F: Future>(slots: &Arc<Slots>, kind: &str, tenant: U
     SLOT.scope(slot, run).await
 }
 
-/// Releases the slot of the current run while `wait` runs, for example the time until a host permits
-/// the next request. The claim and its lease remain. The run keeps its slot if too many others wait,
-/// and outside of a runner.
+/// Releases the slot of the current run while `wait` runs, for example the time until a host
+/// permits the next request. The claim and its lease remain. The run keeps its slot if too many
+/// others wait, and outside of a runner.
 ///
 /// Call it in the task of the handler, and never from within `wait`.
 pub async fn outside_slot<F: Future>(wait: F) -> F::Output {

@@ -7,7 +7,7 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, SpoolFolder, VideoLimits, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, VideoLimits, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl World {
     ) -> Worker {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
-        let spool = SpoolFolder::new(spool, 0);
+        let spool = store::SpoolFolder::new(spool, 0);
         self.worker_with(name, Some(VideoTools { decoder, spool, limits, turn }))
     }
 

@@ -9,7 +9,7 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, SpoolFolder, VideoLimits, Videos, crawl};
+use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
@@ -311,7 +311,7 @@ fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
     let config = video::Config { ffmpeg, launcher: video::Launcher::Direct, threads: 2, limits };
     VideoTools {
         decoder: video::Decoder::open(config).unwrap(),
-        spool: SpoolFolder::with_exact_reserve(spool, reserve),
+        spool: store::SpoolFolder::with_exact_reserve(spool, reserve),
         limits: VideoLimits::default(),
         turn: pipeline::worker::TURN,
     }
