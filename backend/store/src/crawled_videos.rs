@@ -1,4 +1,5 @@
 //! Videos that crawls found: their admission, where they were found, and their end with the crawl.
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::pages::NewRows;
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -220,25 +221,30 @@ async fn record_sightings(
 }
 
 /// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
-/// remains. Returns their number. A job that runs for an ended video does nothing.
+/// remains, and their fetched files are recorded for deletion. Returns their number. A job that
+/// runs for an ended video does nothing.
 pub(crate) async fn cancel_videos_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
     reason: &Reason,
     most: i64,
 ) -> Result<i64, StoreError> {
-    let cancelled = sqlx::query(
-        "update videos set state = 'cancelled', reason = $2, finished_at = now()
-         where id = any(array(select id from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
-                              order by id limit $3))
-           and state in ('queued', 'running', 'paused')",
+    let files: Vec<Option<String>> = sqlx::query_scalar(
+        "with live as materialized (
+             select id, source_key from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
+             order by id limit $3 for update
+         )
+         update videos v set state = 'cancelled', reason = $2, finished_at = now(), source_key = null
+         from live where v.id = live.id returning live.source_key",
     )
     .bind(crawl)
     .bind(reason)
     .bind(most)
-    .execute(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(cancelled.rows_affected().cast_signed())
+    let cancelled = files.len() as i64;
+    enqueue_blob_deletions(conn, files.into_iter().flatten().collect()).await?;
+    Ok(cancelled)
 }
 
 /// Returns the videos that are at one of the addresses, or that were found on a page at one of

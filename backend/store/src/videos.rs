@@ -11,3 +11,4 @@ pub use insert::{NewVideo, WaitingVideos};
 pub use progress::{Checkpoint, VideoFacts};
 pub use read::{Video, VideoFilter};
 pub use state::VideoEnd;
+pub(crate) use state::drop_files_of_ended;

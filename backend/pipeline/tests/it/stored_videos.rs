@@ -46,7 +46,7 @@ async fn upload(world: &World, path: &Path) -> Upload {
     Upload { sha256, bytes: bytes.len() as u64, key }
 }
 
-async fn add(world: &World, path: &Path) -> Uuid {
+pub(crate) async fn add(world: &World, path: &Path) -> Uuid {
     add_to(world, collection(world).await, path).await
 }
 

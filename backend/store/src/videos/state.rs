@@ -149,3 +149,18 @@ impl Store {
         enqueue_blob_deletions(conn, key.into_iter().collect()).await
     }
 }
+
+/// Forgets the kept files of those of the videos that have ended, and records their deletion.
+pub(crate) async fn drop_files_of_ended(conn: &mut PgConnection, videos: &[Uuid]) -> Result<(), StoreError> {
+    let keys: Vec<String> = sqlx::query_scalar(
+        "with kept as materialized (
+             select id, source_key from videos
+             where id = any($1) and source_key is not null and finished_at is not null for update
+         )
+         update videos v set source_key = null from kept where v.id = kept.id returning kept.source_key",
+    )
+    .bind(videos)
+    .fetch_all(&mut *conn)
+    .await?;
+    enqueue_blob_deletions(conn, keys).await.map(drop)
+}
