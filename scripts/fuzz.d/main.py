@@ -27,6 +27,7 @@ CANNOT_SUCCEED = {
     "POST /videos/detect": "random bytes are no clip",
     "POST /videos/{id}/pause": "the videos have ended",
     "POST /videos/{id}/resume": "nor can they be resumed",
+    "POST /videos/{id}/retry": "nor have they failed",
     "POST /videos/{id}/cancel": "nor be cancelled",
 }
 CANNOT_SUCCEED_WITHOUT_KEYS = CANNOT_SUCCEED | {

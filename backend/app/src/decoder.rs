@@ -3,10 +3,11 @@ use crate::config::Settings;
 use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
 };
+use pipeline::worker::VideoTools;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
 
@@ -56,11 +57,12 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
     Ok(VideoDecoding { decoder: Ok(decoder), report: placement.report })
 }
 
-/// Creates the folder for copies of videos, and returns it. Warns if it is in memory.
+/// Creates the folder for copies of videos, and returns the tools that read videos. Warns if the
+/// folder is in memory.
 ///
 /// # Errors
-/// Returns a message that names the setting.
-pub(crate) fn open_spool(settings: &Settings) -> Result<PathBuf, String> {
+/// Returns a message that names the setting of the folder.
+pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
     let folder = settings.video_spool();
     let open = || {
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -79,7 +81,7 @@ pub(crate) fn open_spool(settings: &Settings) -> Result<PathBuf, String> {
             "the folder for copies of videos is in memory (tmpfs); videos can fill the memory; set VIDEO_SPOOL to a folder on a disk"
         );
     }
-    Ok(folder)
+    Ok(settings.video_tools(decoder))
 }
 
 /// Returns whether the files of a folder are in memory.

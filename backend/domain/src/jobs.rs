@@ -8,6 +8,8 @@ text_enum! {
         ScanPage = "scan_page",
         /// Fetches and stores an image.
         ScanImage = "scan_image",
+        /// Fetches the file of a video from its address.
+        FetchVideo = "fetch_video",
         /// Reads a video and stores its tracks.
         ScanVideo = "scan_video",
         /// Starts the next run of a recurring crawl.
@@ -43,7 +45,7 @@ impl JobKind {
             Self::DeliverWebhook => (12, 0),
             // A file that ends its worker must not do so forever. Between checkpoints, a video
             // needs few attempts.
-            Self::ScanVideo => (5, 50),
+            Self::FetchVideo | Self::ScanVideo => (5, 50),
             // Lower priority than crawls and API calls: a run takes long, and no user waits for it.
             Self::ClusterCollection => (5, 100),
         };

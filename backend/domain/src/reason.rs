@@ -156,6 +156,8 @@ reasons! {
     /// There is no usable ffmpeg, or its sandbox does not work.
     VideoUnavailable = "video_unavailable", "Videos cannot be decoded here";
     InferenceFailed = "inference_failed", "A model failed";
+    /// Another process replaced embeddings of the video while it was read.
+    ModelChanged = "model_changed", "The model changed while the video was read";
     Stopping = "stopping", "The service is shutting down";
     StoreFailure = "store_failure", "The database failed";
     /// The queue failed, or lost the job.

@@ -13,7 +13,7 @@
 mod linkage;
 
 use crate::domain::jobs::ClusterJob;
-use queue::{Queue, QueueError};
+use queue::{Claim, Queue, QueueError};
 use std::collections::{BTreeSet, HashMap};
 use store::clusterings::Clustering;
 use store::clusters::ClusterScope;
@@ -69,7 +69,9 @@ impl Clusters {
             let mut tx = self.store.begin().await?;
             let begun = self.store.begin_clustering(tx.conn(), scope, threshold).await?;
             let (Ok(id) | Err(id)) = begun;
-            self.queue.enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job()]).await?;
+            self.queue
+                .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job(scope.collection_id)])
+                .await?;
             tx.commit().await?;
             Ok::<_, ClusterError>(begun)
         })
@@ -91,8 +93,15 @@ pub(crate) fn scope_of(run: &Clustering) -> ClusterScope {
     ClusterScope { collection_id: run.collection_id, model_id: run.model_id, any_quality: run.any_quality }
 }
 
-/// Processes the next batch of faces after `after`, in the order of their ids.
-pub(crate) async fn step(store: &Store, run: &Clustering, after: Uuid) -> Result<Step, StoreError> {
+/// Processes the next batch of faces after `after`, in the order of their ids, and records progress
+/// of the job with the claim `claim`.
+pub(crate) async fn step(
+    store: &Store,
+    queue: &Queue,
+    claim: Claim,
+    run: &Clustering,
+    after: Uuid,
+) -> Result<Step, ClusterError> {
     let scope = scope_of(run);
     let batch = store.unclustered(&scope, after, BATCH).await?;
     let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
@@ -116,6 +125,7 @@ pub(crate) async fn step(store: &Store, run: &Clustering, after: Uuid) -> Result
     let changes = store.apply_groups(tx.conn(), run.collection_id, &groups).await?;
     let processed = store.mark_clustered(tx.conn(), run.collection_id, &batch).await?;
     store.count_step(tx.conn(), run.id, processed, changes).await?;
+    queue.record_progress(tx.conn(), claim).await?;
     tx.commit().await?;
     Ok(Step::Done(last))
 }

@@ -24,4 +24,4 @@ pub use options::{CrawlOptions, Dedupe, Rotate, Sitemaps};
 pub(crate) use row::{Row, RowEnd};
 pub use secret::Secret;
 pub use traces::forget_jobs;
-pub use video::{CannotRefine, VideoRequest};
+pub use video::{CannotRefine, VideoLimits, VideoRequest};

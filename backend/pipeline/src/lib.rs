@@ -25,12 +25,12 @@ pub use cluster::Clusters;
 pub use crawl::Crawls;
 pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
-    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoRequest, forget_jobs, jobs,
+    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest, forget_jobs, jobs,
 };
 pub use ingest::{Ingest, IngestError, Ingested, Scan, Sketcher};
 pub use maintenance::Maintenance;
 pub use tracking::boxes::decode as decode_boxes;
-pub use video_control::{AddedAddress, MAX_LIVE_ADDRESSES, Upload, Videos};
+pub use video_control::{Added, Upload, Videos};
 pub use videos::{
     FrameFaces, Resume, ShotPictures, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoEnd, VideoOptions,
     VideoPart, VideoParts, VideoProgress, VideoTrack,

@@ -2,11 +2,13 @@
 
 use crate::completion;
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, VideoRequest, forget_jobs};
+use crate::domain::{ChangeError, VideoLimits, VideoRequest, forget_jobs};
 use domain::{JobKind, Reason, VideoState};
 use queue::Queue;
-use store::videos::{NewVideo, Video, VideoEnd};
+use std::time::Duration;
+use store::videos::{NewVideo, Video, VideoEnd, WaitingVideos};
 use store::{Blobs, Store, StoreError, Tx, retried};
+use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
 
@@ -15,16 +17,15 @@ const CHUNK: i64 = 1_000;
 /// The limit of jobs that one call cancels. A video has one job.
 const ALL_JOBS: i64 = 1_000;
 
-/// Maximum number of live videos of a collection that were added with an address. A caller can add
-/// them much faster than workers fetch them.
-pub const MAX_LIVE_ADDRESSES: i64 = 1_000;
+/// How long the file of a failed video is kept, so that the video can be read again.
+const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddedAddress {
+pub enum Added {
     New(Uuid),
-    /// The collection has a live video of the same address.
-    Live(Uuid),
-    /// The collection has [`MAX_LIVE_ADDRESSES`]. Nothing was added.
+    /// The collection has a video of the same file, or a live video of the same address.
+    Existing(Uuid),
+    /// A limit of the collection is reached. Nothing was added.
     TooMany,
 }
 
@@ -42,11 +43,45 @@ pub struct Videos {
     store: Store,
     queue: Queue,
     blobs: Blobs,
+    limits: VideoLimits,
 }
 
 impl Videos {
     pub fn new(store: Store, queue: Queue, blobs: Blobs) -> Self {
-        Self { store, queue, blobs }
+        Self { store, queue, blobs, limits: VideoLimits::default() }
+    }
+
+    #[must_use]
+    pub fn with_limits(self, limits: VideoLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Returns the limits of a collection.
+    pub fn limits(&self) -> VideoLimits {
+        self.limits
+    }
+
+    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not
+    /// sent it yet, so [`Self::add`] checks again.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::DiskFull` if the disk is full, and if the store fails.
+    pub async fn has_room(&self, collection: Uuid, bytes: u64) -> Result<bool, ChangeError> {
+        self.blobs.check_space()?;
+        let waiting = retried("waiting_in_collection", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.waiting_in_collection(tx.conn(), collection).await
+        });
+        let waiting = waiting.await?;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let WaitingVideos { videos, bytes: stored } = waiting;
+        Ok(videos < self.limits.videos && stored.saturating_add(bytes) <= self.limits.bytes)
+    }
+
+    /// Returns whether the collection exceeds a limit. Call it after a video was inserted.
+    async fn is_over_limit(&self, tx: &mut Tx, collection: Uuid) -> Result<bool, StoreError> {
+        let waiting = self.store.waiting_in_collection(tx.conn(), collection).await?;
+        Ok(waiting.videos > self.limits.videos || waiting.bytes > self.limits.bytes)
     }
 
     /// Returns the blob store of uploaded files.
@@ -54,8 +89,7 @@ impl Videos {
         &self.blobs
     }
 
-    /// Adds an uploaded video and its job. Returns its id. If the collection has a video of the
-    /// same file, returns `Err` with the id of that one.
+    /// Adds an uploaded video and its job.
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if the video was erased, and if the store or the queue
@@ -65,7 +99,7 @@ impl Videos {
         collection: Uuid,
         upload: &Upload,
         request: VideoRequest,
-    ) -> Result<Result<Uuid, Uuid>, ChangeError> {
+    ) -> Result<Added, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: Some(upload.sha256),
@@ -77,6 +111,7 @@ impl Videos {
         };
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
+            self.store.lock_waiting_videos(tx.conn(), collection).await?;
             self.store.lock_suppressions(tx.conn(), collection, false).await?;
             if self.store.suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await? {
                 let erased = "the video was erased and must not be stored again";
@@ -87,10 +122,13 @@ impl Videos {
                 Err(existing) => {
                     // It records that the file was found again.
                     tx.commit().await?;
-                    return Ok(Err(existing));
+                    return Ok(Added::Existing(existing));
                 }
             };
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
             // An upload of the same bytes that ended a moment ago may be deleting the blob.
             let lost = self.store.keep_blobs(tx.conn(), std::slice::from_ref(&upload.key)).await?;
             if !lost.is_empty() && !self.blobs.exists(&upload.key).await? {
@@ -98,7 +136,7 @@ impl Videos {
                 return Err(StoreError::Conflict(conflict.into()).into());
             }
             tx.commit().await?;
-            Ok(Ok(id))
+            Ok(Added::New(id))
         })
         .await
     }
@@ -113,7 +151,7 @@ impl Videos {
         collection: Uuid,
         address: &Url,
         request: VideoRequest,
-    ) -> Result<AddedAddress, ChangeError> {
+    ) -> Result<Added, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: None,
@@ -126,18 +164,19 @@ impl Videos {
         retried("add_video", || async {
             let mut tx = self.store.begin().await?;
             let store = &self.store;
+            store.lock_waiting_videos(tx.conn(), collection).await?;
             if let Some(live) = store.video_of_address(tx.conn(), collection, address.as_str()).await? {
-                return Ok(AddedAddress::Live(live));
-            }
-            if store.live_addresses(tx.conn(), collection).await? >= MAX_LIVE_ADDRESSES {
-                return Ok(AddedAddress::TooMany);
+                return Ok(Added::Existing(live));
             }
             let id = match store.insert_video(tx.conn(), &video).await? {
                 Ok(id) | Err(id) => id,
             };
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.job(collection)]).await?;
+            if self.is_over_limit(&mut tx, collection).await? {
+                return Ok(Added::TooMany);
+            }
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.fetch(collection)]).await?;
             tx.commit().await?;
-            Ok(AddedAddress::New(id))
+            Ok(Added::New(id))
         })
         .await
     }
@@ -213,6 +252,7 @@ impl Videos {
                 reason: Some(Reason::Cancelled),
                 detail: None,
                 original: None,
+                keeps_file: false,
             };
             let unused = store.end_video(tx.conn(), id, end).await?;
             let jobs = store.erase_emptied_video(tx.conn(), id).await?;
@@ -229,6 +269,43 @@ impl Videos {
         Ok(video)
     }
 
+    /// Reads a failed video again. It continues after its last stored part.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
+    /// address that a caller named, if the collection has another video of the file, or if too many
+    /// of its videos wait.
+    pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+        retried("retry_video", || async {
+            let video = store.video(id).await?;
+            let mut tx = store.begin().await?;
+            let job = VideoJob { video_id: id };
+            let job = match video.source_key {
+                Some(_) => job.scan(video.collection_id),
+                None => job.fetch(video.collection_id),
+            };
+            self.queue.enqueue(tx.conn(), &[job]).await?;
+            store.requeue_video(tx.conn(), id).await?;
+            let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
+            if waiting.videos > self.limits.videos {
+                return Err(StoreError::Conflict("too many videos wait in the collection".into()).into());
+            }
+            tx.commit().await?;
+            Ok(store.video(id).await?)
+        })
+        .await
+    }
+
+    /// Deletes the files of videos that failed a week ago. Returns their number.
+    async fn drop_failed_files(&self) -> Result<u64, ChangeError> {
+        let before = OffsetDateTime::now_utc() - KEEP_FAILED;
+        let mut tx = self.store.begin().await?;
+        let unused = self.store.drop_failed_files(tx.conn(), before, CHUNK).await?;
+        tx.commit().await?;
+        self.drop_blobs(&unused).await;
+        Ok(unused.len() as u64)
+    }
+
     /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
     /// blobs to delete after the commit. `store` is limited to what the caller may delete.
     ///
@@ -240,13 +317,14 @@ impl Videos {
     }
 
     /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
-    /// and cancels the jobs of paused videos that have ended or were deleted. Returns the number of
-    /// repairs. Call it periodically.
+    /// cancels the jobs of paused videos that have ended or were deleted, and deletes the files of
+    /// videos that failed long ago. Returns the number of repairs. Call it periodically.
     ///
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<u64, ChangeError> {
-        let (mut repaired, mut after) = (self.cancel_held_jobs().await?, Uuid::nil());
+        let (mut repaired, mut after) =
+            (self.cancel_held_jobs().await? + self.drop_failed_files().await?, Uuid::nil());
         loop {
             let live = self.store.live_videos(after, CHUNK).await?;
             let Some(last) = live.last() else { return Ok(repaired) };
@@ -263,11 +341,15 @@ impl Videos {
     /// Cancels the held jobs of videos that have ended or were deleted. A paused video ends without
     /// its job if its crawl is cancelled or deleted, or if it is erased.
     async fn cancel_held_jobs(&self) -> Result<u64, ChangeError> {
+        let scans = self.cancel_held_jobs_of(JobKind::ScanVideo).await?;
+        Ok(scans + self.cancel_held_jobs_of(JobKind::FetchVideo).await?)
+    }
+
+    async fn cancel_held_jobs_of(&self, kind: JobKind) -> Result<u64, ChangeError> {
         let (mut cancelled, mut after) = (0, Uuid::nil());
         loop {
             let mut tx = self.store.begin().await?;
-            let kind = JobKind::ScanVideo.as_str();
-            let held = self.queue.held_groups(tx.conn(), kind, after, CHUNK).await?;
+            let held = self.queue.held_groups(tx.conn(), kind.as_str(), after, CHUNK).await?;
             drop(tx);
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;
@@ -299,6 +381,7 @@ impl Videos {
             reason: Some(Reason::JobDiscarded),
             detail: Some("in every attempt, the worker ended or the handler panicked"),
             original: None,
+            keeps_file: true,
         };
         match self.store.end_video(tx.conn(), id, end).await {
             // It ended or was deleted in the meantime.

@@ -16,9 +16,11 @@ mod page;
 mod page_outcome;
 mod robots;
 mod sitemap_permits;
+mod turn;
 mod video;
 mod video_address;
 mod video_error;
+mod video_fetch;
 mod video_file;
 mod webhook;
 mod yields;
@@ -33,7 +35,9 @@ use std::sync::Arc;
 use store::Store;
 
 pub use deliveries::DELIVERY_PLACES;
+pub use turn::TURN;
 pub use video::VideoTools;
+use video::{Step, VideoHandler};
 
 /// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos.
 pub fn handlers(
@@ -46,11 +50,14 @@ pub fn handlers(
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = Arc::new(webhook::DeliverWebhook::new(store.clone(), crawls.config(), fetcher.clone()));
     let blobs = ingest.blobs().clone();
-    let erase = Arc::new(erase_collection::EraseCollection::new(store.clone(), crawls.clone(), blobs));
+    let erase =
+        Arc::new(erase_collection::EraseCollection::new(store.clone(), queue.clone(), crawls.clone(), blobs));
     let clustering = cluster_handler(store.clone(), queue.clone());
     let context = Arc::new(Context::new(store, queue, &crawls, ingest, fetcher));
-    let videos =
-        videos.map(|tools| -> Arc<dyn Handler> { Arc::new(video::ScanVideo::new(context.clone(), tools)) });
+    let videos = |step| {
+        let tools = videos.clone()?;
+        Some(Arc::new(VideoHandler::new(context.clone(), tools, step)) as Arc<dyn Handler>)
+    };
     let handler = |kind| -> Option<Arc<dyn Handler>> {
         Some(match kind {
             JobKind::ScanPage => Arc::new(page::ScanPage(context.clone())),
@@ -59,7 +66,8 @@ pub fn handlers(
             JobKind::DeliverWebhook => webhook.clone(),
             JobKind::EraseCollection => erase.clone(),
             JobKind::ClusterCollection => clustering.clone(),
-            JobKind::ScanVideo => return videos.clone(),
+            JobKind::FetchVideo => return videos(Step::Fetch),
+            JobKind::ScanVideo => return videos(Step::Scan),
         })
     };
     JobKind::ALL.into_iter().filter_map(|kind| Some((kind.into(), handler(kind)?))).collect()

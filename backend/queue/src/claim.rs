@@ -75,6 +75,12 @@ impl Queue {
             .await?)
     }
 
+    /// Returns whether a job of the kind is due that belongs to another tenant than `tenant`. A
+    /// long job can ask this, and let the other tenant have its turn.
+    pub async fn others_wait(&self, kind: &str, tenant: Uuid) -> Result<bool, QueueError> {
+        Ok(sqlx::query_scalar(OTHERS_WAIT).bind(kind).bind(tenant).fetch_one(&self.pool).await?)
+    }
+
     /// Records that a job is the only one in its process. If its lease expires, it counts as the
     /// cause of the crash. Call it before the job starts, when no other job runs in the process.
     ///
@@ -82,6 +88,28 @@ impl Queue {
     /// Fails with `Stale` if the claim is no longer held.
     pub async fn begin_alone(&self, claim: Claim) -> Result<(), QueueError> {
         let sql = "update jobs set alone = true where id = $1 and fence = $2 and state = 'running'";
+        let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+    }
+
+    /// Returns whether the job is marked as the only one in its process. The mark ends with
+    /// progress ([`Self::record_progress`]) and with [`Self::end_alone`].
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held.
+    pub(crate) async fn is_alone(&self, claim: Claim) -> Result<bool, QueueError> {
+        let sql = "select alone from jobs where id = $1 and fence = $2 and state = 'running'";
+        let alone =
+            sqlx::query_scalar(sql).bind(claim.id).bind(claim.fence).fetch_optional(&self.pool).await?;
+        alone.ok_or(QueueError::Stale(claim.id))
+    }
+
+    /// Removes the mark of [`Self::begin_alone`]. Call it before other jobs start in the process.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held.
+    pub(crate) async fn end_alone(&self, claim: Claim) -> Result<(), QueueError> {
+        let sql = "update jobs set alone = false where id = $1 and fence = $2 and state = 'running'";
         let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).execute(&self.pool).await?;
         if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
     }
@@ -274,6 +302,14 @@ const CLAIM_OTHER_TENANTS: &str = concat!(
 ), ",
     claimed!("select id from picked")
 );
+
+/// Reads two ranges of the index `jobs_tenants`, so that the jobs of the tenant are not read.
+const OTHERS_WAIT: &str = "
+select exists (
+    select 1 from jobs where kind = $1 and tenant < $2 and scheduled_at <= now() and state <> 'running' and not held
+) or exists (
+    select 1 from jobs where kind = $1 and tenant > $2 and scheduled_at <= now() and state <> 'running' and not held
+)";
 
 const HEARTBEAT: &str = "
 with mine as (

@@ -25,4 +25,4 @@ pub use inspect::QueueStats;
 pub use job::{Claim, ClaimedJob, JobRow, JobState, NewJob};
 pub use queue::{CHANNEL, Config, Queue};
 pub use report::{KindReport, QueueReport};
-pub use runner::{Concurrency, Handler, Outcome, Runner, RunnerConfig};
+pub use runner::{Concurrency, Handler, Outcome, Runner, RunnerConfig, outside_slot};

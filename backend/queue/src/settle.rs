@@ -50,6 +50,31 @@ impl Queue {
         held.map(|_| ()).ok_or(QueueError::Stale(claim.id))
     }
 
+    /// Records inside the caller's transaction that the job stores a part of its result. Proves the
+    /// claim like [`hold`](Self::hold).
+    ///
+    /// The current run becomes the first attempt, and earlier crashes no longer count: the limit on
+    /// attempts is for jobs that do not advance. A job that runs alone no longer has to.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
+    pub async fn record_progress(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
+        let done = sqlx::query(RECORD_PROGRESS).bind(claim.id).bind(claim.fence).execute(conn).await?;
+        if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+    }
+
+    /// Returns the number of the current attempt, from 1.
+    /// [`record_progress`](Self::record_progress) changes it during a run.
+    ///
+    /// # Errors
+    /// Fails with `Stale` if the claim is no longer held.
+    pub async fn attempt(&self, claim: Claim) -> Result<i16, QueueError> {
+        let sql = "select attempt from jobs where id = $1 and fence = $2 and state = 'running'";
+        let attempt =
+            sqlx::query_scalar(sql).bind(claim.id).bind(claim.fence).fetch_optional(&self.pool).await?;
+        attempt.ok_or(QueueError::Stale(claim.id))
+    }
+
     /// Completes many jobs in a separate transaction. Returns the stale claims.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         let mut batch = self.try_complete_many(claims).await?;
@@ -145,7 +170,8 @@ impl Queue {
     /// When a process crashes, all its jobs are lost, and at most one of them is the cause. They
     /// are rescheduled at random times within the backoff for their crashes, so that they do not
     /// run together again. From the second crash on, each job runs alone. A rescue discards a job
-    /// only if it ran alone and has no attempts left. Other jobs keep at least one attempt.
+    /// if it ran alone and has no attempts left, or if it crashed four times as often as it has
+    /// attempts, without progress. Other jobs keep at least one attempt.
     pub async fn rescue(&self) -> Result<u64, QueueError> {
         let mut rescued = 0;
         loop {
@@ -238,6 +264,13 @@ const HOLD_CLAIM: &str = concat!(
 where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0 for share"
 );
 
+const RECORD_PROGRESS: &str = concat!(
+    "with ",
+    group_lock!(),
+    " update jobs set attempt = 1, crashes = 0, alone = false
+where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0"
+);
+
 const COMPLETE_MANY: &str = concat!(
     "with picked as materialized (
     select j.id from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
@@ -292,12 +325,16 @@ set state = case when attempt > 1 then 'retryable' else 'available' end::job_sta
 where id = any(array(select id from picked))
 returning id";
 
+/// The time for which a job runs alone is limited. So a job that ends its process after that time
+/// is recognised by the number of its crashes.
 const RESCUE: &str = concat!(
     "with expired as materialized (
     select id from jobs where state = 'running' and lease_until < now()
     order by lease_until limit $1 for update skip locked
 ), gone as (
-    delete from jobs where id = any(array(select id from expired)) and alone and attempt >= max_attempts returning *
+    delete from jobs
+    where id = any(array(select id from expired)) and ((alone and attempt >= max_attempts) or crashes + 1 >= 4 * max_attempts::int)
+    returning *
 ), filed as (",
     finish!("gone", "discarded", "'lease expired'"),
     " returning 1
@@ -307,7 +344,8 @@ const RESCUE: &str = concat!(
         attempt = least(attempt, max_attempts - 1), crashes = least(crashes, 32766) + 1,
         scheduled_at = clock_timestamp() + make_interval(secs =>
             random() * least($3, $2 * power(2, least(crashes + 1, 60))))
-    where id = any(array(select id from expired)) and not (alone and attempt >= max_attempts) returning 1
+    where id = any(array(select id from expired)) and not ((alone and attempt >= max_attempts) or crashes + 1 >= 4 * max_attempts::int)
+    returning 1
 )
 select (select count(*) from back), (select count(*) from filed)"
 );

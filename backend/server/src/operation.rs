@@ -5,7 +5,9 @@ mod routes;
 
 pub(crate) use routes::{Operations, Routes, methods};
 
+use crate::extract::is_json;
 use crate::{Code, Scope};
+use axum::http::HeaderMap;
 
 /// Which key an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,13 @@ impl Spec {
 
     pub(crate) const fn uploads(self) -> Self {
         Self { uploads: true, ..self.limited_elsewhere() }
+    }
+
+    /// Returns whether a request with these headers counts towards its caller's limit on database
+    /// connections. An upload does not: places limit it. The same operation may accept JSON, which
+    /// has no place.
+    pub(crate) fn counts_connection(self, headers: &HeaderMap) -> bool {
+        self.uses_connection || (self.uploads && is_json(headers))
     }
 
     pub(crate) const fn any_host(self) -> Self {

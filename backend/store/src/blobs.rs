@@ -7,6 +7,7 @@ pub use disk::{Disk, LocalDisk};
 pub(crate) use writer::BlobWriter;
 
 use crate::StoreError;
+use crate::disk::DiskReserve;
 use bytes::Bytes;
 use folder::Folder;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
@@ -23,6 +24,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::Url;
 
 const MAX_CONCURRENT_DELETIONS: usize = 16;
+
+/// Bytes of a file that are written between two checks of the free space.
+const BYTES_PER_CHECK: u64 = 64 << 20;
 
 /// How long requests to a failing bucket are retried. Callers wait during this time, some with an
 /// open transaction. The queue also retries jobs.
@@ -48,6 +52,7 @@ pub struct Blobs {
     prefix: Path,
     /// Writes the blobs of a folder; `None` for a bucket.
     folder: Option<Folder>,
+    reserve: Option<DiskReserve>,
 }
 
 impl Blobs {
@@ -99,6 +104,7 @@ impl Blobs {
             objects: Arc::new(objects.with_automatic_cleanup(true)),
             prefix: Path::default(),
             folder: Some(Folder::new(path, disk)),
+            reserve: None,
         })
     }
 
@@ -116,7 +122,31 @@ impl Blobs {
         let backoff = BackoffConfig { max_backoff: RETRY_TIMEOUT / 4, ..BackoffConfig::default() };
         let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT };
         let objects = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
-        Ok(Self { objects: Arc::new(objects), prefix, folder: None })
+        Ok(Self { objects: Arc::new(objects), prefix, folder: None, reserve: None })
+    }
+
+    /// Sets the free disk space, in bytes, below which nothing is stored, but at most a tenth of
+    /// the disk. A bucket has no reserve.
+    #[must_use]
+    pub fn with_reserve(self, bytes: u64) -> Self {
+        let reserve =
+            self.folder.as_ref().map(|folder| DiskReserve::new(folder.root(), bytes).at_most_a_tenth());
+        Self { reserve, ..self }
+    }
+
+    /// Works like [`Self::with_reserve`], without the limit of a tenth.
+    #[must_use]
+    pub fn with_exact_reserve(self, bytes: u64) -> Self {
+        let reserve = self.folder.as_ref().map(|folder| DiskReserve::new(folder.root(), bytes));
+        Self { reserve, ..self }
+    }
+
+    /// Checks that something can be stored. Jobs call it before they fetch a file.
+    ///
+    /// # Errors
+    /// Fails with [`StoreError::DiskFull`].
+    pub fn check_space(&self) -> Result<(), StoreError> {
+        self.reserve.as_ref().map_or(Ok(()), DiskReserve::check)
     }
 
     /// Writes and deletes a small blob, to check that the store is available and writable.
@@ -124,7 +154,9 @@ impl Blobs {
     /// # Errors
     /// Fails with `Blob` and the store's error.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let key = self.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
+        // A full disk does not prevent searches and deletions.
+        let without_reserve = Self { reserve: None, ..self.clone() };
+        let key = without_reserve.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
         self.delete(&[key]).await
     }
 
@@ -135,7 +167,8 @@ impl Blobs {
     /// alone in a folder. That folder would take more time and space than the blob.
     ///
     /// # Errors
-    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`.
+    /// Fails with `Invalid` unless `kind` and `extension` are 1 to 16 characters `a-z` or `0-9`,
+    /// and with `DiskFull` if the reserve of disk space is used.
     pub async fn put(&self, kind: &str, extension: &str, bytes: Bytes) -> Result<String, StoreError> {
         if !is_word(kind) || !is_word(extension) {
             return Err(StoreError::Invalid(format!(
@@ -151,6 +184,7 @@ impl Blobs {
     /// Stores `bytes` under `key`, which must be the key that [`Self::put`] returns for them now or
     /// returned in an earlier release.
     async fn put_as(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        self.check_space()?;
         let location = self.location(key)?;
         let Some(folder) = self.folder.clone() else {
             self.objects.put(&location, bytes.into()).await.map_err(failed)?;
@@ -171,6 +205,7 @@ impl Blobs {
     /// Begins a blob that is written piece by piece, under the key that [`Self::put`] returns for
     /// the content now or returned in an earlier release.
     pub(crate) async fn writer(&self, key: &str) -> Result<BlobWriter, StoreError> {
+        self.check_space()?;
         BlobWriter::begin(self, key, self.location(key)?).await
     }
 
@@ -207,7 +242,8 @@ impl Blobs {
     /// key. `sha256` is that of the content. The file is read from its current position.
     ///
     /// # Errors
-    /// Fails with `Blob` if the file cannot be read or the store fails. Nothing is stored then.
+    /// Fails with `Blob` if the file cannot be read or the store fails, and with `DiskFull` if the
+    /// reserve of disk space is used. Nothing is stored then.
     pub async fn put_file(
         &self,
         kind: &str,
@@ -218,12 +254,19 @@ impl Blobs {
         let sha256 = hex::encode(sha256);
         let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
         let mut writer = self.writer(&key).await?;
-        let mut piece = vec![0; PIECE];
+        let (mut piece, mut unchecked) = (vec![0; PIECE], 0);
         let written = async {
             loop {
+                if unchecked >= BYTES_PER_CHECK {
+                    self.check_space()?;
+                    unchecked = 0;
+                }
                 match file.read(&mut piece).await.map_err(|error| StoreError::Blob(error.to_string()))? {
                     0 => return Ok(()),
-                    bytes => writer.write(&piece[..bytes]).await?,
+                    bytes => {
+                        writer.write(&piece[..bytes]).await?;
+                        unchecked += bytes as u64;
+                    }
                 }
             }
         };

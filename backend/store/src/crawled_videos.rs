@@ -1,4 +1,5 @@
 //! Videos that crawls found: their admission, where they were found, and their end with the crawl.
+use crate::blob_deletions::enqueue_blob_deletions;
 use crate::pages::NewRows;
 use crate::text::{url_hash, without_nul};
 use crate::{Store, StoreError};
@@ -29,14 +30,6 @@ pub struct VideoLimits {
     pub per_host: i64,
 }
 
-/// A new video of a crawl, whose file has to be fetched.
-#[derive(Clone, Debug)]
-pub struct AdmittedVideo {
-    pub id: Uuid,
-    /// Host and port of its address.
-    pub host: String,
-}
-
 /// A stored video, and the validators of the response with its file.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct KnownVideo {
@@ -60,7 +53,7 @@ impl Store {
         limits: VideoLimits,
         options: &Value,
         videos: &[NewVideoUrl],
-    ) -> Result<Vec<AdmittedVideo>, StoreError> {
+    ) -> Result<Vec<Uuid>, StoreError> {
         if videos.is_empty() {
             return Ok(Vec::new());
         }
@@ -79,7 +72,7 @@ impl Store {
                 are_seeds.push(video.page_url.is_none());
             }
         }
-        let rows: Vec<(Option<Uuid>, Option<String>, i64)> = sqlx::query_as(
+        let rows: Vec<(Option<Uuid>, i64)> = sqlx::query_as(
             "with fresh as (
                  select n.*, row_number() over (partition by n.host order by n.id) as place
                  from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $9::bool[]) as n (id, url, url_hash, host, is_seed)
@@ -94,8 +87,8 @@ impl Store {
                  from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
                  where f.place + coalesce(t.count, 0) <= $7
                  order by f.id limit $8
-                 returning id, host)
-             select a.id, a.host, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+                 returning id)
+             select a.id, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new.ids)
@@ -108,9 +101,8 @@ impl Store {
         .bind(&are_seeds)
         .fetch_all(&mut *conn)
         .await?;
-        let fresh = rows.first().map_or(0, |(.., fresh)| *fresh);
-        let video = |(id, host, _)| Some(AdmittedVideo { id: id?, host: host? });
-        let mut added: Vec<AdmittedVideo> = rows.into_iter().filter_map(video).collect();
+        let fresh = rows.first().map_or(0, |(_, fresh)| *fresh);
+        let mut added: Vec<Uuid> = rows.into_iter().filter_map(|(id, _)| id).collect();
         let over_limit = fresh - added.len() as i64;
         if !added.is_empty() || over_limit > 0 {
             sqlx::query(
@@ -124,7 +116,7 @@ impl Store {
             .await?;
         }
         record_sightings(conn, crawl, videos).await?;
-        added.sort_by_key(|video| video.id);
+        added.sort_unstable();
         Ok(added)
     }
 
@@ -238,26 +230,30 @@ async fn record_sightings(
 }
 
 /// Ends at most `most` live videos of a crawl as cancelled, with `reason`. What is stored of them
-/// remains. Returns their ids. A job that runs for an ended video does nothing.
+/// remains, and their fetched files are recorded for deletion. Returns their ids. A job that runs
+/// for an ended video does nothing.
 pub(crate) async fn cancel_videos_of_crawl(
     conn: &mut PgConnection,
     crawl: Uuid,
     reason: &Reason,
     most: i64,
 ) -> Result<Vec<Uuid>, StoreError> {
-    let cancelled: Vec<Uuid> = sqlx::query_scalar(
-        "update videos set state = 'cancelled', reason = $2, finished_at = now()
-         where id = any(array(select id from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
-                              order by id limit $3))
-           and state in ('queued', 'running', 'paused')
-         returning id",
+    let cancelled: Vec<(Uuid, Option<String>)> = sqlx::query_as(
+        "with live as materialized (
+             select id, source_key from videos where crawl_id = $1 and state in ('queued', 'running', 'paused')
+             order by id limit $3 for update
+         )
+         update videos v set state = 'cancelled', reason = $2, finished_at = now(), source_key = null
+         from live where v.id = live.id returning v.id, live.source_key",
     )
     .bind(crawl)
     .bind(reason)
     .bind(most)
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(cancelled)
+    let (ids, files): (Vec<Uuid>, Vec<Option<String>>) = cancelled.into_iter().unzip();
+    enqueue_blob_deletions(conn, files.into_iter().flatten().collect()).await?;
+    Ok(ids)
 }
 
 /// Returns the videos that are at one of the addresses, or that were found on a page at one of

@@ -16,6 +16,12 @@ pub enum StoreError {
     Invalid(String),
     #[error("the blob store failed: {0}")]
     Blob(String),
+    /// The disk has less free space than the reserve. Nothing was written.
+    #[error("the disk has less than {reserve_mb} MiB of free space, so nothing more is stored")]
+    DiskFull {
+        /// The reserve in MiB.
+        reserve_mb: u64,
+    },
     /// The server or this program is too old, the server has no pgvector or accepts no changes, or
     /// older programs prevent a migration. The text states which, and what to do.
     #[error("{0}")]

@@ -7,8 +7,9 @@ mod read;
 mod state;
 
 pub(crate) use delete::{delete_video_rows, delete_videos, frames_of};
-pub use insert::NewVideo;
 pub(crate) use insert::found_again;
+pub use insert::{NewVideo, WaitingVideos};
 pub use progress::{Checkpoint, VideoFacts};
 pub use read::{Video, VideoFilter};
 pub use state::VideoEnd;
+pub(crate) use state::drop_files_of_ended;

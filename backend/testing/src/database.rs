@@ -80,11 +80,17 @@ impl TestDatabase {
 
     /// Locks the table `faces`. Every statement on it waits until the lock is released or dropped.
     pub async fn lock_faces(&self) -> TableLock {
+        self.lock("begin; lock table faces in access exclusive mode").await
+    }
+
+    /// Works like [`Self::lock_faces`] for the table `videos`.
+    pub async fn lock_videos(&self) -> TableLock {
+        self.lock("begin; lock table videos in access exclusive mode").await
+    }
+
+    async fn lock(&self, statements: &'static str) -> TableLock {
         let mut connection = self.connection().await;
-        sqlx::raw_sql("begin; lock table faces in access exclusive mode")
-            .execute(&mut connection)
-            .await
-            .expect("the table can be locked");
+        sqlx::raw_sql(statements).execute(&mut connection).await.expect("the table can be locked");
         TableLock { connection }
     }
 
@@ -111,15 +117,16 @@ async fn connect(server: &PgConnectOptions, name: &str) -> PgPool {
         .expect("the database answers")
 }
 
-/// A lock on the table `faces`, held by a separate connection.
+/// A lock on a table, held by a separate connection.
 pub struct TableLock {
     connection: PgConnection,
 }
 
 impl TableLock {
-    /// Returns the number of statements that wait for the lock.
+    /// Returns the number of statements of the database that wait for a lock.
     pub async fn waiting(&mut self) -> i64 {
-        let waiting = "select count(*) from pg_locks where not granted and relation = 'faces'::regclass";
+        let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                       where not l.granted and d.datname = current_database()";
         sqlx::query_scalar(waiting).fetch_one(&mut self.connection).await.expect("the locks can be counted")
     }
 

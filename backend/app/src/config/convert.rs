@@ -165,8 +165,28 @@ impl Settings {
         }
     }
 
+    /// Returns the folder for copies of videos.
     pub fn video_spool(&self) -> PathBuf {
         self.video.spool.clone().unwrap_or_else(|| self.storage.data_dir.join("spool"))
+    }
+
+    /// Returns the tools that read videos. The folder [`Self::video_spool`] must exist.
+    pub fn video_tools(&self, decoder: video::Decoder) -> pipeline::worker::VideoTools {
+        pipeline::worker::VideoTools {
+            decoder,
+            spool: store::SpoolFolder::new(self.video_spool(), self.disk_reserve()),
+            limits: self.video_limits(),
+            turn: pipeline::worker::TURN,
+        }
+    }
+
+    pub fn video_limits(&self) -> pipeline::VideoLimits {
+        pipeline::VideoLimits { videos: self.video.max_waiting, bytes: self.video.max_waiting_mb << 20 }
+    }
+
+    /// Returns the free disk space, in bytes, below which no more files are stored.
+    pub fn disk_reserve(&self) -> u64 {
+        self.storage.min_free_disk_mb << 20
     }
 
     pub fn store(&self, url: String) -> store::Config {

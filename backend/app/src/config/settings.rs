@@ -234,6 +234,11 @@ settings! {
             /// `BLOB_STORE_URL`: Where crops, chips and thumbnails are stored: a folder or
             /// `s3://bucket/prefix`. Unset: the folder `blobs` in `DATA_DIR`.
             blob_store_url: Option<String> = BLOB_STORE_URL, "", optional(text("a folder, a file:// URL or an s3:// URL"));
+            /// `MIN_FREE_DISK_MB`: Free space, in MiB, below which no more files are stored:
+            /// uploads and enrolments are answered with 507, and crawls and videos wait. It is kept
+            /// in the file systems of the blobs and of `VIDEO_SPOOL`, but at most a tenth of each.
+            /// 0 disables the check.
+            min_free_disk_mb: u64 = MIN_FREE_DISK_MB, "1024", number(0..=1_073_741_824);
             /// `AWS_ACCESS_KEY_ID`: Access key for the S3 bucket of `BLOB_STORE_URL`. Unset: the
             /// credentials of the machine (instance or container role).
             aws_access_key_id: Option<String> = AWS_ACCESS_KEY_ID, "", optional(text("a key"));
@@ -354,15 +359,22 @@ settings! {
             /// 4.
             threads: Option<u32> = VIDEO_THREADS, "", optional(number(1..=64));
             /// `VIDEO_MEMORY_MB`: Memory for all processes that decode videos, in MiB. A video
-            /// waits for its share, and one that needs more is decoded alone. 1920x1080 needs 180 to 200
-            /// MiB with 2 to 4 threads, and 4096x2304 needs 600 to 720 MiB.
+            /// waits for its share, and one that needs more is decoded alone. 1920x1080 needs 180
+            /// to 200 MiB with 2 to 4 threads, and 4096x2304 needs 600 to 720 MiB.
             memory_mb: u64 = VIDEO_MEMORY_MB, "1024", number(64..=65_536);
             /// `MAX_VIDEO_MINUTES`: Maximum duration of a video, in minutes.
             max_minutes: u64 = MAX_VIDEO_MINUTES, "360", number(1..=1440);
             /// `MAX_VIDEO_MB`: Maximum size of an uploaded video, in MiB.
             max_mb: u64 = MAX_VIDEO_MB, "512", number(1..=8192);
-            /// `VIDEO_SPOOL`: Folder for copies of videos that are uploaded or read. They
-            /// have no name. They are deleted when the process ends. Unset: the folder `spool` in
+            /// `MAX_WAITING_VIDEOS`: Maximum number of videos of a collection that callers added
+            /// and that have not ended. A further one is answered with 429.
+            max_waiting: i64 = MAX_WAITING_VIDEOS, "1000", number(1..=1_000_000);
+            /// `MAX_WAITING_VIDEO_MB`: Maximum size of the video files of a collection that are
+            /// stored until they were read, in MiB. A further upload is answered with 429, and
+            /// files at addresses are fetched later.
+            max_waiting_mb: i64 = MAX_WAITING_VIDEO_MB, "16384", number(1..=1_073_741_824);
+            /// `VIDEO_SPOOL`: Folder for copies of videos that are uploaded or read. They have no
+            /// name. They are deleted when the process ends. Unset: the folder `spool` in
             /// `DATA_DIR`. The folder should not be in memory (tmpfs).
             spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }

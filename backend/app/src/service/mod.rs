@@ -19,7 +19,7 @@ pub use shutdown::{exit_process, listen_for_signals};
 pub use worker::start_runner;
 
 use crate::config::Settings;
-use crate::decoder::{open_decoder, open_spool};
+use crate::decoder::{open_decoder, video_tools_of};
 use anyhow::Context;
 use crawler::Fetcher;
 use inference::OperationReport;
@@ -82,7 +82,7 @@ impl Foundation {
             .context("cannot register the embedding model")?;
         let ingest = suppression::with_secret(ingest, &store, settings).await?;
         let crawls = Crawls::new(store.clone(), queue.clone()).with_config(settings.crawls());
-        let videos = Videos::new(store, queue.clone(), blobs.clone());
+        let videos = Videos::new(store, queue.clone(), blobs.clone()).with_limits(settings.video_limits());
         let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
@@ -112,13 +112,14 @@ impl Foundation {
 /// Returns the tools that read videos. A service without them works, but reads no videos; the error
 /// is the reason.
 fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Result<VideoTools, String> {
-    let decoder = decoder.map_err(|error| error.to_string());
-    let tools = decoder.and_then(|decoder| Ok(VideoTools { decoder, spool: open_spool(settings)? }));
+    let tools = decoder.map_err(|error| error.to_string());
+    let tools = tools.and_then(|decoder| video_tools_of(settings, decoder));
     tools.inspect_err(|reason| tracing::warn!(reason, "video decoding is disabled"))
 }
 
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
-    Blobs::open_with(&settings.blob_store(), &settings.bucket()).with_context(|| place_of_blobs(settings))
+    let blobs = Blobs::open_with(&settings.blob_store(), &settings.bucket());
+    Ok(blobs.with_context(|| place_of_blobs(settings))?.with_reserve(settings.disk_reserve()))
 }
 
 /// Returns the setting that determines where blobs are stored, for error messages.

@@ -6,12 +6,22 @@ use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
 use pipeline::{Crawls, Maintenance, Videos};
 use queue::{Runner, RunnerConfig};
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two repairs of crawls that cannot end by themselves.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long a job that ended its process twice keeps other jobs from starting.
+const ALONE: Duration = Duration::from_secs(300);
+
+/// Files of videos that are fetched concurrently.
+const FETCH_PLACES: usize = 8;
+/// Recurring crawls that are started concurrently.
+const START_PLACES: usize = 4;
+/// Deleted collections that are erased concurrently.
+const ERASE_PLACES: usize = 2;
 
 /// Time between two attempts to run the storage maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
@@ -28,15 +38,13 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     );
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let config = RunnerConfig {
-        concurrency: HashMap::from([
-            (JobKind::ScanPage.into(), pages),
-            (JobKind::ScanImage.into(), images),
-            (JobKind::DeliverWebhook.into(), DELIVERY_PLACES),
-            // One video uses all cores.
-            (JobKind::ScanVideo.into(), 1),
-        ]),
+        concurrency: (JobKind::ALL.into_iter())
+            .map(|kind| (kind.into(), places(kind, pages, images)))
+            .collect(),
+        keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
         poll: Duration::from_secs(1),
         drain: settings.drain(),
+        alone: ALONE,
         worker: format!("{}-{}", host_name(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker, "worker started");
@@ -51,6 +59,20 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
         tokio::spawn(memory::keep_within(memory::read, slots, kind, runner.concurrency(), shutdown));
     }
     runner
+}
+
+/// Returns the number of jobs of a kind that run concurrently.
+fn places(kind: JobKind, pages: usize, images: usize) -> usize {
+    match kind {
+        JobKind::ScanPage => pages,
+        JobKind::ScanImage => images,
+        JobKind::FetchVideo => FETCH_PLACES,
+        // One video uses all cores, and a clustering much of the database.
+        JobKind::ScanVideo | JobKind::ClusterCollection => 1,
+        JobKind::StartCrawl => START_PLACES,
+        JobKind::DeliverWebhook => DELIVERY_PLACES,
+        JobKind::EraseCollection => ERASE_PLACES,
+    }
 }
 
 /// Ends crawls and videos that wait for jobs that will never run, and crawls that have no row left.

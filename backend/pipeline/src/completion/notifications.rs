@@ -22,14 +22,14 @@ pub(crate) async fn ended(
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
     let mut jobs = Vec::new();
     if options.webhook.is_some() {
-        jobs.push(WebhookMessage::new(crawl).job());
+        jobs.push(WebhookMessage::new(crawl).job(crawl.collection_id));
     }
     if let Some(every) = options.every
         && crawl.state != CrawlState::Cancelled
         && crawl.series_id.is_some()
     {
         let at = store.schedule_next_run(tx.conn(), crawl.id, every.duration()).await?;
-        jobs.push(NextRun { crawl_id: crawl.id }.job(at));
+        jobs.push(NextRun { crawl_id: crawl.id }.job(crawl.collection_id, at));
     }
     queue.enqueue(tx.conn(), &jobs).await?;
     Ok(())

@@ -8,7 +8,7 @@ use crate::domain::jobs::{ImageJob, PageJob, VideoJob};
 use crawler::frontier::depth_priority;
 use crawler::urls;
 use queue::{Claim, NewJob};
-use store::crawled_videos::{AdmittedVideo, NewVideoUrl};
+use store::crawled_videos::NewVideoUrl;
 use store::crawls::Crawl;
 use store::pages::{NewImageUrl, NewPage};
 use store::{StoreError, Tx};
@@ -48,9 +48,7 @@ impl Crawls {
             .into_iter()
             .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
         .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
-        .chain(videos.into_iter().map(|AdmittedVideo { id, host }| {
-            VideoJob { video_id: id }.job_of_crawl(crawl.collection_id, host)
-        }))
+        .chain(videos.into_iter().map(|video_id| VideoJob { video_id }.fetch(crawl.collection_id)))
         .collect();
         self.queue().enqueue(tx.conn(), &jobs).await?;
         Ok(())

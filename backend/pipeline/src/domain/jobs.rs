@@ -96,8 +96,10 @@ pub(crate) struct NextRun {
 }
 
 impl NextRun {
-    pub(crate) fn job(&self, at: OffsetDateTime) -> NewJob {
+    /// Creates the job for a crawl of `collection`.
+    pub(crate) fn job(&self, collection: Uuid, at: OffsetDateTime) -> NewJob {
         NewJob {
+            tenant: collection,
             scheduled_at: Some(at),
             unique_key: Some(self.crawl_id.to_string()),
             ..new_job(JobKind::StartCrawl, self)
@@ -117,8 +119,9 @@ impl WebhookMessage {
         Self { crawl_id: crawl.id, event: format!("crawl.{}", crawl.state) }
     }
 
-    pub(crate) fn job(&self) -> NewJob {
-        new_job(JobKind::DeliverWebhook, self)
+    /// Creates the job for a crawl of `collection`.
+    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+        NewJob { tenant: collection, ..new_job(JobKind::DeliverWebhook, self) }
     }
 }
 
@@ -129,7 +132,11 @@ pub(crate) struct CollectionDeletion {
 
 impl CollectionDeletion {
     pub(crate) fn job(&self) -> NewJob {
-        NewJob { unique_key: Some(self.collection_id.to_string()), ..new_job(JobKind::EraseCollection, self) }
+        NewJob {
+            tenant: self.collection_id,
+            unique_key: Some(self.collection_id.to_string()),
+            ..new_job(JobKind::EraseCollection, self)
+        }
     }
 }
 
@@ -145,8 +152,9 @@ pub(crate) struct ClusterJob {
 }
 
 impl ClusterJob {
-    pub(crate) fn job(&self) -> NewJob {
+    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
         NewJob {
+            tenant: collection,
             unique_key: Some(self.clustering_id.to_string()),
             ..new_job(JobKind::ClusterCollection, self)
         }
@@ -159,19 +167,23 @@ pub(crate) struct VideoJob {
 }
 
 impl VideoJob {
-    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+    /// Creates the job that reads a video whose file is stored.
+    pub(crate) fn scan(&self, collection: Uuid) -> NewJob {
+        self.job(JobKind::ScanVideo, collection)
+    }
+
+    /// Creates the job that fetches the file of a video from its address.
+    pub(crate) fn fetch(&self, collection: Uuid) -> NewJob {
+        self.job(JobKind::FetchVideo, collection)
+    }
+
+    fn job(&self, kind: JobKind, collection: Uuid) -> NewJob {
         NewJob {
             unique_key: Some(self.video_id.to_string()),
             group_id: Some(self.video_id),
             tenant: collection,
-            ..new_job(JobKind::ScanVideo, self)
+            ..new_job(kind, self)
         }
-    }
-
-    /// Creates the job for a video of a crawl, whose file is at `host`. The many videos of a slow
-    /// host do not block other hosts.
-    pub(crate) fn job_of_crawl(&self, collection: Uuid, host: String) -> NewJob {
-        NewJob { partition_key: Some(host), ..self.job(collection) }
     }
 }
 

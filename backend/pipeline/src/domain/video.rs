@@ -66,6 +66,23 @@ fn read_sampling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sampling,
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
+/// Limits for the videos of one collection that wait or are read. Callers can add videos much
+/// faster than workers read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VideoLimits {
+    /// Maximum number of live videos that callers added.
+    pub videos: i64,
+    /// Maximum size of the stored files, in bytes: of live videos, and of failed ones that can be
+    /// retried.
+    pub bytes: i64,
+}
+
+impl Default for VideoLimits {
+    fn default() -> Self {
+        Self { videos: 1_000, bytes: 16 << 30 }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Reads a video to its end and stores it part by part, for jobs and for scans of local files.
 
 use super::video::{StoredVideo, VideoReader};
-use super::{Ingest, IngestError};
+use super::{Ingest, IngestError, Inner};
 use crate::domain::VideoRequest;
 use crate::{
     FrameFaces, Resume, VideoAnalyzeError, VideoEnd, VideoOptions, VideoPart, VideoParts, VideoProgress,
@@ -39,6 +39,8 @@ pub enum ReadVideoError {
     Suppressed,
     #[error("the options cannot be read: {0}")]
     Options(#[from] serde_json::Error),
+    #[error("a part of the video was stored with the embeddings of another model")]
+    OtherModel,
 }
 
 impl ReadVideoError {
@@ -91,25 +93,24 @@ impl Ingest {
             pictures: true,
             ..VideoOptions::from(request)
         };
-        let resume = video.checkpoint_us.map(|after_us| Resume {
+        let mut stored = StoredVideo {
+            id: video.id,
+            collection: video.collection_id,
+            sha256: file.sha256,
+            size: (0, 0),
+            reader,
+            last_track: video.last_track.unsigned_abs(),
+            unidentified: video.unidentified.unsigned_abs(),
+        };
+        let mut resume = video.checkpoint_us.map(|after_us| Resume {
             after_us,
             frames: video.frames.unsigned_abs(),
             tracks: video.last_track.unsigned_abs(),
         });
-        let mut storing = Storing {
-            ingest: self,
-            video: StoredVideo {
-                id: video.id,
-                collection: video.collection_id,
-                sha256: file.sha256,
-                size: (0, 0),
-                reader,
-                last_track: video.last_track.unsigned_abs(),
-                unidentified: video.unidentified.unsigned_abs(),
-            },
-            bytes: file.bytes,
-            progress,
-        };
+        if resume.is_some() && self.delete_parts_of_other_models(&stored).await? {
+            (stored.last_track, stored.unidentified, resume) = (0, 0, None);
+        }
+        let mut storing = Storing { ingest: self, video: stored, bytes: file.bytes, progress };
         let priority = Priority::Background;
         let analyzer = self.analyzer();
         let end =
@@ -117,6 +118,25 @@ impl Ingest {
         let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
         self.finish_video(&storing.video, options.match_threshold, damage).await?;
         Ok(end)
+    }
+
+    /// Deletes the stored parts of a video if they have embeddings of another model: the people of
+    /// both cannot be compared. Returns whether it did.
+    async fn delete_parts_of_other_models(&self, video: &StoredVideo) -> Result<bool, ReadVideoError> {
+        let Inner { store, model_id, .. } = &*self.inner;
+        let deleted = retried("delete_parts_of_video", || async {
+            let mut tx = self.begin_part(video).await?;
+            if !store.video_has_other_model(tx.conn(), video.id, *model_id).await? {
+                return Ok(None);
+            }
+            let unused = store.delete_parts_of_video(tx.conn(), video.id).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(Some(unused))
+        });
+        let Some(unused) = deleted.await? else { return Ok(false) };
+        tracing::info!(video = %video.id, "the model changed; the video is read again from the beginning");
+        self.drop_blobs(&unused).await;
+        Ok(true)
     }
 
     /// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is

@@ -181,6 +181,7 @@ impl Scan {
             ReadVideoError::Ingest(IngestError::Analyze(error)) => (error.state(), error.reason()),
             ReadVideoError::Duplicate(other) => return Ok(ScannedVideo::Duplicate(other)),
             ReadVideoError::Suppressed => (Unprocessed::Skipped, Reason::SuppressedVideo),
+            ReadVideoError::OtherModel => (Unprocessed::Failed, Reason::ModelChanged),
             ReadVideoError::Options(_) => (Unprocessed::Failed, Reason::BadOptions),
             ReadVideoError::Ingest(error) => return self.after_store_error(id, error).await,
         };
@@ -190,6 +191,7 @@ impl Scan {
             reason: Some(reason.clone()),
             detail: Some(&detail),
             original: None,
+            keeps_file: false,
         };
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;

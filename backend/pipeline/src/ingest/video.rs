@@ -68,7 +68,8 @@ impl Ingest {
     ///
     /// # Errors
     /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
-    /// or with `StoreError::Conflict` if the scan was ended.
+    /// with `StoreError::Conflict` if the scan was ended, or with `OtherModel` if another process
+    /// replaced embeddings of the video in the meantime.
     pub async fn finish_video(
         &self,
         video: &StoredVideo,
@@ -94,21 +95,25 @@ impl Ingest {
             reason: damage.map(|_| Reason::CorruptVideo),
             detail: damage,
             original: None,
+            keeps_file: false,
         };
         let unused = retried("finish_video", || async {
             let mut tx = self.begin_part(video).await?;
             if let VideoReader::Job(claim) = video.reader {
                 queue.complete(tx.conn(), claim).await?;
             }
+            if store.video_has_other_model(tx.conn(), video.id, *model_id).await? {
+                return Ok(None);
+            }
             let unused = store.end_video(tx.conn(), video.id, end.clone()).await?;
             store.number_people(tx.conn(), &numbers).await?;
             let jobs = store.erase_emptied_video(tx.conn(), video.id).await?;
             forget_jobs(queue, &mut tx, &jobs).await?;
             tx.commit().await?;
-            Ok::<_, IngestError>(unused)
+            Ok::<_, IngestError>(Some(unused))
         })
         .await?;
-        self.drop_blobs(&unused).await;
+        self.drop_blobs(&unused.ok_or(ReadVideoError::OtherModel)?).await;
         Ok(())
     }
 

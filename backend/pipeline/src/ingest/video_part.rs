@@ -2,7 +2,7 @@
 
 use super::blobs::StoredBlobs;
 use super::record::new_face;
-use super::video::{StoredVideo, signed};
+use super::video::{StoredVideo, VideoReader, signed};
 use super::{Ingest, IngestError, Inner};
 use crate::{ShotPictures, VideoPart, VideoTrack};
 use std::collections::BTreeMap;
@@ -115,6 +115,9 @@ impl Ingest {
         }
         store.insert_tracks(tx.conn(), owner, &tracks).await?;
         self.keep_blobs(&mut tx, blobs).await?;
+        if let VideoReader::Job(claim) = video.reader {
+            self.inner.queue.record_progress(tx.conn(), claim).await?;
+        }
         tx.commit().await?;
         let faces = of_frame.values().map(Vec::len).sum::<usize>();
         metrics::counter!("facecrawl_faces_stored_total").increment(faces as u64);

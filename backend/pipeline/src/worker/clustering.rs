@@ -1,8 +1,9 @@
 //! Handles `cluster_collection`: runs a clustering in steps, which are in the module `cluster`.
 
+use super::turn::{TURN, Turn};
 use crate::cluster::{ClusterError, Step, scope_of, step};
 use crate::domain::jobs::{self, ClusterJob};
-use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
+use queue::{ClaimedJob, Handler, Outcome, Queue, QueueError};
 use std::time::Duration;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -20,15 +21,19 @@ impl Handler for ClusterCollection {
             Ok(payload) => payload,
             Err(error) => return Outcome::Discard(error),
         };
-        let error = match self.cluster(payload.clustering_id, job.claim, &cancel).await {
+        let error = match self.cluster(payload.clustering_id, &job, &cancel).await {
             Ok(outcome) => return outcome,
             Err(ClusterError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
             // The clustering was deleted with its collection.
             Err(ClusterError::Store(StoreError::NotFound { .. })) => return Outcome::Done,
             Err(error) => error.to_string(),
         };
-        if job.attempt < job.max_attempts {
-            return Outcome::Retry(error, None);
+        // Each step resets the number of attempts.
+        match self.queue.attempt(job.claim).await {
+            Ok(attempt) if attempt < job.max_attempts => return Outcome::Retry(error, None),
+            Ok(_) => {}
+            Err(QueueError::Stale(_)) => return Outcome::Stale,
+            Err(also) => return Outcome::Retry(format!("{error}; {also}"), None),
         }
         match self.give_up(payload.clustering_id, &error).await {
             Ok(()) => Outcome::Discard(error),
@@ -45,9 +50,10 @@ impl ClusterCollection {
     async fn cluster(
         &self,
         id: Uuid,
-        claim: Claim,
+        job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<Outcome, ClusterError> {
+        let (claim, turn) = (job.claim, Turn::of(&self.queue, job, TURN));
         let run = self.store.clustering(id).await?;
         let left = self.store.count_unclustered(&scope_of(&run)).await?;
         if !self.store.resume_clustering(id, left).await? {
@@ -55,11 +61,11 @@ impl ClusterCollection {
         }
         let mut after = Uuid::nil();
         loop {
-            if cancel.is_cancelled() {
+            if cancel.is_cancelled() || turn.is_over().await {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(Outcome::Snooze(Duration::ZERO));
             }
-            match step(&self.store, &run, after).await? {
+            match step(&self.store, &self.queue, claim, &run, after).await? {
                 Step::Done(last) => after = last,
                 Step::Over => return Ok(Outcome::Done),
                 Step::NoneLeft => break,

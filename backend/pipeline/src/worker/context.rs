@@ -190,7 +190,11 @@ impl Context {
     pub(super) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         let view = self.view(id).await?;
         match view.crawl.state {
-            CrawlState::Running => Ok(view),
+            CrawlState::Running => {
+                // Otherwise the file would be fetched and then dropped.
+                self.ingest.blobs().check_space()?;
+                Ok(view)
+            }
             // The group is held, so the job runs again after the crawl is resumed.
             CrawlState::Paused => Err(JobError::Later(CRAWL_TTL)),
             _ => Err(JobError::Gone),

@@ -1,10 +1,11 @@
 //! Handles `erase_collection`: erases the contents of a deleted collection piece by piece. The SQL
 //! is in the crate `store`.
 
+use super::turn::{TURN, Turn};
 use crate::Crawls;
-use crate::domain::CrawlError;
 use crate::domain::jobs::{self, CollectionDeletion};
-use queue::{ClaimedJob, Handler, Outcome};
+use crate::domain::{ChangeError, CrawlError};
+use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
 use serde_json::json;
 use std::time::Duration;
 use store::audit::{Action, AuditEntry};
@@ -19,13 +20,14 @@ const RETRY_WAIT: Duration = Duration::from_secs(1);
 /// continues: finished pieces are committed, and the rest still exists.
 pub(super) struct EraseCollection {
     store: Store,
+    queue: Queue,
     crawls: Crawls,
     blobs: Blobs,
 }
 
 impl EraseCollection {
-    pub(super) fn new(store: Store, crawls: Crawls, blobs: Blobs) -> Self {
-        Self { store, crawls, blobs }
+    pub(super) fn new(store: Store, queue: Queue, crawls: Crawls, blobs: Blobs) -> Self {
+        Self { store, queue, crawls, blobs }
     }
 
     /// Cancels the crawls that could still store content.
@@ -41,7 +43,7 @@ impl EraseCollection {
     }
 
     /// Erases one piece. Returns whether the collection is completely deleted.
-    async fn piece(&self, collection: Uuid) -> Result<Piece, StoreError> {
+    async fn piece(&self, collection: Uuid, claim: Claim) -> Result<Piece, ChangeError> {
         let mut tx = self.store.begin().await?;
         let erased = self.store.erase_some(tx.conn(), collection).await?;
         if erased.done {
@@ -58,6 +60,9 @@ impl EraseCollection {
                 detail: json!({}),
             };
             self.store.audit(tx.conn(), &entry).await?;
+        }
+        if erased.rows > 0 {
+            self.queue.record_progress(tx.conn(), claim).await?;
         }
         tx.commit().await?;
         self.store.drop_blobs(&self.blobs, &erased.blobs).await?;
@@ -87,14 +92,16 @@ impl Handler for EraseCollection {
         if let Err(error) = self.cancel_crawls(collection).await {
             return Outcome::Retry(error.to_string(), None);
         }
+        let turn = Turn::of(&self.queue, &job, TURN);
         loop {
-            if cancel.is_cancelled() {
+            if cancel.is_cancelled() || turn.is_over().await {
                 return Outcome::Snooze(Duration::ZERO);
             }
-            match self.piece(collection).await {
+            match self.piece(collection, job.claim).await {
                 Ok(Piece::Last) => break,
                 Ok(Piece::Some) => {}
                 Ok(Piece::Stuck) => return Outcome::Snooze(RETRY_WAIT),
+                Err(ChangeError::Queue(QueueError::Stale(_))) => return Outcome::Stale,
                 Err(error) => return Outcome::Retry(error.to_string(), None),
             }
         }

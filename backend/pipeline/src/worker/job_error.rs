@@ -14,6 +14,9 @@ use store::StoreError;
 /// Maximum wait that a host's `Retry-After` can cause for one URL.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
+/// Wait before a job runs again whose result has no space on the disk.
+pub(crate) const DISK_FULL_WAIT: Duration = Duration::from_secs(60);
+
 #[derive(Debug)]
 pub(crate) enum JobError {
     /// A permanent error. The row is settled with this state and reason.
@@ -68,6 +71,9 @@ impl JobError {
 
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
+        if let StoreError::DiskFull { .. } = error {
+            return Self::Later(DISK_FULL_WAIT);
+        }
         Self::Retry { reason: Reason::StoreFailure, detail: error.to_string(), wait: None }
     }
 }
@@ -152,6 +158,12 @@ mod tests {
     fn an_image_is_tried_again_if_its_decoder_was_killed() {
         let killed = AnalyzeError::Decoder("killed".into());
         assert!(matches!(JobError::from(IngestError::Analyze(killed)), JobError::Retry { .. }));
+    }
+
+    #[test]
+    fn a_full_disk_burns_no_attempt() {
+        let full = StoreError::DiskFull { reserve_mb: 1 };
+        assert!(matches!(JobError::from(IngestError::Store(full)), JobError::Later(_)));
     }
 
     #[test]

@@ -18,7 +18,6 @@ use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontie
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
 use std::sync::Arc;
-use store::crawled_videos::AdmittedVideo;
 use store::http_cache::CachedPage;
 use store::ledger::Ledger;
 use store::pages::{Admitted, PageResult};
@@ -334,7 +333,7 @@ async fn store_once(
     if !videos.is_empty() {
         let request = serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
         let admitted = store.admit_videos(tx.conn(), crawl, options.video_limits(), &request, videos).await?;
-        let job = |video: AdmittedVideo| VideoJob { video_id: video.id }.job_of_crawl(collection, video.host);
+        let job = |video_id| VideoJob { video_id }.fetch(collection);
         jobs.extend(admitted.into_iter().map(job));
     }
     yields::count(store, &mut tx, crawl, &job.url, found).await?;

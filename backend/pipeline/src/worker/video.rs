@@ -1,21 +1,24 @@
-//! Handles `scan_video`: copies the file of a video, analyses it and stores its tracks part by
-//! part. If the worker ends, the next one continues after the last part. A crawl that found videos
-//! ends after the last of them.
+//! Handles `fetch_video` and `scan_video`. The first one is in the module `video_fetch`. The second
+//! one copies the stored file of a video, analyses it and stores its tracks part by part. If the
+//! worker ends, the next one continues after the last part. A crawl that found videos ends after
+//! the last of them.
 
 use super::context::Context;
+use super::job_error::JobError;
+use super::turn::Turn;
+use super::video_address;
 use super::video_error::ScanError;
-use super::video_file;
+use super::video_file::{self, CopyError};
 use crate::completion;
-use crate::domain::ChangeError;
 use crate::domain::jobs::{self, VideoJob};
+use crate::domain::{ChangeError, VideoLimits};
 use crate::ingest::{ReadVideoError, VideoReader};
 use domain::{Reason, VideoState};
 use queue::{ClaimedJob, Handler, Outcome, QueueError};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::videos::Video;
-use store::{StoreError, retried};
+use store::{SpoolFolder, StoreError, retried};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use video::Decoder;
@@ -24,21 +27,35 @@ use video::Decoder;
 #[derive(Clone, Debug)]
 pub struct VideoTools {
     pub decoder: Decoder,
-    /// The folder for copies of files that are being read. They have no name, so nothing remains
-    /// of them when the process ends.
-    pub spool: PathBuf,
+    /// The folder for copies of files that are being read.
+    pub spool: SpoolFolder,
+    pub limits: VideoLimits,
+    /// Time after which a video lets one of another collection continue. It is read further later.
+    pub turn: Duration,
 }
 
-pub(super) struct ScanVideo {
+/// What a job does with a video.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Fetch,
+    Scan,
+}
+
+pub(super) struct VideoHandler {
     pub(super) context: Arc<Context>,
-    tools: VideoTools,
+    pub(super) tools: VideoTools,
+    step: Step,
 }
 
 /// Time until a video is tried again whose crawl is paused, or that waits for its original.
 pub(super) const LATER: Duration = Duration::from_secs(30);
 
+/// Time between two reads of the checkpoint. At most this much of the next part is read in vain
+/// when a turn ends.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
+
 #[async_trait::async_trait]
-impl Handler for ScanVideo {
+impl Handler for VideoHandler {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
         let id = match jobs::read::<VideoJob>(&job.payload) {
             Ok(job) => job.video_id,
@@ -59,9 +76,9 @@ impl Handler for ScanVideo {
     }
 }
 
-impl ScanVideo {
-    pub(super) fn new(context: Arc<Context>, tools: VideoTools) -> Self {
-        Self { context, tools }
+impl VideoHandler {
+    pub(super) fn new(context: Arc<Context>, tools: VideoTools, step: Step) -> Self {
+        Self { context, tools, step }
     }
 
     async fn run_video(&self, job: &ClaimedJob, video: &Video, cancel: &CancellationToken) -> Outcome {
@@ -71,6 +88,9 @@ impl ScanVideo {
                 Err(error) => error,
             },
             outcome = self.until_stopped(video.id) => return outcome,
+            () = self.until_turn_ends(job, video), if self.step == Step::Scan => {
+                return self.postpone(job, video.id, Duration::ZERO).await;
+            }
             // The claim is lost or will be released. Snoozing a lost claim is a no-op.
             () = cancel.cancelled() => return Outcome::Snooze(Duration::ZERO),
         };
@@ -78,10 +98,27 @@ impl ScanVideo {
     }
 
     async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<Outcome, ScanError> {
+        let next = VideoJob { video_id: video.id };
+        match (self.step, &video.source_key) {
+            (Step::Scan, None) => return self.replace(job, next.fetch(video.collection_id)).await,
+            // The file was fetched by an earlier run, and the video has failed and is retried.
+            (Step::Fetch, Some(_)) => return self.replace(job, next.scan(video.collection_id)).await,
+            _ => {}
+        }
         if let Some(original) = video.original_id {
             self.check_original(video.id, original).await?;
         }
         self.begin(video.id).await?;
+        self.context.ingest.blobs().check_space()?;
+        if self.step == Step::Fetch {
+            return self.fetch(job, video).await;
+        }
+        if let Some(crawl) = video.crawl_id
+            && let Err(later @ JobError::Later(_)) = self.context.running(crawl).await
+        {
+            return Err(CopyError::Crawl(later).into());
+        }
+        video_address::check_allowed(&self.context, video).await?;
         let file = video_file::copy(&self.context, &self.tools.spool, video).await?;
         let (decoder, reader) = (&self.tools.decoder, VideoReader::Job(job.claim));
         let end = self.context.ingest.read_video(decoder, file, video, reader, &mut ()).await?;
@@ -162,6 +199,21 @@ impl ScanVideo {
             }
             Err(ChangeError::Queue(QueueError::Stale(_))) => Outcome::Stale,
             Err(error) => Outcome::Retry(error.to_string(), None),
+        }
+    }
+
+    /// Waits until the turn of this video is over and another collection waits, and a part was
+    /// stored a moment ago.
+    async fn until_turn_ends(&self, job: &ClaimedJob, video: &Video) {
+        let turn = Turn::of(&self.context.queue, job, self.tools.turn);
+        let mut stored = video.checkpoint_us;
+        loop {
+            tokio::time::sleep(CHECKPOINT_INTERVAL).await;
+            let Ok(checkpoint) = self.context.store.video_checkpoint(video.id).await else { continue };
+            if checkpoint > stored && turn.is_over().await {
+                return;
+            }
+            stored = checkpoint;
         }
     }
 

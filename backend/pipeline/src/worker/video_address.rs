@@ -62,6 +62,16 @@ pub(super) async fn fetch(
     spool.write_rest(download).await
 }
 
+/// Fails if the address of a stored video, or a page that contains it, is suppressed.
+pub(super) async fn check_allowed(context: &Context, video: &Video) -> Result<(), CopyError> {
+    let source = Source { context, video, view: None, deadline: Instant::now() };
+    source.check_pages().await?;
+    match &video.source_url {
+        Some(address) => source.check_address(address).await,
+        None => Ok(()),
+    }
+}
+
 /// Returns the first pieces of a file: at least [`HEAD`] bytes, or the whole file.
 async fn read_head(download: &mut Download) -> Result<BytesMut, CopyError> {
     let mut head = BytesMut::new();
@@ -191,7 +201,7 @@ impl Source<'_> {
     async fn wait_for_host(&self, error: CopyError) -> Result<(), CopyError> {
         match error {
             CopyError::Fetch(FetchError::Postponed(wait)) if Instant::now() + wait < self.deadline => {
-                tokio::time::sleep(wait).await;
+                queue::outside_slot(tokio::time::sleep(wait)).await;
                 Ok(())
             }
             // The run counts as an attempt: the time limit does not suffice for this host.
@@ -211,10 +221,14 @@ impl Source<'_> {
 
     /// Fails if the address is suppressed in the collection of the video.
     async fn check_allowed(&self, address: &Url) -> Result<(), CopyError> {
+        self.check_address(address.as_str()).await
+    }
+
+    async fn check_address(&self, address: &str) -> Result<(), CopyError> {
         let store = &self.context.store;
         let suppressed = retried("suppresses_address", || async {
             let mut tx = store.begin().await?;
-            store.suppresses_address(tx.conn(), self.video.collection_id, address.as_str()).await
+            store.suppresses_address(tx.conn(), self.video.collection_id, address).await
         });
         if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
 //! Decides what becomes of a video that was not read to its end, and of its job.
 
 use super::context::Context;
-use super::job_error::JobError;
-use super::video::{LATER, ScanVideo};
+use super::job_error::{DISK_FULL_WAIT, JobError};
+use super::video::{LATER, VideoHandler};
 use super::video_file::CopyError;
 use crate::domain::forget_jobs;
 use crate::ingest::ReadVideoError;
@@ -42,13 +42,17 @@ impl From<StoreError> for ScanError {
     }
 }
 
-impl ScanVideo {
+impl VideoHandler {
     /// Returns the outcome of a job whose video was not read to its end.
     pub(super) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> Outcome {
         let (detail, for_users) = (error.to_string(), error.for_users());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
         let (reason, is_transient) = match error {
+            ScanError::Read(ReadVideoError::Ingest(IngestError::Store(StoreError::DiskFull { .. })))
+            | ScanError::Copy(CopyError::Store(StoreError::DiskFull { .. })) => {
+                return self.postpone(job, id, DISK_FULL_WAIT).await;
+            }
             ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
                 return self.postpone(job, id, LATER).await;
             }
@@ -77,6 +81,7 @@ impl ScanVideo {
                 return self.end_duplicate(job, id, original, &for_users).await;
             }
             ScanError::Read(ReadVideoError::Suppressed) => (Reason::SuppressedVideo, false),
+            ScanError::Read(ReadVideoError::OtherModel) => (Reason::ModelChanged, true),
             ScanError::Read(ReadVideoError::Options(_)) => (Reason::BadOptions, false),
             ScanError::Read(ReadVideoError::Analyze(error)) => (error.reason(), is_transient(&error)),
             ScanError::Read(ReadVideoError::Ingest(error)) => match error {
@@ -89,7 +94,13 @@ impl ScanVideo {
                 IngestError::Analyze(error) => (error.reason(), true),
             },
         };
-        if is_transient && job.attempt < attempts {
+        // Stored parts reset the number of attempts.
+        let attempt = match self.context.queue.attempt(job.claim).await {
+            Ok(attempt) => attempt,
+            Err(QueueError::Stale(_)) => return Outcome::Stale,
+            Err(error) => return Outcome::Retry(error.to_string(), wait),
+        };
+        if is_transient && attempt < attempts {
             return Outcome::Retry(detail, wait);
         }
         if for_users != detail {
@@ -108,7 +119,8 @@ impl ScanVideo {
         }
     }
 
-    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left.
+    /// Ends the video as failed. If `spent` is `true`, its job has no attempts left, and the file
+    /// is kept: the owner can retry.
     pub(super) async fn end_failed(
         &self,
         job: &ClaimedJob,
@@ -124,6 +136,7 @@ impl ScanVideo {
             reason: Some(reason),
             detail: Some(detail),
             original,
+            keeps_file: spent,
         };
         match self.fail(job, id, end, spent).await {
             Ok(()) => Outcome::Settled,

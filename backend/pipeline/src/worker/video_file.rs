@@ -9,9 +9,8 @@ use crawler::fetch::Download;
 use crawler::hls::PlaylistError;
 use domain::Reason;
 use sha2::{Digest, Sha256};
-use std::path::Path;
-use store::StoreError;
 use store::videos::Video;
+use store::{SpoolFolder, StoreError};
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use url::Url;
@@ -65,32 +64,50 @@ impl CopyError {
     }
 }
 
-/// Copies the file of `video` to the folder `folder`.
+/// Copies the stored file of `video` to `folder`.
 ///
 /// # Errors
 /// Fails with [`CopyError`]. Nothing remains of the copy.
-pub(super) async fn copy(context: &Context, folder: &Path, video: &Video) -> Result<VideoFile, CopyError> {
-    let known: Option<[u8; 32]> = video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok());
-    let (limit, _) = context.fetcher.video_limits();
-    let mut spool = Spool::create(folder, limit as u64).await?;
-    match (&video.source_key, known, &video.source_url) {
-        (Some(key), Some(sha256), _) => {
-            let blobs = context.ingest.blobs();
-            let bytes = blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
-            Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
-        }
-        (None, _, Some(address)) => {
-            let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
-            video_address::fetch(context, video, &address, &mut spool).await?;
-            let file = spool.finish().await?;
-            // The stored parts are those of another file.
-            if video.checkpoint_us.is_some() && known != Some(file.sha256) {
-                return Err(CopyError::Changed);
-            }
-            Ok(file)
-        }
-        _ => Err(CopyError::Gone),
+pub(super) async fn copy(
+    context: &Context,
+    folder: &SpoolFolder,
+    video: &Video,
+) -> Result<VideoFile, CopyError> {
+    let (Some(key), Some(sha256)) = (&video.source_key, sha256_of(video)) else {
+        return Err(CopyError::Gone);
+    };
+    let mut spool = create(context, folder).await?;
+    let bytes = context.ingest.blobs().read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+    Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
+}
+
+/// Fetches the file of `video` from its address to `folder`.
+///
+/// # Errors
+/// Fails with [`CopyError`]. Nothing remains of the copy.
+pub(super) async fn fetch(
+    context: &Context,
+    folder: &SpoolFolder,
+    video: &Video,
+    address: &Url,
+) -> Result<VideoFile, CopyError> {
+    let mut spool = create(context, folder).await?;
+    video_address::fetch(context, video, address, &mut spool).await?;
+    let file = spool.finish().await?;
+    // The stored parts are those of another file.
+    if video.checkpoint_us.is_some() && sha256_of(video) != Some(file.sha256) {
+        return Err(CopyError::Changed);
     }
+    Ok(file)
+}
+
+fn sha256_of(video: &Video) -> Option<[u8; 32]> {
+    video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok())
+}
+
+async fn create(context: &Context, folder: &SpoolFolder) -> Result<Spool, CopyError> {
+    let (limit, _) = context.fetcher.video_limits();
+    Spool::create(folder, limit as u64).await
 }
 
 /// A copy that is being written, without holding it in memory.
@@ -100,18 +117,21 @@ pub(super) struct Spool {
     bytes: u64,
     /// Maximum number of bytes.
     limit: u64,
+    folder: SpoolFolder,
 }
 
 impl Spool {
-    async fn create(folder: &Path, limit: u64) -> Result<Self, CopyError> {
-        let folder = folder.to_owned();
-        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
+    async fn create(folder: &SpoolFolder, limit: u64) -> Result<Self, CopyError> {
+        folder.check_space()?;
+        let path = folder.path().to_owned();
+        let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(path)).await;
         let file = File::from_std(created.map_err(std::io::Error::other)??);
-        Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit })
+        Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit, folder: folder.clone() })
     }
 
     /// Fails if the copy would be longer than the limit.
     pub(super) async fn write(&mut self, piece: &[u8]) -> Result<(), CopyError> {
+        self.folder.wrote(self.bytes, piece.len() as u64)?;
         self.bytes += piece.len() as u64;
         if self.bytes > self.limit {
             let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);

@@ -373,3 +373,23 @@ async fn a_page_that_fails_at_every_attempt_is_accounted_for_with_its_job_kept()
     assert_eq!(discarded.len(), 1);
     assert!(discarded[0].last_error.as_deref().unwrap().starts_with("http_500"));
 }
+
+#[testing::test]
+async fn a_crawl_waits_while_the_disk_is_full() {
+    let mut world = World::new().await;
+    let with_space = world.fill_disk().await;
+    let site = Site::start().await;
+    site.set("/", Answer::html("<img src=a.jpg>"));
+    site.set("/a.jpg", Answer::jpeg(picture("cora.jpg")));
+    let crawl = world.create(&[site.url("/")], fast()).await;
+    let worker = world.worker("one");
+    world.postponed(JobKind::ScanPage).await;
+    worker.stop().await;
+    assert!(site.requests().is_empty(), "nothing is fetched that cannot be stored");
+    world.ingest = with_space;
+    world.execute("update jobs set scheduled_at = now()").await;
+    let worker = world.worker("two");
+    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    worker.stop().await;
+    assert_eq!(world.images().await.len(), 1);
+}

@@ -1,6 +1,6 @@
 //! Videos that crawls find: pauses, deletions and hosts that are busy.
 
-use crate::stored_videos::{collection, erasure};
+use crate::stored_videos::{add, collection, erasure, film as repeated_film, when};
 use crate::support::{Answer, Site, World, fast, wait_for};
 use crate::videos::decoder;
 use domain::{CrawlState, JobKind, Reason, VideoState};
@@ -28,7 +28,7 @@ async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
 
 /// Waits until the job of the only video is postponed.
 async fn job_is_postponed(world: &World) {
-    let kind = JobKind::ScanVideo.as_str();
+    let kind = JobKind::FetchVideo.as_str();
     let postponed = async || {
         let jobs = world.queue.list(None, Some(kind), None, None, 10).await.unwrap();
         (jobs[0].scheduled_at > jobs[0].created_at + time::Duration::seconds(10)).then_some(())
@@ -50,7 +50,7 @@ async fn a_video_of_a_paused_crawl_is_fetched_after_the_crawl_continues() {
     assert_eq!(world.store.crawl(crawl.id).await.unwrap().state, CrawlState::Paused);
 
     world.crawls.resume(crawl.id).await.unwrap();
-    let jobs = world.queue.list(None, Some(JobKind::ScanVideo.as_str()), None, None, 10).await.unwrap();
+    let jobs = world.queue.list(None, Some(JobKind::FetchVideo.as_str()), None, None, 10).await.unwrap();
     let now = time::OffsetDateTime::now_utc();
     assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
     let fetched = async || (site.asked("/film.mkv") > 0).then_some(());
@@ -314,4 +314,24 @@ fn film() -> Vec<u8> {
     let path = folder.path().join("film.mkv");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
     std::fs::read(path).unwrap()
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn the_fetched_file_of_a_cancelled_crawl_is_deleted() {
+    let (world, site) = (World::new().await, Site::start().await);
+    // The only place for reading videos is occupied.
+    let long = add(&world, &repeated_film(world.folder(), 8)).await;
+    let worker = world.video_worker("videos", decoder());
+    when(&world, long, |video| video.state == VideoState::Running).await;
+    site.set("/film.mkv", Answer::new("video/x-matroska", film()));
+    let (crawl, video) = crawl_with_a_video(&world, &site).await;
+    let fetched = when(&world, video.id, |video| video.source_key.is_some()).await;
+    let key = fetched.source_key.unwrap();
+    assert!(world.blobs.exists(&key).await.unwrap());
+    world.crawls.cancel(crawl.id).await.unwrap();
+    assert_eq!(world.store.video(video.id).await.unwrap().source_key, None);
+    world.store.delete_pending_blobs(&world.blobs).await.unwrap();
+    assert!(!world.blobs.exists(&key).await.unwrap());
+    worker.stop().await;
 }

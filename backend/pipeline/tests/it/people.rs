@@ -222,3 +222,29 @@ async fn faces_of_another_model_get_their_embedding_from_the_chip() {
     let again = world.ingest.reembed(collection, &go, |_| ()).await.unwrap();
     assert_eq!((again.done, again.left.len()), (0, 2), "a finished face is not processed again");
 }
+
+#[testing::test]
+async fn a_step_of_a_clustering_resets_the_crashes_of_its_job() {
+    let world = World::new().await;
+    store_all(&world, picture, &["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
+    // Records the jobs that become trusted again during a run.
+    for statement in [
+        "create table trusted (kind text)",
+        "create function record_trust() returns trigger language plpgsql as $$
+         begin insert into trusted values (new.kind); return null; end $$",
+        "create trigger trust after update on jobs for each row
+             when (old.crashes > 1 and new.crashes = 0 and new.attempt = 1 and new.state = 'running')
+             execute function record_trust()",
+        "create function distrust() returns trigger language plpgsql as $$
+         begin new.crashes = 3; new.attempt = 3; return new; end $$",
+        "create trigger distrust before insert on jobs for each row execute function distrust()",
+    ] {
+        world.execute(statement).await;
+    }
+    cluster(&world, 0.5).await;
+    world
+        .execute(
+            "do $$ begin assert (select count(*) from trusted where kind = 'cluster_collection') > 0; end $$",
+        )
+        .await;
+}

@@ -1,17 +1,21 @@
 //! Videos that are stored: their tracks, interruptions, erasures and deletions.
 
-use crate::support::{World, wait_for};
+use crate::support::{Answer, Site, World, wait_for};
 use crate::videos::decoder;
-use domain::{Reason, VideoState};
+use domain::{JobKind, Reason, VideoState};
 use inference::Priority;
-use pipeline::{Rotate, Upload, VideoOptions, VideoRequest, Videos};
+use pipeline::{Added, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use store::erasures::Target;
 use store::tracks::{Track, TrackFilter};
 use store::videos::Video;
 use testing::film::{Codec, Container, Encoding, Film, repeat};
+use tokio::sync::Semaphore;
+use url::Url;
 use uuid::Uuid;
 use video::Sampling;
 
@@ -42,9 +46,16 @@ async fn upload(world: &World, path: &Path) -> Upload {
     Upload { sha256, bytes: bytes.len() as u64, key }
 }
 
-async fn add(world: &World, path: &Path) -> Uuid {
+pub(crate) async fn add(world: &World, path: &Path) -> Uuid {
+    add_to(world, collection(world).await, path).await
+}
+
+async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
     let upload = upload(world, path).await;
-    videos(world).add(collection(world).await, &upload, REQUEST).await.unwrap().unwrap()
+    match videos(world).add(collection, &upload, REQUEST).await.unwrap() {
+        Added::New(id) => id,
+        other => panic!("{other:?}"),
+    }
 }
 
 pub(crate) async fn when(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
@@ -120,7 +131,10 @@ async fn a_video_is_stored_as_it_is_analysed() {
     }
     // The same file again is the same video.
     let again = upload(&world, &path).await;
-    assert_eq!(videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(), Err(id));
+    assert_eq!(
+        videos(&world).add(collection(&world).await, &again, REQUEST).await.unwrap(),
+        Added::Existing(id)
+    );
     videos(&world).discard_upload(again.key.clone()).await;
     assert!(world.blobs.get(&again.key).await.unwrap().is_none());
 }
@@ -290,4 +304,217 @@ async fn a_file_that_is_no_video_fails_with_the_reason() {
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
     assert!(video.detail.is_some());
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_stored_part_resets_the_attempts_and_crashes_of_a_video() {
+    let world = World::new().await;
+    let id = add(&world, &film(world.folder(), 3)).await;
+    // Its process was killed four times, so the next run is the last one and runs alone.
+    world.execute("update jobs set attempt = 4, crashes = 4").await;
+    let worker = world.video_worker("one", decoder());
+    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    world
+        .execute("do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$")
+        .await;
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    worker.stop().await;
+}
+
+/// Ends the video's job as the queue does if the process ends in every attempt.
+async fn discard_job(world: &World) {
+    let job = world.queue.claim(&["scan_video".to_owned()], 1, "killed").await.unwrap().remove(0);
+    let mut tx = world.store.begin().await.unwrap();
+    world.queue.fail(tx.conn(), job.claim, "lease expired", true, None).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(videos(world).reconcile().await.unwrap(), 1);
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    let control = videos(&world);
+    assert!(control.retry(&world.store, id).await.is_err(), "it has not failed");
+    discard_job(&world).await;
+    let failed = world.store.video(id).await.unwrap();
+    assert_eq!((failed.state, failed.reason), (VideoState::Failed, Some(Reason::JobDiscarded)));
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_some(), "the file is kept");
+    let retried = control.retry(&world.store, id).await.unwrap();
+    assert_eq!((retried.state, retried.reason), (VideoState::Queued, None));
+    let worker = world.video_worker("one", decoder());
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    file_is_deleted(&world, &path).await;
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn the_file_of_a_failed_video_is_deleted_after_a_week() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    discard_job(&world).await;
+    assert_eq!(videos(&world).reconcile().await.unwrap(), 0);
+    world.execute("update videos set finished_at = now() - interval '8 days'").await;
+    assert_eq!(videos(&world).reconcile().await.unwrap(), 1);
+    assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
+    assert!(videos(&world).retry(&world.store, id).await.is_err(), "its file is gone");
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_failed_video_is_not_retried_beside_another_one_of_the_same_file() {
+    let world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    discard_job(&world).await;
+    let other = add(&world, &path).await;
+    assert_ne!(id, other);
+    assert!(videos(&world).retry(&world.store, id).await.is_err());
+    assert_eq!(world.store.video(id).await.unwrap().state, VideoState::Failed);
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_video_that_continues_under_another_model_is_read_from_the_beginning() {
+    let world = World::new().await;
+    let id = add(&world, &film(world.folder(), 3)).await;
+    let control = videos(&world);
+    let worker = world.video_worker("one", decoder());
+    when(&world, id, |video| video.checkpoint_us.is_some()).await;
+    control.pause(&world.store, id).await.unwrap();
+    worker.stop().await;
+    // What an earlier version of the service, with another pack, would have stored.
+    world.store.register_model("other", "other", 3).await.unwrap();
+    let other = "update faces set embedding = '[1,0,0]',
+                 model_id = (select id from embedding_models where name = 'other')";
+    world.execute(other).await;
+    let before: Vec<Uuid> = tracks(&world, id).await.iter().map(|track| track.id).collect();
+    assert!(!before.is_empty());
+    control.resume(&world.store, id).await.unwrap();
+    let worker = world.video_worker("two", decoder());
+    let video = ended(&world, id).await;
+    worker.stop().await;
+    assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
+    let stored = tracks(&world, id).await;
+    assert!(stored.len() > before.len());
+    assert!(stored.iter().all(|track| track.person.is_some() && !before.contains(&track.id)));
+    let numbers: Vec<i32> = stored.iter().map(|track| track.number).collect();
+    assert!(numbers.is_sorted() && numbers[0] == 1, "{numbers:?}");
+    for face in world.faces().await {
+        let (model, _) = world.store.embedding(face.id).await.unwrap();
+        assert_eq!(model, world.ingest.model_id());
+    }
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_video_waits_while_the_disk_is_full() {
+    let mut world = World::new().await;
+    let path = film(world.folder(), 1);
+    let id = add(&world, &path).await;
+    let with_space = world.fill_disk().await;
+    let worker = world.video_worker("one", decoder());
+    world.postponed(JobKind::ScanVideo).await;
+    worker.stop().await;
+    let waiting = world.store.video(id).await.unwrap();
+    assert_eq!((waiting.state, waiting.reason), (VideoState::Queued, None));
+    world.ingest = with_space;
+    world.execute("update jobs set scheduled_at = now()").await;
+    let worker = world.video_worker("two", decoder());
+    assert_eq!(ended(&world, id).await.state, VideoState::Completed);
+    worker.stop().await;
+}
+
+async fn other_collection(world: &World) -> Uuid {
+    let mut tx = world.store.begin().await.unwrap();
+    let other = world.store.create_collection(tx.conn(), "other", &Default::default()).await.unwrap();
+    tx.commit().await.unwrap();
+    other.id
+}
+
+/// Adds a video whose file is at `url`.
+async fn add_address(world: &World, url: &str) -> Uuid {
+    let added = videos(world).add_address(collection(world).await, &Url::parse(url).unwrap(), REQUEST).await;
+    match added.unwrap() {
+        Added::New(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn slow_addresses_do_not_keep_videos_from_being_read() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let path = film(world.folder(), 1);
+    let gate = Arc::new(Semaphore::new(0));
+    let mut slow = Vec::new();
+    for n in 0..6 {
+        let answer = match n {
+            0 => Answer::new("video/x-matroska", std::fs::read(&path).unwrap()),
+            _ => Answer::status(410),
+        };
+        site.set(&format!("/{n}.mkv"), answer.gated(&gate));
+        slow.push(add_address(&world, &site.url(&format!("/{n}.mkv"))).await);
+    }
+    let worker = world.video_worker("one", decoder());
+    wait_for(async || (!site.requests().is_empty()).then_some(())).await.unwrap();
+    let other = other_collection(&world).await;
+    let id = add_to(&world, other, &path).await;
+    let video = ended(&world, id).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    for id in &slow {
+        assert!(world.store.video(*id).await.unwrap().state.is_live(), "its host has not answered");
+    }
+    gate.add_permits(100);
+    let first = ended(&world, slow[0]).await;
+    assert_eq!(first.state, VideoState::Completed, "{:?}", first.detail);
+    assert_eq!(first.source_key, None);
+    worker.stop().await;
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn a_long_video_lets_that_of_another_collection_have_its_turn() {
+    let world = World::new().await;
+    let (long, short) = (film(world.folder(), 8), film(world.folder(), 1));
+    let first = add(&world, &long).await;
+    let worker = world.video_worker_with("one", decoder(), VideoLimits::default(), Duration::ZERO);
+    when(&world, first, |video| video.state == VideoState::Running).await;
+    let other = add_to(&world, other_collection(&world).await, &short).await;
+    ended(&world, other).await;
+    let waiting = world.store.video(first).await.unwrap();
+    assert!(waiting.state.is_live() && waiting.checkpoint_us.is_some(), "{waiting:?}");
+    let video = ended(&world, first).await;
+    assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
+    worker.stop().await;
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn a_file_at_an_address_is_fetched_after_others_of_the_collection_were_read() {
+    let (world, site) = (World::new().await, Site::start().await);
+    let path = film(world.folder(), 1);
+    let uploaded = add(&world, &path).await;
+    videos(&world).pause(&world.store, uploaded).await.unwrap();
+    site.set("/a.mkv", Answer::status(410));
+    let id = add_address(&world, &site.url("/a.mkv")).await;
+    let limits = VideoLimits { bytes: 1, ..VideoLimits::default() };
+    let worker = world.video_worker_with("one", decoder(), limits, Duration::from_secs(60));
+    let postponed = async || {
+        let due = world.queue.next_due(&[JobKind::FetchVideo.into()]).await.unwrap();
+        due.filter(|due| *due > Duration::from_secs(5))
+    };
+    wait_for(postponed).await.expect("the job is postponed");
+    assert!(site.requests().is_empty());
+    videos(&world).cancel(&world.store, uploaded).await.unwrap();
+    world.execute("update jobs set scheduled_at = now()").await;
+    assert_eq!(ended(&world, id).await.reason, Some(Reason::Http(410)));
+    worker.stop().await;
 }

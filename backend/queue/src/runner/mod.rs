@@ -9,14 +9,16 @@ pub(crate) mod backoff;
 mod claiming;
 mod heartbeat;
 mod maintenance;
+mod outside;
 mod settling;
 mod slots;
 mod telemetry;
 
 use crate::{ClaimedJob, Queue};
 use active_claims::ActiveClaims;
+pub use outside::outside_slot;
 use slots::Slots;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -54,11 +56,17 @@ pub trait Handler: Send + Sync + 'static {
 pub struct RunnerConfig {
     /// Maximum number of concurrent jobs per kind. A handler without an entry runs one at a time.
     pub concurrency: HashMap<String, usize>,
+    /// Kinds of which a tenant never uses more than three quarters of the slots, even while other
+    /// tenants have no jobs: a job takes so long that they could not wait for its end.
+    pub keep_quarter: HashSet<String>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,
     /// How long to wait for running jobs, both before a shutdown releases them and before a job
     /// that must run alone starts.
     pub drain: Duration,
+    /// How long a job that must run alone keeps other jobs from starting. A job that records
+    /// progress earlier no longer runs alone.
+    pub alone: Duration,
     /// Name of this worker in `locked_by`.
     pub worker: String,
 }
@@ -99,7 +107,10 @@ impl Runner {
         for kind in config.concurrency.keys().filter(|kind| !handlers.contains_key(*kind)) {
             tracing::warn!(kind, "no handler for this job kind; other workers have to run it");
         }
-        let limits = handlers.keys().map(|kind| (kind.clone(), *config.concurrency.get(kind).unwrap_or(&1)));
+        let limits = handlers.keys().map(|kind| {
+            let limit = *config.concurrency.get(kind).unwrap_or(&1);
+            (kind.clone(), limit, config.keep_quarter.contains(kind))
+        });
         let slots = Arc::new(Slots::new(limits));
         let shared = Arc::new(Shared {
             queue: queue.on_own_connections(OWN_CONNECTIONS),

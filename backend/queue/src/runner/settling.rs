@@ -1,5 +1,6 @@
 //! Runs one job and records its outcome in the queue.
 use super::backoff::{Backoff, with_time_limit};
+use super::outside::in_slot;
 use super::{Outcome, Shared, telemetry};
 use crate::settle::{BUSY_PAUSE, Batch};
 use crate::{Claim, ClaimedJob, JobState, QueueError};
@@ -7,6 +8,7 @@ use futures::FutureExt;
 use std::any::Any;
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -18,6 +20,11 @@ const BATCH: usize = 500;
 /// Minimum time between two batches of completions. Under load, batches fill up during this time;
 /// when idle, it adds no delay.
 const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Time between two checks whether a job still has to run alone.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum of that time, near the end of an exclusive run.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A job whose handler returned `Done`.
 pub(super) struct Completion {
@@ -54,21 +61,37 @@ async fn run_and_settle(
         return;
     }
     let start = Instant::now();
-    let outcome = match shared.handlers.get(&kind).cloned() {
-        // The handler is called inside, so that a panic before its first await is caught.
-        Some(handler) => AssertUnwindSafe(async move { handler.run(job, cancel).await })
-            .catch_unwind()
-            .await
-            .unwrap_or_else(|panic| {
-                telemetry::panicked(&kind);
-                Outcome::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)
-            }),
-        None => Outcome::Retry(format!("no handler for kind {kind:?}"), None),
+    let running = run_handler(&shared, job, cancel);
+    let outcome = match exclusive {
+        None => running.await,
+        Some(exclusive) => {
+            let mut running = pin!(running);
+            tokio::select! {
+                outcome = &mut running => outcome,
+                () = exclusive.end(claim) => running.await,
+            }
+        }
     };
     telemetry::ran(&kind, start.elapsed());
-    drop(exclusive);
     shared.slots.release(&kind, tenant);
     settle(&shared, claim, kind, outcome, &done).await;
+}
+
+/// Calls the handler. A panic becomes a failed attempt.
+async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken) -> Outcome {
+    let kind = job.kind.clone();
+    let Some(handler) = shared.handlers.get(&kind).cloned() else {
+        return Outcome::Retry(format!("no handler for kind {kind:?}"), None);
+    };
+    // The handler is called inside, so that a panic before its first await is caught.
+    let (slots, tenant) = (Arc::clone(&shared.slots), job.tenant);
+    let slot_kind = kind.clone();
+    let run = async move { in_slot(&slots, &slot_kind, tenant, handler.run(job, cancel)).await };
+    let run = AssertUnwindSafe(run).catch_unwind();
+    run.await.unwrap_or_else(|panic| {
+        telemetry::panicked(&kind);
+        Outcome::Retry(format!("panicked: {}", panic_text(panic.as_ref())), None)
+    })
 }
 
 /// Reserves the process for one job: no jobs are claimed while this guard exists.
@@ -78,6 +101,28 @@ impl<'a> ExclusiveRun<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
         // `then_some` would create and drop the guard in every case, and the drop resumes claims.
         job.runs_alone().then(|| Self(shared))
+    }
+
+    /// Ends the reservation when the job records progress, or after
+    /// [`RunnerConfig::alone`](super::RunnerConfig). A long job would otherwise keep the process
+    /// from all other jobs.
+    async fn end(self, claim: Claim) {
+        let Self(Shared { queue, config, .. }) = &self;
+        let deadline = Instant::now() + config.alone;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            tokio::time::sleep(left.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)).await;
+            let alone = match Instant::now() >= deadline {
+                true => queue.end_alone(claim).await.map(|()| false),
+                false => queue.is_alone(claim).await,
+            };
+            match alone {
+                Ok(true) => {}
+                Ok(false) | Err(QueueError::Stale(_)) => return,
+                // Other jobs must not start before the mark is removed.
+                Err(error) => tracing::debug!(job = %claim.id, %error, "failed to end an exclusive run"),
+            }
+        }
     }
 }
 

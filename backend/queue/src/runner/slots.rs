@@ -1,7 +1,7 @@
 //! Decides how many more jobs of each kind and tenant this process may claim, and whether a claim
 //! is worthwhile.
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -13,10 +13,29 @@ const RECENT_TENANT: Duration = Duration::from_secs(10);
 /// costs one statement per such interval.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
+/// With fewer slots than this, tenants take turns: no quarter of the slots can be kept for others.
+const MIN_SHARED_SLOTS: usize = 4;
+/// Number of tenants whose last turns are remembered.
+const MAX_TURNS: usize = 256;
+/// Number of claims for other tenants after which the next claim is for all tenants. Only such a
+/// claim returns a job that must run alone.
+const TURNS_BEFORE_ANY: usize = 8;
+/// Maximum number of runs outside their slots, as a multiple of the slots. One tenant has at most
+/// three quarters of them.
+const MAX_OUTSIDE: usize = 4;
+
 /// The slots of one kind.
 struct Slot {
     limit: usize,
     used: usize,
+    /// Number of runs that wait outside their slots ([`outside_slot`](super::outside_slot)).
+    outside: usize,
+    /// Whether a tenant never uses more than three quarters of the slots.
+    keeps_quarter: bool,
+    /// The tenants that had a turn, the last one at the end.
+    turns: VecDeque<Uuid>,
+    /// Number of successive claims for other tenants.
+    other_claims: usize,
     /// Whether the queue may contain jobs of this kind. A claim that returns no jobs clears it; a
     /// wake-up sets it.
     may_have_jobs: bool,
@@ -30,6 +49,7 @@ struct Slot {
 /// A tenant with a current or recent running job of the kind.
 struct Tenant {
     used: usize,
+    outside: usize,
     last: Instant,
 }
 
@@ -57,10 +77,14 @@ pub(super) struct Slots {
 }
 
 impl Slot {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, keeps_quarter: bool) -> Self {
         Self {
             limit,
             used: 0,
+            outside: 0,
+            keeps_quarter,
+            turns: VecDeque::new(),
+            other_claims: 0,
             may_have_jobs: true,
             skips_busiest_tenant: false,
             no_other_tenants_at: None,
@@ -74,6 +98,15 @@ impl Slot {
         (self.limit - self.limit.div_ceil(4)).max(1)
     }
 
+    /// Returns the number of free slots. Runs that return to their slots may exceed the limit.
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used)
+    }
+
+    fn takes_turns(&self) -> bool {
+        self.limit < MIN_SHARED_SLOTS
+    }
+
     /// Returns whether a claim for this kind is worthwhile: it may have jobs and has a free slot.
     fn is_claimable(&self) -> bool {
         self.may_have_jobs && self.used < self.limit
@@ -83,30 +116,54 @@ impl Slot {
     /// searches for their jobs immediately.
     fn wake(&mut self) {
         self.may_have_jobs = true;
-        if self.skips_busiest_tenant {
+        if self.skips_busiest_tenant || self.takes_turns() {
             self.no_other_tenants_at = None;
         }
     }
 
-    fn request(&self, kind: &str, now: Instant) -> ClaimRequest {
-        let (free, share) = (self.limit - self.used, self.share());
+    fn request(&mut self, kind: &str, now: Instant) -> ClaimRequest {
+        let is_due = self.no_other_tenants_at.is_none_or(|at| now.duration_since(at) >= RECHECK_AFTER);
+        if self.takes_turns() {
+            return self.next_turn(kind, is_due);
+        }
+        let (free, share) = (self.free(), self.share());
         let busiest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.used);
         let (busiest, most) = busiest.map_or((Uuid::nil(), 0), |(id, tenant)| (*id, tenant.used));
         let shared = self.tenants.iter().any(|(id, tenant)| *id != busiest && tenant.is_recent(now));
-        let any = match shared {
+        let any = match shared || self.keeps_quarter {
             true => free.min(share.saturating_sub(most)),
             false => free,
         };
-        let is_due = self.no_other_tenants_at.is_none_or(|at| now.duration_since(at) >= RECHECK_AFTER);
         let other_tenants = (self.used >= share && is_due).then_some((busiest, free));
         let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
         ClaimRequest { kind: kind.to_owned(), other_tenants, any, running }
+    }
+
+    /// Returns the request for the tenant whose turn it is: the one that never had a turn, or whose
+    /// last turn was the earliest.
+    fn next_turn(&mut self, kind: &str, is_due: bool) -> ClaimRequest {
+        let free = self.free();
+        let any_tenant = self.other_claims >= TURNS_BEFORE_ANY;
+        let last = self.turns.back().filter(|_| is_due && !any_tenant);
+        let other_tenants = last.map(|last| (*last, free));
+        self.other_claims = if other_tenants.is_some() { self.other_claims + 1 } else { 0 };
+        // A later turn counts like more running jobs.
+        let running = self.turns.iter().enumerate().map(|(turn, tenant)| (*tenant, turn + 1)).collect();
+        ClaimRequest { kind: kind.to_owned(), other_tenants, any: free, running }
+    }
+
+    fn record_turn(&mut self, tenant: Uuid) {
+        self.turns.retain(|earlier| *earlier != tenant);
+        if self.turns.len() >= MAX_TURNS {
+            self.turns.pop_front();
+        }
+        self.turns.push_back(tenant);
     }
 }
 
 impl Tenant {
     fn is_recent(&self, now: Instant) -> bool {
-        self.used > 0 || now.duration_since(self.last) < RECENT_TENANT
+        self.used > 0 || self.outside > 0 || now.duration_since(self.last) < RECENT_TENANT
     }
 }
 
@@ -119,9 +176,12 @@ impl ClaimRequest {
 }
 
 impl Slots {
-    pub(super) fn new(limits: impl Iterator<Item = (String, usize)>) -> Self {
+    /// Creates slots by kind: their number, and whether a tenant never uses more than three
+    /// quarters of them.
+    pub(super) fn new(limits: impl Iterator<Item = (String, usize, bool)>) -> Self {
+        let slots = limits.map(|(kind, limit, keeps_quarter)| (kind, Slot::new(limit, keeps_quarter)));
         Self {
-            kinds: Mutex::new(limits.map(|(kind, limit)| (kind, Slot::new(limit))).collect()),
+            kinds: Mutex::new(slots.collect()),
             changed: Notify::new(),
             reserved: AtomicBool::new(false),
             released: Notify::new(),
@@ -170,7 +230,39 @@ impl Slots {
             slot.used += 1;
             slot.may_have_jobs = true;
             let last = Instant::now();
-            slot.tenants.entry(tenant).or_insert(Tenant { used: 0, last }).used += 1;
+            slot.tenants.entry(tenant).or_insert(Tenant { used: 0, outside: 0, last }).used += 1;
+            if slot.takes_turns() {
+                slot.record_turn(tenant);
+            }
+        }
+    }
+
+    /// Releases the slot of a run that waits. Returns `false` and does nothing if too many wait.
+    pub(super) fn leave(&self, kind: &str, tenant: Uuid) -> bool {
+        {
+            let mut kinds = self.kinds.lock();
+            let Some(slot) = kinds.get_mut(kind) else { return false };
+            let most = slot.limit * MAX_OUTSIDE;
+            let Some(of_tenant) = slot.tenants.get_mut(&tenant) else { return false };
+            if slot.outside >= most || of_tenant.outside >= most - most / 4 {
+                return false;
+            }
+            of_tenant.outside += 1;
+            slot.outside += 1;
+        }
+        self.release(kind, tenant);
+        true
+    }
+
+    /// Occupies a slot again for a run that waited. The slots may be exceeded for a while.
+    pub(super) fn come_back(&self, kind: &str, tenant: Uuid) {
+        if let Some(slot) = self.kinds.lock().get_mut(kind) {
+            slot.outside -= 1;
+            slot.used += 1;
+            if let Some(tenant) = slot.tenants.get_mut(&tenant) {
+                tenant.outside -= 1;
+                tenant.used += 1;
+            }
         }
     }
 
@@ -209,7 +301,7 @@ impl Slots {
     pub(super) async fn only_one(&self) {
         loop {
             let released = self.released.notified();
-            if self.kinds.lock().values().map(|slot| slot.used).sum::<usize>() <= 1 {
+            if self.kinds.lock().values().map(|slot| slot.used + slot.outside).sum::<usize>() <= 1 {
                 return;
             }
             released.await;
@@ -265,7 +357,7 @@ mod tests {
 
     /// Returns slots of one kind, of which `used` are occupied.
     fn slots(limit: usize, used: usize) -> Slots {
-        let slots = Slots::new(std::iter::once(("image".to_owned(), limit)));
+        let slots = Slots::new(std::iter::once(("image".to_owned(), limit, false)));
         (0..used).for_each(|_| slots.take("image", Uuid::nil()));
         slots
     }
@@ -288,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_claim_does_not_wait_without_jobs_or_for_another_kind() {
-        let slots = Slots::new([("image".to_owned(), 8), ("page".to_owned(), 8)].into_iter());
+        let slots = Slots::new([("image".to_owned(), 8, false), ("page".to_owned(), 8, false)].into_iter());
         (0..7).for_each(|_| slots.take("image", Uuid::nil()));
         assert!(!slots.are_nearly_full(), "all slots for pages are free");
         slots.requests();

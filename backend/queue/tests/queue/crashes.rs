@@ -1,6 +1,6 @@
 //! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
 use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, page, soon, until};
+use crate::support::{Bench, SOON, image, page, soon, until};
 use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -229,4 +229,104 @@ async fn a_job_that_ran_alone_and_ended_is_a_suspect_no_longer() {
         }
         assert_eq!(bench.count("select crashes::bigint from jobs").await, 1, "after {end}");
     }
+}
+
+impl Bench {
+    async fn progress(&self, job: &ClaimedJob) -> Result<(), QueueError> {
+        let mut tx = self.db.pool().begin().await.unwrap();
+        self.queue.record_progress(&mut tx, job.claim).await?;
+        tx.commit().await.unwrap();
+        Ok(())
+    }
+}
+
+#[testing::test]
+async fn a_job_that_makes_progress_is_not_given_up_however_often_its_process_ends() {
+    let bench = Bench::with(quick()).await;
+    let id = bench.add_one(NewJob { max_attempts: 3, ..page() }).await;
+    for _ in 0..20 {
+        bench.make_due(id).await;
+        let job = bench.claim_one().await;
+        assert!(!job.runs_alone(), "one crash after progress makes no suspect");
+        bench.progress(&job).await.unwrap();
+        assert_eq!(bench.queue.attempt(job.claim).await.unwrap(), 1);
+        bench.crash(std::slice::from_ref(&job)).await;
+        assert!(matches!(bench.progress(&job).await, Err(QueueError::Stale(stale)) if stale == id));
+        assert!(matches!(bench.queue.attempt(job.claim).await, Err(QueueError::Stale(_))));
+    }
+    assert_eq!(bench.state(id).await, JobState::Retryable);
+    // Without progress the limit applies again.
+    for _ in 0..2 {
+        bench.make_due(id).await;
+        let job = bench.claim_one().await;
+        if job.runs_alone() {
+            bench.queue.begin_alone(job.claim).await.unwrap();
+        }
+        bench.crash(&[job]).await;
+    }
+    assert_eq!(bench.state(id).await, JobState::Discarded);
+}
+
+#[testing::test]
+async fn a_job_that_ends_its_process_after_its_time_alone_is_discarded_at_last() {
+    let bench = Bench::with(quick()).await;
+    let id = bench.add_one(NewJob { max_attempts: 2, ..page() }).await;
+    for crash in 1..=8 {
+        assert!(bench.state(id).await.is_live(), "before crash {crash}");
+        bench.make_due(id).await;
+        let job = bench.claim_one().await;
+        bench.crash(&[job]).await;
+    }
+    assert_eq!(bench.state(id).await, JobState::Discarded);
+}
+
+/// Runs a suspect that ends only after another job began. `progress` is whether it records
+/// progress.
+async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
+    let bench = Bench::new().await;
+    let suspect = bench.add_one(page()).await;
+    bench.run_sql("update jobs set crashes = 2").await;
+    let began = Arc::new(Semaphore::new(0));
+    let (marks, mut marked) = mpsc::unbounded_channel();
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let pages = body({
+        let (queue, pool, began) = (bench.queue.clone(), bench.db.pool().clone(), began.clone());
+        move |job: ClaimedJob, _| {
+            let (queue, pool, began, marks) = (queue.clone(), pool.clone(), began.clone(), marks.clone());
+            started.send(()).unwrap();
+            async move {
+                if progress {
+                    let mut tx = pool.begin().await.unwrap();
+                    queue.record_progress(&mut tx, job.claim).await.unwrap();
+                    tx.commit().await.unwrap();
+                }
+                let _other = began.acquire().await.unwrap();
+                let sql = "select alone from jobs where id = $1";
+                let mark: bool = sqlx::query_scalar(sql).bind(job.claim.id).fetch_one(&pool).await.unwrap();
+                marks.send(mark).unwrap();
+                Outcome::Done
+            }
+        }
+    });
+    let images = body(move |_, _| {
+        began.add_permits(1);
+        async { Outcome::Done }
+    });
+    let worker = Worker::start_with(&bench.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
+    soon("the suspect starts", starts.recv()).await;
+    bench.add_one(image()).await;
+    assert_eq!(soon("the suspect ends", marked.recv()).await, Some(false), "it is not marked as alone");
+    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    assert_eq!(bench.state(suspect).await, JobState::Completed);
+    worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_jobs_begin_when_a_suspect_makes_progress() {
+    other_jobs_begin_during_the_suspect(SOON, true).await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_jobs_begin_when_the_time_of_a_suspect_is_over() {
+    other_jobs_begin_during_the_suspect(Duration::from_millis(100), false).await;
 }

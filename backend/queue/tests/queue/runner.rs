@@ -44,10 +44,33 @@ impl Worker {
         handlers: &[(&str, usize, Arc<dyn Handler>)],
         drain: Duration,
     ) -> Self {
+        Self::start_with(queue, handlers, drain, SOON)
+    }
+
+    /// Works like [`Self::start`], with a time limit for jobs that run alone.
+    pub(crate) fn start_with(
+        queue: &Queue,
+        handlers: &[(&str, usize, Arc<dyn Handler>)],
+        drain: Duration,
+        alone: Duration,
+    ) -> Self {
+        Self::start_on(queue, handlers, drain, alone, &[])
+    }
+
+    /// Works like [`Self::start_with`], with kinds of which a tenant never uses all slots.
+    pub(crate) fn start_on(
+        queue: &Queue,
+        handlers: &[(&str, usize, Arc<dyn Handler>)],
+        drain: Duration,
+        alone: Duration,
+        keep_quarter: &[&str],
+    ) -> Self {
         let config = RunnerConfig {
             concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
             poll: Duration::from_secs(3600),
+            keep_quarter: keep_quarter.iter().map(|kind| (*kind).to_owned()).collect(),
             drain,
+            alone,
             worker: "runner".to_owned(),
         };
         let handlers: HashMap<_, _> =

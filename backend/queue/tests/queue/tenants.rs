@@ -1,7 +1,7 @@
 //! Tests that tenants share a worker's slots.
 use crate::runner::{Worker, body};
-use crate::support::{Bench, SOON, page, soon};
-use queue::{NewJob, Outcome};
+use crate::support::{Bench, SOON, page, soon, until};
+use queue::{Enqueued, NewJob, Outcome, outside_slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -22,6 +22,10 @@ struct Shared {
 
 impl Shared {
     fn of(bench: Bench, tenants: &[Uuid]) -> Self {
+        Self::with(bench, tenants, PLACES, &[])
+    }
+
+    fn with(bench: Bench, tenants: &[Uuid], places: usize, keep_quarter: &[&str]) -> Self {
         let gates: HashMap<Uuid, Arc<Semaphore>> =
             tenants.iter().map(|tenant| (*tenant, Arc::new(Semaphore::new(0)))).collect();
         let (tell, started) = mpsc::unbounded_channel();
@@ -36,7 +40,7 @@ impl Shared {
                 }
             }
         });
-        let worker = Worker::start(&bench.queue, &[("page", PLACES, handler)], SOON);
+        let worker = Worker::start_on(&bench.queue, &[("page", places, handler)], SOON, SOON, keep_quarter);
         Self { bench, worker, started, gates, running: HashMap::new() }
     }
 
@@ -86,6 +90,97 @@ async fn a_tenant_with_slow_jobs_leaves_places_to_others() {
     assert_eq!(shared.running, HashMap::from([(slow, 6), (other, 2)]));
     shared.gates.values().for_each(|gate| gate.add_permits(100_000));
     shared.worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_take_turns_for_one_place() {
+    let [first, second, third] = [(); 3].map(|()| Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&vec![of(first); 20]).await;
+    bench.add(&vec![of(second); 5]).await;
+    let mut shared = Shared::with(bench, &[first, second, third], 1, &[]);
+    assert_eq!(shared.next().await, first, "the oldest job is the first");
+    // Its job is the newest of all.
+    shared.bench.add(&[of(third)]).await;
+    let mut order = Vec::new();
+    let mut running = first;
+    for _ in 0..6 {
+        shared.end_one(running);
+        running = shared.next().await;
+        order.push(running);
+    }
+    assert_eq!(order, [second, third, first, second, first, second]);
+    assert!(shared.bench.queue.others_wait("page", first).await.unwrap());
+    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
+    shared.worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suspects_run_also_while_tenants_take_turns() {
+    let [first, second] = [(); 2].map(|()| Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&[of(first)]).await;
+    sqlx::raw_sql("update jobs set crashes = 2, priority = 1").execute(bench.db.pool()).await.unwrap();
+    bench.add(&vec![of(first); 500]).await;
+    bench.add(&vec![of(second); 500]).await;
+    let shared = Shared::with(bench, &[first, second], 1, &[]);
+    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
+    until("the suspect ends", || async {
+        let left = "select count(*) from jobs where crashes > 1";
+        shared.bench.count(left).await == 0
+    })
+    .await;
+    assert!(shared.bench.count("select count(*) from jobs").await > 0, "it did not wait for all others");
+    shared.worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quarter_of_the_places_for_long_jobs_is_always_free_for_others() {
+    let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&vec![of(slow); 20]).await;
+    let mut shared = Shared::with(bench, &[slow, other], PLACES, &["page"]);
+    for _ in 0..6 {
+        assert_eq!(shared.next().await, slow);
+    }
+    shared.bench.add(&vec![of(other); 4]).await;
+    for _ in 0..2 {
+        assert_eq!(shared.next().await, other, "no job has ended");
+    }
+    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
+    shared.worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_waits_outside_its_slot_lets_others_run() {
+    let bench = Bench::new().await;
+    let jobs = bench.add(&[page(), page()]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = body({
+        let gate = Arc::clone(&gate);
+        let ids: Vec<_> = jobs.iter().map(|job| job_id(job)).collect();
+        move |job, _| {
+            let (gate, first) = (Arc::clone(&gate), job.claim.id == ids[0]);
+            async move {
+                if first {
+                    outside_slot(gate.acquire()).await.unwrap().forget();
+                } else {
+                    gate.add_permits(1);
+                }
+                Outcome::Done
+            }
+        }
+    });
+    let worker = Worker::start(&bench.queue, &[("page", 1, handler)], SOON);
+    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
+    worker.stop().await;
+}
+
+fn job_id(job: &Enqueued) -> Uuid {
+    match job {
+        Enqueued::New(id) => *id,
+        Enqueued::Duplicate => panic!("a duplicate"),
+    }
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]

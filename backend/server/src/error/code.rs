@@ -115,6 +115,8 @@ codes! {
     /// The database is unavailable. With `reason` `outcome_unknown`, the change may have been
     /// committed.
     DatabaseUnavailable = "database_unavailable", SERVICE_UNAVAILABLE, "The database is unavailable";
+    /// The disk has less free space than `MIN_FREE_DISK_MB`. Nothing was stored.
+    DiskFull = "disk_full", INSUFFICIENT_STORAGE, "The disk is full";
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }
 

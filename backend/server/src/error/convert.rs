@@ -115,6 +115,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotFound { .. } => Self::new(Code::NotFound, error.to_string()),
+            StoreError::DiskFull { .. } => Self::new(Code::DiskFull, error.to_string()),
             StoreError::Conflict(sentence) => Self::new(Code::Conflict, sentence),
             StoreError::CommitUnknown(_) => Self::outcome_unknown(&error),
             other => match other.cause() {

@@ -5,6 +5,7 @@ use crawler::{FetchError, GuardError};
 use pipeline::VideoAnalyzeError;
 use std::net::Ipv4Addr;
 use std::time::Duration;
+use store::StoreError;
 use video::VideoError;
 use vision::DecodeError;
 
@@ -127,6 +128,7 @@ fn example(code: Code) -> ApiError {
             of(REASON).errors(vec![REASON.into()])
         }
         Code::DatabaseUnavailable => ApiError::unavailable(),
+        Code::DiskFull => StoreError::DiskFull { reserve_mb: 1024 }.into(),
         Code::Internal => ApiError::unexplained(),
     }
 }

@@ -8,7 +8,8 @@ use axum::response::Response;
 /// Limits the running requests of a caller to three quarters of the database connections. Further
 /// requests wait, at most until their deadline.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
-    if api.operations.of(&request).is_some_and(|operation| !operation.spec.uses_connection) {
+    let spec = api.operations.of(&request).map(|operation| operation.spec);
+    if spec.is_some_and(|spec| !spec.counts_connection(request.headers())) {
         return next.run(request).await;
     }
     let mut share = api.state.connection_shares.open();

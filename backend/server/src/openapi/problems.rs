@@ -103,6 +103,7 @@ fn sentence(status: StatusCode, codes: &[Code]) -> &'static str {
         StatusCode::INTERNAL_SERVER_ERROR => {
             "The service failed; its log contains the cause with the id of the request"
         }
+        StatusCode::INSUFFICIENT_STORAGE => "The disk is full; nothing was stored",
         StatusCode::SERVICE_UNAVAILABLE => "The request timed out, or the service is starting or stopping",
         _ => "A problem; `code` and `detail` describe it",
     }

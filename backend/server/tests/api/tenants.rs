@@ -115,7 +115,7 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
         "create_video" | "detect_video" | "list_videos" => vec![get(format!("collection={collection}"))],
         "get_video" | "delete_video" | "list_tracks" | "follow_video" => vec![(at(video), None)],
         "export_video" => vec![(format!("{}?embeddings=true", at(video)), None)],
-        "pause_video" | "resume_video" | "cancel_video" => vec![(at(video), None)],
+        "pause_video" | "resume_video" | "retry_video" | "cancel_video" => vec![(at(video), None)],
         "list_faces" => vec![
             get(format!("collection={collection}")),
             get(format!("crawl_id={}", crawls[0])),

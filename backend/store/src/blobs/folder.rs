@@ -54,6 +54,10 @@ pub(super) fn create_folder(path: &Path) -> io::Result<()> {
 }
 
 impl Folder {
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(super) fn new(root: &Path, disk: Arc<dyn Disk>) -> Self {
         Self { root: root.into(), disk, waiting: Arc::default() }
     }

@@ -1,6 +1,7 @@
 //! Removes traces of erased videos: their addresses, and where crawls found them.
 use super::{LedgerJobs, Traces};
 use crate::text::url_hash;
+use crate::videos::drop_files_of_ended;
 use crate::{Store, StoreError};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -52,9 +53,9 @@ impl Traces {
         }
         sqlx::query("update videos set source_url = null, host = null, detail = null, etag = null, last_modified = null where id = any($1)")
             .bind(videos)
-            .execute(conn)
+            .execute(&mut *conn)
             .await?;
-        Ok(())
+        drop_files_of_ended(conn, videos).await
     }
 }
 

@@ -2,6 +2,7 @@
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::erasure::delete_images;
 use crate::{Store, StoreError, tombstones};
+use domain::VideoState;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -21,6 +22,51 @@ impl Store {
         .await?;
         found.ok_or_else(|| StoreError::not_found("video", id))?;
         let keys = delete_videos(conn, &[id]).await?;
+        enqueue_blob_deletions(conn, keys).await
+    }
+}
+
+impl Store {
+    /// Returns whether a face of the video has an embedding of another model than `model`.
+    pub async fn video_has_other_model(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        model: i32,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists (
+                 select 1 from tracks t
+                 join track_faces s on s.track_id = t.id join faces f on f.id = s.face_id
+                 where t.video_id = $1 and f.model_id <> $2)",
+        )
+        .bind(id)
+        .bind(model)
+        .fetch_one(conn)
+        .await?)
+    }
+
+    /// Deletes the stored parts of a running video, so that it is read again from the beginning.
+    /// Returns the blobs to delete after the commit.
+    ///
+    /// # Errors
+    /// Fails with `Conflict` if the video is not running, and with `NotFound` if it does not exist.
+    pub async fn delete_parts_of_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+    ) -> Result<Vec<String>, StoreError> {
+        self.set_video_state(&mut *conn, id, &[VideoState::Running], VideoState::Running).await?;
+        let images = frames_of(conn, &[id]).await?;
+        tombstones::set(conn, &images, &images).await?;
+        // A track is deleted with its last face.
+        let (_, keys) = delete_images(conn, &images).await?;
+        sqlx::query(
+            "update videos set checkpoint_us = null, frames = 0, last_track = 0, unidentified = 0 where id = $1",
+        )
+        .bind(id)
+        .execute(&mut *conn)
+        .await?;
         enqueue_blob_deletions(conn, keys).await
     }
 }

@@ -21,6 +21,15 @@ pub struct NewVideo {
     pub options: Value,
 }
 
+/// What occupies disk space and workers in a collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
+pub struct WaitingVideos {
+    /// Number of live videos that callers added.
+    pub videos: i64,
+    /// Size of the stored files, in bytes: of live videos, and of failed ones that can be retried.
+    pub bytes: i64,
+}
+
 impl Store {
     /// Adds a video in the state `queued` and returns its id. Returns `Err` with the id of the
     /// collection's video of this file, if any. Cancelled and failed videos do not count.
@@ -110,16 +119,36 @@ impl Store {
         .await?)
     }
 
-    /// Returns how many live videos of a collection were added with an address.
-    pub async fn live_addresses(&self, conn: &mut PgConnection, collection: Uuid) -> Result<i64, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select count(*) from videos
-             where collection_id = $1 and state in ('queued', 'running', 'paused')
-               and crawl_id is null and scan_id is null and source_url is not null",
+    /// Returns what waits in a collection. Call [`Self::lock_waiting_videos`] before, in the
+    /// transaction that adds a video.
+    pub async fn waiting_in_collection(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<WaitingVideos, StoreError> {
+        Ok(sqlx::query_as(
+            "select count(*) filter (where state in ('queued', 'running', 'paused')
+                                     and crawl_id is null and scan_id is null) as videos,
+                    coalesce(sum(bytes) filter (where source_key is not null), 0)::bigint as bytes
+             from videos
+             where collection_id = $1 and (source_key is not null or state in ('queued', 'running', 'paused'))",
         )
         .bind(collection)
         .fetch_one(conn)
         .await?)
+    }
+
+    /// Lets other transactions that add videos to the collection wait until this one ends.
+    pub async fn lock_waiting_videos(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<(), StoreError> {
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('waiting videos ' || $1::text, 0))")
+            .bind(collection)
+            .execute(conn)
+            .await?;
+        Ok(())
     }
 }
 

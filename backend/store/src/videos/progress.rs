@@ -3,7 +3,9 @@ use super::insert::repeated_video;
 use crate::text::without_nul;
 use crate::{Store, StoreError};
 use domain::VideoState;
-use sqlx::{Connection, PgConnection};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{Connection, PgConnection, Postgres};
 use uuid::Uuid;
 
 /// What a file reports about itself.
@@ -42,11 +44,7 @@ impl Store {
         id: Uuid,
         facts: &VideoFacts,
     ) -> Result<Result<(), Uuid>, StoreError> {
-        if let Some(other) = other_of_file(&mut *conn, id, &facts.sha256).await? {
-            return Ok(Err(other));
-        }
-        let mut savepoint = conn.begin().await?;
-        let known = sqlx::query(
+        let update = sqlx::query(
             "update videos set sha256 = $2, bytes = $3, codec = $4, duration_us = $5, original_id = null
              where id = $1",
         )
@@ -54,25 +52,43 @@ impl Store {
         .bind(facts.sha256.as_slice())
         .bind(facts.bytes)
         .bind(without_nul(&facts.codec))
-        .bind(facts.duration_us)
-        .execute(&mut *savepoint)
-        .await;
-        match known {
-            Ok(known) if known.rows_affected() == 0 => Err(StoreError::not_found("video", id)),
-            Ok(_) => {
-                savepoint.commit().await?;
-                Ok(Ok(()))
-            }
-            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
-                // The index waited for another transaction that stored a video of the same file.
-                savepoint.rollback().await?;
-                match other_of_file(conn, id, &facts.sha256).await? {
-                    Some(other) => Ok(Err(other)),
-                    None => Err(repeated_video()),
-                }
-            }
-            Err(error) => Err(error.into()),
-        }
+        .bind(facts.duration_us);
+        set_file(conn, id, &facts.sha256, update).await
+    }
+
+    /// Records that the file of a running video was fetched and is stored as the blob `key`, and
+    /// that the video waits again. Returns `Err` with the id of another video of the same file in
+    /// the collection.
+    ///
+    /// # Errors
+    /// Fails with `Conflict` if the video is not running, and with `NotFound` if it does not exist.
+    pub async fn record_fetched_video(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        sha256: &[u8; 32],
+        bytes: i64,
+        key: &str,
+    ) -> Result<Result<(), Uuid>, StoreError> {
+        self.set_video_state(&mut *conn, id, &[VideoState::Running], VideoState::Queued).await?;
+        let update = sqlx::query(
+            "update videos set sha256 = $2, bytes = $3, source_key = $4, original_id = null where id = $1",
+        )
+        .bind(id)
+        .bind(sha256.as_slice())
+        .bind(bytes)
+        .bind(key);
+        set_file(conn, id, sha256, update).await
+    }
+
+    /// Returns the time up to which a video is stored, in microseconds.
+    pub async fn video_checkpoint(&self, id: Uuid) -> Result<Option<i64>, StoreError> {
+        let checkpoint: Option<Option<i64>> =
+            sqlx::query_scalar("select checkpoint_us from videos where id = $1")
+                .bind(id)
+                .fetch_optional(&self.pool)
+                .await?;
+        Ok(checkpoint.flatten())
     }
 
     /// Records that everything up to a frame is stored, in the transaction that stores it. Returns
@@ -101,6 +117,36 @@ impl Store {
         .execute(conn)
         .await?;
         Ok(changed.rows_affected() == 1)
+    }
+}
+
+/// Runs a statement that sets the hash of a video, unless the collection has another video of the
+/// file.
+async fn set_file(
+    conn: &mut PgConnection,
+    id: Uuid,
+    sha256: &[u8; 32],
+    update: Query<'_, Postgres, PgArguments>,
+) -> Result<Result<(), Uuid>, StoreError> {
+    if let Some(other) = other_of_file(&mut *conn, id, sha256).await? {
+        return Ok(Err(other));
+    }
+    let mut savepoint = conn.begin().await?;
+    match update.execute(&mut *savepoint).await {
+        Ok(known) if known.rows_affected() == 0 => Err(StoreError::not_found("video", id)),
+        Ok(_) => {
+            savepoint.commit().await?;
+            Ok(Ok(()))
+        }
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+            // The index waited for another transaction that stored a video of the same file.
+            savepoint.rollback().await?;
+            match other_of_file(conn, id, sha256).await? {
+                Some(other) => Ok(Err(other)),
+                None => Err(repeated_video()),
+            }
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

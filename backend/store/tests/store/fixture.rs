@@ -131,7 +131,7 @@ pub(crate) async fn film(
         store.insert_tracks(tx.conn(), (collection, id), &[track]).await.unwrap();
     }
     let (state, people) = (VideoState::Completed, Some(1));
-    let end = VideoEnd { state, people, reason: None, detail: None, original: None };
+    let end = VideoEnd { state, people, reason: None, detail: None, original: None, keeps_file: false };
     store.end_video(tx.conn(), id, end).await.unwrap();
     tx.commit().await.unwrap();
     (id, faces)

@@ -360,7 +360,7 @@ async fn retention_keeps_a_video_whose_file_was_found_again() {
     let mut tx = store.begin().await.unwrap();
     let again = store.insert_video(tx.conn(), &again).await.unwrap().unwrap();
     let (state, reason) = (VideoState::Failed, Some(Reason::ExactDuplicate));
-    let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id) };
+    let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id), keeps_file: false };
     store.end_video(tx.conn(), again, end).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(store.extent_of_retention(collection, 30).await.unwrap().faces, 0);

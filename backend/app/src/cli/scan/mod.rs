@@ -9,7 +9,7 @@ mod web;
 use super::video::VideoArgs;
 use super::{Exit, UsageError};
 use crate::config::Settings;
-use crate::decoder::{open_decoder, open_spool};
+use crate::decoder::{open_decoder, video_tools_of};
 use crate::image_files::{self, Found};
 use crate::output;
 use crate::service::search_index::Role;
@@ -189,7 +189,7 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
 fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
-    Ok(VideoTools { decoder, spool: open_spool(settings).map_err(UsageError)? })
+    Ok(video_tools_of(settings, decoder).map_err(UsageError)?)
 }
 
 async fn scan(

@@ -7,9 +7,9 @@ pub(crate) use site::{Answer, Site};
 use domain::JobKind;
 use inference::{Engine, Manifest, ResolvedPack};
 use pipeline::worker::VideoTools;
-use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, crawl, worker};
+use pipeline::{Analysis, Analyzer, CrawlOptions, Crawls, Ingest, VideoLimits, crawl, worker};
 use queue::{Handler, Queue, Runner, RunnerConfig};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::crawls::{Crawl, CrawlProgress};
@@ -123,9 +123,21 @@ impl World {
 
     /// Starts a worker that also reads videos.
     pub(crate) fn video_worker(&self, name: &str, decoder: Decoder) -> Worker {
+        self.video_worker_with(name, decoder, VideoLimits::default(), worker::TURN)
+    }
+
+    /// Works like [`Self::video_worker`], with limits of collections and the length of a turn.
+    pub(crate) fn video_worker_with(
+        &self,
+        name: &str,
+        decoder: Decoder,
+        limits: VideoLimits,
+        turn: Duration,
+    ) -> Worker {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
-        self.worker_with(name, Some(VideoTools { decoder, spool }))
+        let spool = store::SpoolFolder::new(spool, 0);
+        self.worker_with(name, Some(VideoTools { decoder, spool, limits, turn }))
     }
 
     fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
@@ -134,13 +146,16 @@ impl World {
             concurrency: [
                 (JobKind::ScanPage, 4),
                 (JobKind::ScanImage, 4),
+                (JobKind::FetchVideo, 4),
                 (JobKind::DeliverWebhook, worker::DELIVERY_PLACES),
             ]
             .map(|(kind, places)| (kind.into(), places))
             .into(),
+            keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
             poll: Duration::from_millis(50),
             // A video takes longer than a worker may take to stop.
             drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },
+            alone: Duration::from_secs(60),
             worker: name.into(),
         };
         let runner = Runner::start(self.queue.clone(), self.handlers_with(videos), config, stop.clone());
@@ -184,6 +199,24 @@ impl World {
     pub(crate) async fn faces(&self) -> Vec<Face> {
         let filter = FaceListQuery { collection: "default".into(), ..FaceListQuery::default() };
         self.store.faces(&filter, None, 10_000).await.unwrap()
+    }
+
+    /// Lets the workers that start from now on find a full disk. Returns what they need to find
+    /// space again.
+    pub(crate) async fn fill_disk(&mut self) -> Ingest {
+        let blobs = self.blobs.clone().with_exact_reserve(u64::MAX);
+        let (store, queue) = (self.store.clone(), self.queue.clone());
+        let full = Ingest::new(self.ingest.analyzer().clone(), store, blobs, queue).await.unwrap();
+        std::mem::replace(&mut self.ingest, full)
+    }
+
+    /// Waits until the jobs of a kind are postponed.
+    pub(crate) async fn postponed(&self, kind: JobKind) {
+        let postponed = async || {
+            let due = self.queue.next_due(&[kind.into()]).await.unwrap();
+            due.filter(|due| *due > Duration::from_secs(30))
+        };
+        wait_for(postponed).await.expect("the job is postponed");
     }
 
     /// Returns the folder of the blobs.

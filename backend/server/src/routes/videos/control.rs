@@ -36,6 +36,23 @@ pub(super) async fn resume_video(
     Ok(Json(state.services.videos.resume(caller.store(), id).await?.into()))
 }
 
+/// Retry a failed video. It continues after its last stored part.
+///
+/// The file of an upload is kept for 7 days if the reason of the failure may be temporary. The file
+/// at a URL is fetched again.
+#[utoipa::path(
+    post, path = "/videos/{id}/retry", operation_id = "retry_video", tag = "videos",
+    params(("id" = Uuid, Path, description = "Id of the video")),
+    responses((status = 200, description = "The video in its new state", body = VideoView)),
+)]
+pub(super) async fn retry_video(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<VideoView>, ApiError> {
+    Ok(Json(state.services.videos.retry(caller.store(), id).await?.into()))
+}
+
 /// Cancel a video. It stops within a second. What is stored of it remains, without the numbers of
 /// the people.
 #[utoipa::path(

@@ -8,13 +8,12 @@ use crate::routes::faces::RotateParam;
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pipeline::{AddedAddress, MAX_LIVE_ADDRESSES, Rotate, Upload};
+use pipeline::{Added, Rotate, Upload, VideoLimits};
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
 /// Maximum length of a JSON body in bytes: the longest URL, with space for escapes.
 const MAX_JSON: usize = 32 << 10;
@@ -66,6 +65,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
         Code::NotReady,
         Code::BadUrl,
         Code::ForbiddenUrl,
+        Code::DiskFull,
     ]])
     .uploads();
 
@@ -99,21 +99,24 @@ pub(super) async fn create_video(
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let address = file_address(&state, &url)?;
         state.video_tools()?;
-        let (status, id) = match state.services.videos.add_address(collection.id, &address, options).await? {
-            AddedAddress::New(id) => (StatusCode::ACCEPTED, id),
-            AddedAddress::Live(id) => (StatusCode::OK, id),
-            AddedAddress::TooMany => return Err(too_many()),
-        };
-        return answer(&caller, status, id).await;
+        let videos = &state.services.videos;
+        let added = videos.add_address(collection.id, &address, options).await?;
+        return answer(&caller, added, videos.limits()).await;
     }
     let typed = check_type(headers, &["application/json"]);
     let prepared = async {
+        // Before the first statement of the database: places limit the connections of uploads.
+        let place = place(&state)?;
         let collection = caller.collection(params.collection.as_deref()).await?;
         typed?;
         let options =
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
-        let folder = state.video_tools()?.spool.clone();
-        Ok((options, collection, folder, place(&state)?))
+        let spool = state.video_tools()?.spool.clone();
+        let videos = &state.services.videos;
+        if !videos.has_room(collection.id, content_length(headers)).await? {
+            return Err(too_many(videos.limits()));
+        }
+        Ok((options, collection, spool, place))
     };
     let (options, collection, folder, _place) = match prepared.await {
         Ok(prepared) => prepared,
@@ -124,22 +127,33 @@ pub(super) async fn create_video(
     let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
     let upload = Upload { sha256: spooled.sha256, bytes: spooled.bytes, key };
     let added = videos.add(collection.id, &upload, options).await;
-    if !matches!(added, Ok(Ok(_))) {
+    if !matches!(added, Ok(Added::New(_))) {
         videos.discard_upload(upload.key).await;
     }
-    let (status, id) = match added? {
-        Ok(id) => (StatusCode::ACCEPTED, id),
-        Err(existing) => (StatusCode::OK, existing),
-    };
-    answer(&caller, status, id).await
+    answer(&caller, added?, videos.limits()).await
 }
 
-fn too_many() -> ApiError {
-    let sentence = format!("{MAX_LIVE_ADDRESSES} videos with a URL wait in the collection; wait for some");
+/// Returns the length of the body that the caller announces, or 0.
+fn content_length(headers: &HeaderMap) -> u64 {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse().ok()).unwrap_or(0)
+}
+
+fn too_many(limits: VideoLimits) -> ApiError {
+    let VideoLimits { videos, bytes } = limits;
+    let sentence = format!(
+        "the collection may have {videos} videos that wait, with files of {} MiB; wait for some, or delete failed ones",
+        bytes >> 20
+    );
     ApiError::overloaded(sentence, RETRY_AFTER)
 }
 
-async fn answer(caller: &Caller, status: StatusCode, id: Uuid) -> Result<Response, ApiError> {
+async fn answer(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response, ApiError> {
+    let (status, id) = match added {
+        Added::New(id) => (StatusCode::ACCEPTED, id),
+        Added::Existing(id) => (StatusCode::OK, id),
+        Added::TooMany => return Err(too_many(limits)),
+    };
     let location = HeaderValue::from_str(&format!("/videos/{id}")).map_err(ApiError::internal)?;
     let view = VideoView::from(caller.store().video(id).await?);
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())

@@ -57,6 +57,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Analyze)
         Code::VideoTooLarge,
         Code::VideoUnavailable,
         Code::NotReady,
+        Code::DiskFull,
     ]])
     .uploads();
 
@@ -83,6 +84,8 @@ pub(super) async fn detect_video(
 ) -> Result<Response, ApiError> {
     let typed = check_type(request.headers(), &[]);
     let prepared = async {
+        // Before the first statement of the database: places limit the connections of uploads.
+        let place = place(&state)?;
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
         typed?;
         let requested =
@@ -98,7 +101,7 @@ pub(super) async fn detect_video(
         // Without this, a busy service would refuse the clip only after the upload. The place in
         // the queue is not kept meanwhile, because an upload can be slow.
         drop(state.admit(1)?);
-        Ok((options, tools, place(&state)?))
+        Ok((options, tools, place))
     };
     let (options, tools, place) = match prepared.await {
         Ok(prepared) => prepared,

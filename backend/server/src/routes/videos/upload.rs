@@ -6,8 +6,8 @@ use crate::{ApiError, AppState, Code};
 use axum::extract::Request;
 use futures::StreamExt;
 use sha2::{Digest, Sha256};
-use std::path::Path;
 use std::time::{Duration, Instant};
+use store::SpoolFolder;
 use tokio::fs::File;
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
@@ -49,15 +49,18 @@ pub(super) fn place(state: &AppState) -> Result<Place, ApiError> {
     Ok(Place { _caller: caller, _all: all })
 }
 
-/// Reads the body to a file in the folder `spool`.
+/// Reads the body to a file in the folder of `spool`.
 ///
 /// # Errors
 /// Fails with 413 for too many bytes, 415 if the content is not a video, 400 if the body cannot be
-/// read, and 503 if it arrives too slowly.
-pub(super) async fn spool(request: Request, spool: &Path, limit: u64) -> Result<Spooled, ApiError> {
+/// read, 503 if it arrives too slowly, and 507 if the disk is full.
+pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled, ApiError> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if let Err(full) = spool.check_space() {
+        return refuse(request, full.into()).await;
+    }
     let mut stream = limited_upload(request, limit, "the video")?.into_data_stream();
-    let folder = spool.to_owned();
+    let folder = spool.path().to_owned();
     let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(folder)).await;
     let mut file = File::from_std(created.map_err(ApiError::internal)?.map_err(ApiError::internal)?);
     let (mut hasher, mut bytes, mut head) = (Sha256::new(), 0_u64, Vec::with_capacity(HEAD));
@@ -74,6 +77,7 @@ pub(super) async fn spool(request: Request, spool: &Path, limit: u64) -> Result<
         }
         hasher.update(&chunk);
         file.write_all(&chunk).await.map_err(ApiError::internal)?;
+        spool.wrote(bytes, chunk.len() as u64)?;
         bytes += chunk.len() as u64;
     }
     check_head(&head)?;

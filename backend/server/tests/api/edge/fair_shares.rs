@@ -70,6 +70,34 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     }
 }
 
+#[testing::needs(video)]
+#[testing::test]
+async fn videos_by_url_of_one_caller_leave_connections_for_others() {
+    let app = spawn(Options { videos: true, ..Options::default() }).await;
+    let all = app.state.services.store.pool().options().get_max_connections();
+    let share = i64::from(all - all / 4);
+    let mut lock = app.database.lock_videos().await;
+    let add = async |n: u32| {
+        let body = json!({"url": format!("http://127.0.0.1:9/{n}.mp4")});
+        app.post_json("/videos", &body).await
+    };
+    let mut slow: FuturesUnordered<_> = (0..all + 4).map(add).collect();
+    let start = Instant::now();
+    // One of them waits for the table, the others for it.
+    while lock.waiting().await < share {
+        assert!(slow.next().now_or_never().is_none());
+        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
+        tokio::task::yield_now().await;
+    }
+    let others = elsewhere().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
+    assert_eq!(others.status(), StatusCode::OK);
+    assert_eq!(lock.waiting().await, share, "the other requests of the caller wait");
+    lock.release().await;
+    while let Some(answer) = slow.next().await {
+        assert_eq!(answer.status(), StatusCode::ACCEPTED);
+    }
+}
+
 #[testing::test]
 async fn all_keys_to_a_collection_have_one_share() {
     let config = Config { max_streams: 1, ..guarded().config };

@@ -9,12 +9,12 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, Videos, crawl};
+use pipeline::{Analyzer, Crawls, Ingest, Passes, Secret, VideoLimits, Videos, crawl};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::{Client, Response, StatusCode, multipart};
 use serde_json::{Value, json};
 use server::{AppState, Config, Services};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::Blobs;
@@ -86,6 +86,9 @@ pub(crate) struct Options {
     pub(crate) videos: bool,
     pub(crate) models: Models,
     pub(crate) webhook_secret: Option<&'static str>,
+    pub(crate) video_limits: VideoLimits,
+    /// Free disk space, in bytes, below which nothing is stored.
+    pub(crate) disk_reserve: u64,
 }
 
 impl Default for Options {
@@ -98,6 +101,8 @@ impl Default for Options {
             videos: false,
             models: Models::Default,
             webhook_secret: None,
+            video_limits: VideoLimits::default(),
+            disk_reserve: 0,
         }
     }
 }
@@ -143,6 +148,7 @@ impl App {
         let blob_folder = tempfile::tempdir().unwrap();
         let store = database.store();
         let blobs = Blobs::open(blob_folder.path().to_str().unwrap()).unwrap();
+        let blobs = blobs.with_exact_reserve(options.disk_reserve);
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
         let process = recorder();
         let own = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
@@ -167,7 +173,7 @@ impl App {
             ..crawler::Config::default()
         });
         let shutdown = CancellationToken::new();
-        let video_tools = options.videos.then(|| video_tools(blob_folder.path()));
+        let video_tools = options.videos.then(|| video_tools(blob_folder.path(), options.disk_reserve));
         let runner = options.worker.then(|| {
             let handlers = pipeline::worker::handlers(
                 store.clone(),
@@ -181,15 +187,19 @@ impl App {
                 concurrency: HashMap::from([
                     ("scan_page".into(), 2),
                     ("scan_image".into(), 2),
+                    ("fetch_video".into(), 4),
                     ("scan_video".into(), 1),
                 ]),
+                keep_quarter: HashSet::new(),
                 poll: Duration::from_millis(100),
                 drain: Duration::from_secs(5),
+                alone: Duration::from_secs(60),
                 worker: "test".into(),
             };
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
-        let videos = Videos::new(store.clone(), queue.clone(), blobs.clone());
+        let videos =
+            Videos::new(store.clone(), queue.clone(), blobs.clone()).with_limits(options.video_limits);
         let video_decoding =
             inference::place_video_decoding(&inference::Config::default(), false, |_| Ok(()));
         let video_decoding = video_decoding.ok().map(|placement| placement.report);
@@ -296,10 +306,15 @@ impl App {
 }
 
 /// Returns a decoder without its sandbox, which other tests cover.
-fn video_tools(spool: &std::path::Path) -> VideoTools {
+fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
     let (ffmpeg, limits) = (testing::ffmpeg(), video::Limits::default());
     let config = video::Config { ffmpeg, launcher: video::Launcher::Direct, threads: 2, limits };
-    VideoTools { decoder: video::Decoder::open(config).unwrap(), spool: spool.to_owned() }
+    VideoTools {
+        decoder: video::Decoder::open(config).unwrap(),
+        spool: store::SpoolFolder::with_exact_reserve(spool, reserve),
+        limits: VideoLimits::default(),
+        turn: pipeline::worker::TURN,
+    }
 }
 
 fn client() -> Client {

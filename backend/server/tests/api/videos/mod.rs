@@ -3,6 +3,7 @@ mod by_url;
 mod detect;
 mod erased;
 mod export;
+mod limits;
 mod of_crawls;
 mod refused;
 

@@ -39,7 +39,12 @@ pub(in super::super) struct EnrolAnswer {
 }
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write)
-    .problems(&[Code::PICTURE, Code::FETCHED, Code::FACE, &[Code::LowQuality, Code::Conflict]])
+    .problems(&[
+        Code::PICTURE,
+        Code::FETCHED,
+        Code::FACE,
+        &[Code::LowQuality, Code::Conflict, Code::DiskFull],
+    ])
     .one_of(&["url", "image_base64", "face_ids"]);
 
 /// Enrol faces of a subject.

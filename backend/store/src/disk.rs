@@ -1,0 +1,108 @@
+//! Keeps a reserve of free disk space, so that uploads, crawls and videos do not fill the disk of
+//! the database.
+use crate::StoreError;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a copy between two checks of the free space.
+const BYTES_PER_CHECK: u64 = 64 << 20;
+
+/// Space that must stay free in the file system of a folder.
+#[derive(Clone, Debug)]
+pub struct DiskReserve {
+    folder: PathBuf,
+    bytes: u64,
+}
+
+impl DiskReserve {
+    /// Creates a reserve of `bytes`; 0 permits every write.
+    pub fn new(folder: impl Into<PathBuf>, bytes: u64) -> Self {
+        Self { folder: folder.into(), bytes }
+    }
+
+    /// Reduces the reserve to a tenth of the file system, for small disks.
+    #[must_use]
+    pub fn at_most_a_tenth(self) -> Self {
+        let total = space(&self.folder).map_or(u64::MAX, |space| space.total);
+        Self { bytes: self.bytes.min(total / 10), ..self }
+    }
+
+    /// Checks that the reserve is free. A file system that does not report its free space permits
+    /// every write.
+    ///
+    /// # Errors
+    /// Fails with [`StoreError::DiskFull`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.bytes == 0 || space(&self.folder).is_none_or(|space| space.free >= self.bytes) {
+            return Ok(());
+        }
+        Err(StoreError::DiskFull { reserve_mb: self.bytes >> 20 })
+    }
+}
+
+/// A folder for copies of files. The copies have no name, so nothing remains of them when the
+/// process ends.
+#[derive(Clone, Debug)]
+pub struct SpoolFolder {
+    path: PathBuf,
+    reserve: DiskReserve,
+}
+
+impl SpoolFolder {
+    /// Creates the description of an existing folder. `reserve` is the free space of its disk, in
+    /// bytes, below which nothing is copied, but at most a tenth of the disk.
+    pub fn new(path: impl Into<PathBuf>, reserve: u64) -> Self {
+        let path = path.into();
+        let reserve = DiskReserve::new(path.clone(), reserve).at_most_a_tenth();
+        Self { path, reserve }
+    }
+
+    /// Works like [`Self::new`], without the limit of a tenth.
+    pub fn with_exact_reserve(path: impl Into<PathBuf>, reserve: u64) -> Self {
+        let path = path.into();
+        Self { reserve: DiskReserve::new(path.clone(), reserve), path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that a copy can begin.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::DiskFull`.
+    pub fn check_space(&self) -> Result<(), StoreError> {
+        self.reserve.check()
+    }
+
+    /// Checks the space again whenever a copy has grown enough: `more` bytes were written after
+    /// `before` bytes.
+    ///
+    /// # Errors
+    /// Fails with `StoreError::DiskFull`.
+    pub fn wrote(&self, before: u64, more: u64) -> Result<(), StoreError> {
+        match before / BYTES_PER_CHECK == (before + more) / BYTES_PER_CHECK {
+            true => Ok(()),
+            false => self.check_space(),
+        }
+    }
+}
+
+/// Space of a file system, in bytes.
+struct Space {
+    total: u64,
+    /// Space that a user without privileges can use.
+    free: u64,
+}
+
+fn space(folder: &Path) -> Option<Space> {
+    match rustix::fs::statvfs(folder) {
+        Ok(found) => Some(Space {
+            total: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+        }),
+        Err(error) => {
+            tracing::debug!(folder = %folder.display(), %error, "the free space cannot be read");
+            None
+        }
+    }
+}
