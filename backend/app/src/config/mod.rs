@@ -13,6 +13,7 @@ mod example;
 mod layers;
 mod library;
 pub mod mask;
+mod memory;
 mod otlp;
 pub mod parse;
 mod performance;
@@ -26,6 +27,7 @@ pub use environment::restart_with_library_settings;
 pub use error::{ConfigError, ConfigErrors};
 pub use example::env_example;
 pub use layers::{Flag, Sources};
+pub use memory::MemoryLimit;
 pub use otlp::Otlp;
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,

@@ -1,7 +1,7 @@
 //! Starts the job runner of this process.
 use super::Foundation;
 use super::memory::{self, ImageSlots};
-use crate::config::Settings;
+use crate::config::{Settings, cores};
 use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
 use pipeline::{Crawls, Maintenance, Videos};
@@ -26,8 +26,21 @@ const ERASE_PLACES: usize = 2;
 /// Time between two attempts to run the storage maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 
+/// Reports that outside input can need more memory than this process can have.
+fn check_memory(settings: &Settings) {
+    let limits: u64 = settings.memory_limits(cores()).iter().map(|limit| limit.bytes).sum();
+    if let Some(memory) = memory::read().filter(|memory| memory.total < limits) {
+        tracing::info!(
+            limits_mb = limits / 1_000_000,
+            memory_mb = memory.total / 1_000_000,
+            "the limits of memory exceed the memory of this machine; lower them as docs/how-to/SIZING.md describes"
+        );
+    }
+}
+
 /// Starts claiming jobs. Stops when `shutdown` fires.
 pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
+    check_memory(settings);
     let handlers = handlers(
         foundation.store().clone(),
         foundation.queue.clone(),
