@@ -65,6 +65,10 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
 pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
     let folder = settings.video_spool();
     let open = || {
+        // Only the folder itself is closed to other users. The private Postgres enters its parent.
+        if let Some(parent) = folder.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         tempfile::tempfile_in(&folder)?;
         is_in_memory(&folder)

@@ -273,12 +273,13 @@ impl Videos {
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
-    /// address that a caller named, if the collection has another video of the file, or if too many
-    /// of its videos wait.
-    pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Video, ChangeError> {
+    /// address that a caller named, or if the collection has another video of the file. Returns
+    /// `None` if too many of its videos wait.
+    pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Option<Video>, ChangeError> {
         retried("retry_video", || async {
             let video = store.video(id).await?;
             let mut tx = store.begin().await?;
+            store.lock_waiting_videos(tx.conn(), video.collection_id).await?;
             let job = VideoJob { video_id: id };
             let job = match video.source_key {
                 Some(_) => job.scan(video.collection_id),
@@ -288,10 +289,10 @@ impl Videos {
             store.requeue_video(tx.conn(), id).await?;
             let waiting = store.waiting_in_collection(tx.conn(), video.collection_id).await?;
             if waiting.videos > self.limits.videos {
-                return Err(StoreError::Conflict("too many videos wait in the collection".into()).into());
+                return Ok(None);
             }
             tx.commit().await?;
-            Ok(store.video(id).await?)
+            Ok(Some(store.video(id).await?))
         })
         .await
     }

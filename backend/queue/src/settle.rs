@@ -54,7 +54,7 @@ impl Queue {
     /// claim like [`hold`](Self::hold).
     ///
     /// The current run becomes the first attempt, and earlier crashes no longer count: the limit on
-    /// attempts is for jobs that do not advance. A job that runs alone no longer has to.
+    /// attempts is for jobs that do not advance. It no longer has to run alone.
     ///
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
@@ -326,7 +326,7 @@ where id = any(array(select id from picked))
 returning id";
 
 /// The time for which a job runs alone is limited. So a job that ends its process after that time
-/// is recognised by the number of its crashes.
+/// is discarded after `4 * max_attempts` crashes.
 const RESCUE: &str = concat!(
     "with expired as materialized (
     select id from jobs where state = 'running' and lease_until < now()

@@ -138,6 +138,16 @@ impl Store {
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
     /// else as cancelled. What is stored of the videos remains. Returns their number.
     pub async fn end_scanned_videos(&self, conn: &mut PgConnection, detail: &str) -> Result<u64, StoreError> {
+        let collections: Vec<Uuid> = sqlx::query_scalar(
+            "select distinct v.collection_id from videos v join crawls c on c.id = v.scan_id
+             where v.state in ('queued', 'running', 'paused') and c.state <> 'running' order by v.collection_id",
+        )
+        .fetch_all(&mut *conn)
+        .await?;
+        for collection in collections {
+            // An erasure finds the videos ended, or this transaction finds what was erased.
+            self.lock_suppressions(conn, collection, false).await?;
+        }
         let ended: Vec<Uuid> = sqlx::query_scalar(
             "update videos v set state = case when c.state = 'failed' then 'failed' else 'cancelled' end,
                     reason = $1, detail = $2, finished_at = now()

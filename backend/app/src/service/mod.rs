@@ -43,7 +43,7 @@ pub struct Foundation {
     pub ingest: Ingest,
     pub crawls: Crawls,
     pub videos: Videos,
-    /// Decodes videos; `None` if this process cannot.
+    /// Decodes videos. The error is the reason why this process cannot.
     pub video_tools: Result<VideoTools, String>,
     /// The device that decodes videos; `None` if this process did not look for a decoder.
     pub video_decoding: Option<OperationReport>,

@@ -195,6 +195,8 @@ impl Scan {
         };
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;
+            // An erasure finds the video ended, or this transaction finds what was erased.
+            self.store.lock_suppressions(tx.conn(), self.crawl.collection_id, false).await?;
             self.store.hold_scanned_video(tx.conn(), id, self.crawl.id).await?;
             self.store.end_video(tx.conn(), id, end.clone()).await?;
             // A scan has no jobs.

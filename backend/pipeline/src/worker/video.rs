@@ -30,7 +30,7 @@ pub struct VideoTools {
     /// The folder for copies of files that are being read.
     pub spool: SpoolFolder,
     pub limits: VideoLimits,
-    /// Time after which a video lets one of another collection continue. It is read further later.
+    /// Time after which a video lets one of another collection continue. It continues later.
     pub turn: Duration,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct VideoHandler {
 /// Time until a video is tried again whose crawl is paused, or that waits for its original.
 pub(super) const LATER: Duration = Duration::from_secs(30);
 
-/// Time between two reads of the checkpoint. At most this much of the next part is read in vain
+/// Time between two reads of the checkpoint. At most this much of the next part is read twice
 /// when a turn ends.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 

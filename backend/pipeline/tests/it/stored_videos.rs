@@ -345,7 +345,7 @@ async fn the_file_of_a_video_that_was_given_up_is_kept_so_that_it_can_be_retried
     assert_eq!((failed.state, failed.reason), (VideoState::Failed, Some(Reason::JobDiscarded)));
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_some(), "the file is kept");
     let retried = control.retry(&world.store, id).await.unwrap();
-    assert_eq!((retried.state, retried.reason), (VideoState::Queued, None));
+    assert_eq!((retried.as_ref().unwrap().state, retried.unwrap().reason), (VideoState::Queued, None));
     let worker = world.video_worker("one", decoder());
     let video = ended(&world, id).await;
     assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);

@@ -52,13 +52,16 @@ async fn run_and_settle(
     cancel: CancellationToken,
     done: mpsc::Sender<Completion>,
 ) {
-    let (exclusive, tenant) = (ExclusiveRun::of(&shared, &job), job.tenant);
-    if exclusive.is_some()
-        && let Err(outcome) = wait_until_alone(&shared, &job, &cancel).await
-    {
-        shared.slots.release(&kind, tenant);
-        settle(&shared, claim, kind, outcome, &done).await;
-        return;
+    let (mut exclusive, tenant) = (ExclusiveRun::of(&shared, &job), job.tenant);
+    if let Some(run) = &mut exclusive {
+        match wait_until_alone(&shared, &job, &cancel).await {
+            Ok(marked) => run.marked = marked,
+            Err(outcome) => {
+                shared.slots.release(&kind, tenant);
+                settle(&shared, claim, kind, outcome, &done).await;
+                return;
+            }
+        }
     }
     let start = Instant::now();
     let running = run_handler(&shared, job, cancel);
@@ -95,25 +98,32 @@ async fn run_handler(shared: &Shared, job: ClaimedJob, cancel: CancellationToken
 }
 
 /// Reserves the process for one job: no jobs are claimed while this guard exists.
-struct ExclusiveRun<'a>(&'a Shared);
+struct ExclusiveRun<'a> {
+    shared: &'a Shared,
+    /// Whether the database knows that the job runs alone.
+    marked: bool,
+}
 
 impl<'a> ExclusiveRun<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
         // `then_some` would create and drop the guard in every case, and the drop resumes claims.
-        job.runs_alone().then(|| Self(shared))
+        job.runs_alone().then(|| Self { shared, marked: false })
     }
 
     /// Ends the reservation when the job records progress, or after
     /// [`RunnerConfig::alone`](super::RunnerConfig). A long job would otherwise keep the process
     /// from all other jobs.
     async fn end(self, claim: Claim) {
-        let Self(Shared { queue, config, .. }) = &self;
+        let Self { shared: Shared { queue, config, .. }, marked } = &self;
         let deadline = Instant::now() + config.alone;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             tokio::time::sleep(left.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)).await;
             let alone = match Instant::now() >= deadline {
                 true => queue.end_alone(claim).await.map(|()| false),
+                // Without the mark, no progress is visible, and further jobs would be blamed for a
+                // crash of this one.
+                false if !marked => Ok(true),
                 false => queue.is_alone(claim).await,
             };
             match alone {
@@ -128,18 +138,19 @@ impl<'a> ExclusiveRun<'a> {
 
 impl Drop for ExclusiveRun<'_> {
     fn drop(&mut self) {
-        self.0.slots.open();
+        self.shared.slots.open();
     }
 }
 
 /// Waits until no other job runs in the process, then marks the job as alone. If other jobs still
 /// run after [`RunnerConfig::drain`](super::RunnerConfig), the job runs concurrently with them and
-/// without the mark. If the process then crashes, this job is not regarded as the cause.
+/// without the mark. If the process then crashes, this job is not regarded as the cause. Returns
+/// whether it has the mark.
 async fn wait_until_alone(
     shared: &Shared,
     job: &ClaimedJob,
     cancel: &CancellationToken,
-) -> Result<(), Outcome> {
+) -> Result<bool, Outcome> {
     let back = || Outcome::Snooze(Duration::ZERO);
     tracing::warn!(job = %job.claim.id, kind = job.kind, crashes = job.crashes, "the job's lease expired more than once; the job runs alone");
     telemetry::alone(&job.kind);
@@ -148,11 +159,11 @@ async fn wait_until_alone(
         () = cancel.cancelled() => return Err(back()),
         waited = tokio::time::timeout(shared.config.drain, shared.slots.only_one()) => if waited.is_err() {
             tracing::warn!(job = %job.claim.id, "other jobs are still running; the job does not run alone");
-            return Ok(());
+            return Ok(false);
         }
     }
     match retry_while_leased(shared, job.claim, || shared.queue.begin_alone(job.claim)).await {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(QueueError::Stale(_)) => Err(Outcome::Stale),
         Err(_) => Err(back()),
     }

@@ -16,7 +16,8 @@ const UNCOUNTED: u64 = 64 << 10;
 
 /// Reserves memory for a response of known length until it has been sent. If there is too little, a
 /// read fails with 429. The caller of another method cannot simply repeat the request, so such a
-/// response waits. Responses of unknown length are sent piece by piece, and are not counted here.
+/// response waits until the deadline of the request, and is then sent without a reservation.
+/// Responses of unknown length are sent piece by piece, and are not counted here.
 pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) -> Response {
     let open = api.operations.of(&request).is_some_and(|operation| operation.spec.access == Access::Open);
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -31,6 +32,8 @@ pub(crate) async fn layer(State(api): State<Api>, request: Request, next: Next) 
     };
     match memory {
         Ok(memory) => response.map(|body| memory.hold(body)),
-        Err(error) => error.into_response(),
+        Err(error) if reads => error.into_response(),
+        // What the request changed is stored, so its response is sent.
+        Err(_) => response,
     }
 }

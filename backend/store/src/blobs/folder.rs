@@ -68,7 +68,9 @@ impl Folder {
         let mut number = 1_u32;
         loop {
             // `LocalFileSystem` does not list files with such names.
-            let path = PathBuf::from(format!("{}#{number}", target.display()));
+            let mut path = target.clone().into_os_string();
+            path.push(format!("#{number}"));
+            let path = PathBuf::from(path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => return Ok(Draft { file, path, target, is_renamed: false }),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,

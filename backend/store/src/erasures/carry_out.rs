@@ -6,7 +6,7 @@ use crate::erasure::delete_images;
 use crate::faces::CROP_MARGIN;
 use crate::traces::videos::{emptied, videos_of_frames};
 use crate::traces::{LedgerJobs, Traces};
-use crate::videos::delete_video_rows;
+use crate::videos::{delete_video_rows, drop_files_of_ended};
 use crate::{Store, StoreError, tombstones};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
@@ -51,6 +51,8 @@ impl Store {
         for (image, faces) in single {
             keys.extend(erase_faces(conn, image, &faces).await?);
         }
+        // The file of a failed video shows the erased faces.
+        drop_files_of_ended(conn, &videos).await?;
         sqlx::query("delete from subjects where id = any($1)")
             .bind(&plan.subjects)
             .execute(&mut *conn)

@@ -100,7 +100,7 @@ impl Store {
                    and not exists (select 1 from video_frames f where f.video_id = o.id))
              select v.id, v.collection_id from videos v, file
              where (v.id = file.id or v.original_id = file.id) and v.finished_at is not null
-               and v.source_url is not null
+               and (v.source_url is not null or v.source_key is not null)
              order by v.id for update of v",
         )
         .bind(id)

@@ -246,7 +246,7 @@ impl Summary {
             ("Videos", "--max-videos", videos),
         ] {
             if n > 0 {
-                row(&format!("{what} over the limit"), format!("{n} links; raise {option} to follow them"));
+                row(&format!("{what} over the limit"), format!("{n} links; {option} limits them"));
             }
         }
         row("Faces", self.faces.to_string());

@@ -88,7 +88,9 @@ pub(super) async fn analyze_clip<H: Send + 'static>(
             () = too_slow.cancelled() => Err(read_too_slowly()),
             analyzed = tokio::time::timeout(MAX_TIME, analysis) => analyzed.unwrap_or_else(|_| Err(too_long())),
         };
-        of_last.fetch_add(last.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
+        let length = last.as_ref().map_or(0, Bytes::len);
+        let before = of_last.fetch_add(length, Ordering::Relaxed);
+        let last = if before > 0 && before + length > MAX_WAITING { Err(read_too_slowly()) } else { last };
         // Fails only if the response was dropped.
         let _ = sender.send(last);
     };

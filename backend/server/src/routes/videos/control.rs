@@ -1,3 +1,4 @@
+use super::create::too_many;
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::Id;
@@ -6,6 +7,9 @@ use axum::Json;
 use axum::extract::State;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Crawl).problems(&[&[Code::Conflict]]);
+/// A retry needs the same scope as the upload.
+pub(super) const RETRY: Spec =
+    Spec::needs(Scope::Write).problems(&[&[Code::Conflict, Code::VideoUnavailable]]);
 
 /// Pause a video. It stops within a second and continues later after its last stored part, so at
 /// most a minute of it is read twice.
@@ -38,8 +42,8 @@ pub(super) async fn resume_video(
 
 /// Retry a failed video. It continues after its last stored part.
 ///
-/// The file of an upload is kept for 7 days if the reason of the failure may be temporary. The file
-/// at a URL is fetched again.
+/// The stored file of a video is kept for 7 days if the reason of the failure may be temporary. The
+/// file at a URL is fetched again if it is not stored.
 #[utoipa::path(
     post, path = "/videos/{id}/retry", operation_id = "retry_video", tag = "videos",
     params(("id" = Uuid, Path, description = "Id of the video")),
@@ -50,7 +54,10 @@ pub(super) async fn retry_video(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Json<VideoView>, ApiError> {
-    Ok(Json(state.services.videos.retry(caller.store(), id).await?.into()))
+    state.video_tools()?;
+    let videos = &state.services.videos;
+    let video = videos.retry(caller.store(), id).await?.ok_or_else(|| too_many(videos.limits()))?;
+    Ok(Json(video.into()))
 }
 
 /// Cancel a video. It stops within a second. What is stored of it remains, without the numbers of

@@ -139,7 +139,7 @@ fn content_length(headers: &HeaderMap) -> u64 {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-fn too_many(limits: VideoLimits) -> ApiError {
+pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     let VideoLimits { videos, bytes } = limits;
     let sentence = format!(
         "the collection may have {videos} videos that wait, with files of {} MiB; wait for some, or delete failed ones",

@@ -32,6 +32,6 @@ pub(crate) fn router() -> Routes {
         .add(export::SPEC, routes!(export::export_video))
         .add(control::SPEC, routes!(control::pause_video))
         .add(control::SPEC, routes!(control::resume_video))
-        .add(control::SPEC, routes!(control::retry_video))
+        .add(control::RETRY, routes!(control::retry_video))
         .add(control::SPEC, routes!(control::cancel_video))
 }

@@ -190,8 +190,8 @@ async fn the_host_of_an_erased_video_is_not_kept_in_the_records_of_its_job() {
         let errors = list(jobs, "jobs").iter().filter_map(|job| job["last_error"].as_str());
         errors.filter(|error| error.contains("quaxhost")).count()
     };
-    app.until("/jobs?kind=scan_video", |jobs| named(jobs) > 0).await;
+    app.until("/jobs?kind=fetch_video", |jobs| named(jobs) > 0).await;
     erase(&app, &json!({"url": "http://quaxhost.invalid/a.mp4"})).await;
-    let jobs = app.until("/jobs?kind=scan_video", |jobs| list(jobs, "jobs")[0]["state"] != "running").await;
+    let jobs = app.until("/jobs?kind=fetch_video", |jobs| list(jobs, "jobs")[0]["state"] != "running").await;
     assert_eq!(named(&jobs), 0, "{jobs:#}");
 }
