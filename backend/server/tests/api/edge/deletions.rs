@@ -33,6 +33,7 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
             "resume_video",
             "cancel_video",
             "retry_job",
+            "retry_video",
         ],
     ),
     ("it changes names and metadata", &["update_subject"]),
