@@ -3,7 +3,7 @@ use super::answer::VideoAnswer;
 use crate::answer_memory::AnswerMemory;
 use crate::auth::CallerId;
 use crate::routes::dto::to_ms;
-use crate::{ApiError, AppState, Code};
+use crate::{ApiError, AppState, Code, request};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use inference::Priority;
@@ -94,6 +94,8 @@ pub(super) async fn analyze_clip<H: Send + 'static>(
         // Fails only if the response was dropped.
         let _ = sender.send(last);
     };
+    // Errors name the request.
+    let task = request::with_id(request::id(), task);
     let task = AbortOnDropHandle::new(tokio::spawn(task.in_current_span()));
     let mut clip = Clip { lines, waiting, _task: task, _memory: memory };
     let first = clip.next().await.transpose()?;
