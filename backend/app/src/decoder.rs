@@ -94,7 +94,7 @@ fn is_in_memory(folder: &Path) -> std::io::Result<bool> {
     // From linux/magic.h.
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
-    let kind = i64::from(rustix::fs::statfs(folder)?.f_type);
+    let kind = rustix::fs::statfs(folder)?.f_type;
     Ok(kind == TMPFS || kind == RAMFS)
 }
 

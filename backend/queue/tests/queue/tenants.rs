@@ -158,7 +158,7 @@ async fn a_run_that_waits_outside_its_slot_lets_others_run() {
     let gate = Arc::new(Semaphore::new(0));
     let handler = body({
         let gate = Arc::clone(&gate);
-        let ids: Vec<_> = jobs.iter().map(|job| job_id(job)).collect();
+        let ids: Vec<_> = jobs.iter().map(job_id).collect();
         move |job, _| {
             let (gate, first) = (Arc::clone(&gate), job.claim.id == ids[0]);
             async move {
