@@ -141,6 +141,7 @@ async fn progress_is_counted_from_the_ledgers_and_adds_up() {
             "images": {"queued": 0, "processed": 1, "duplicate": 1, "skipped": 2, "failed": 1, "suppressed": 1},
             "videos": {"queued": 0, "running": 0, "paused": 0, "completed": 0, "cancelled": 0, "failed": 0},
             "faces": 2,
+            "over_limit": {"pages": 0, "images": 0, "videos": 0},
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })
     );
