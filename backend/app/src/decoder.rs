@@ -1,12 +1,11 @@
 //! Opens the decoder of videos and of some images, and chooses the device for videos.
 use crate::config::Settings;
+use crate::private;
 use inference::{
     DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
 };
 use pipeline::worker::VideoTools;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
@@ -69,7 +68,7 @@ pub(crate) fn video_tools_of(settings: &Settings, decoder: Decoder) -> Result<Vi
         if let Some(parent) = folder.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        private::create_folder(&folder)?;
         tempfile::tempfile_in(&folder)?;
         is_in_memory(&folder)
     };
@@ -142,7 +141,7 @@ fn open_checked(config: video::Config) -> Result<Decoder, VideoError> {
     Ok(decoder)
 }
 
-/// Returns the probable cause that Landlock is missing.
+/// Returns the probable reason why Landlock is missing.
 fn missing_landlock() -> &'static str {
     if sandbox::is_filtered() {
         "a filter of system calls around this process may forbid it; allow landlock_* (with systemd, see \

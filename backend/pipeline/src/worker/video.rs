@@ -202,8 +202,8 @@ impl VideoHandler {
         }
     }
 
-    /// Waits until the turn of this video is over and another collection waits, and a part was
-    /// stored a moment ago.
+    /// Waits until all of this holds: the turn of this video is over, a video of another collection
+    /// waits, and a part was stored a moment ago.
     async fn until_turn_ends(&self, job: &ClaimedJob, video: &Video) {
         let turn = Turn::of(&self.context.queue, job, self.tools.turn);
         let mut stored = video.checkpoint_us;

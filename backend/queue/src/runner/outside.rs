@@ -1,4 +1,4 @@
-//! Waits of handlers outside their slots, so that other jobs can run.
+//! Lets a handler give up its slot while it waits, so that another job can run.
 use super::slots::Slots;
 use std::sync::Arc;
 use uuid::Uuid;

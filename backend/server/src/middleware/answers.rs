@@ -1,6 +1,6 @@
 //! Counts the memory of responses. A caller who reads slowly keeps a response in memory until the
 //! connection ends, so the memory of all responses is limited.
-use super::Api;
+use super::{Api, UNCOUNTED};
 use crate::answer_memory::AnswerMemory;
 use crate::operation::Access;
 use axum::body::HttpBody;
@@ -9,10 +9,6 @@ use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
-
-/// Responses with at most this number of bytes are not counted. They need little memory, because
-/// the number of connections is limited.
-const UNCOUNTED: u64 = 64 << 10;
 
 /// Reserves memory for a response of known length until it has been sent. If there is too little, a
 /// read fails with 429. The caller of another method cannot simply repeat the request, so such a

@@ -5,7 +5,7 @@
 //! release their memory, so two of them never wait for each other.
 //!
 //! The reservation of a body is in `body_memory`, that of fetched images in `extract::fetched`.
-use super::Api;
+use super::{Api, UNCOUNTED};
 use crate::body_memory::BodyReservation;
 use crate::extract::{discard_rest, is_json, unsupported};
 use crate::operation::Operations;
@@ -21,10 +21,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Mutex;
 
-/// Bodies with at most this number of bytes are not counted. Small control requests therefore
-/// succeed while images wait for memory. Uncounted bodies need little memory, because the number of
-/// connections is limited.
-const UNCOUNTED: u64 = 64 << 10;
 /// Maximum number of copies of the content of a JSON body at one time: the text and its strings,
 /// and later a string, the same string without line breaks, and the decoded image.
 const JSON_COPIES: u64 = 3;

@@ -17,6 +17,11 @@ use crate::AppState;
 use crate::operation::Operations;
 use std::sync::Arc;
 
+/// Bodies and responses with at most this number of bytes are not counted. Small control requests
+/// therefore succeed while images wait for memory. What is not counted needs little memory, because
+/// the number of connections is limited.
+const UNCOUNTED: u64 = 64 << 10;
+
 /// The state of the handlers, and the operations of the router that the layers belong to.
 #[derive(Clone)]
 pub(crate) struct Api {

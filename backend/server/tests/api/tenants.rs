@@ -2,6 +2,7 @@
 //! collection and the ids of another collection.
 use crate::support::keys::{guarded, tenant_scopes};
 use crate::support::site::Site;
+use crate::support::videos::add_video;
 use crate::support::{App, json_of, ok, pictures};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -241,24 +242,6 @@ async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
     let paused = begin().await;
     ok(app.ask(key, Method::POST, &format!("/crawls/{paused}/pause"), None).await).await;
     [ended["id"].as_str().unwrap().to_owned(), paused, begin().await]
-}
-
-/// Adds a video that no worker reads, and returns its id.
-async fn add_video(app: &App, collection: Uuid, number: u8) -> String {
-    let store = &app.state.services.store;
-    let video = store::videos::NewVideo {
-        collection,
-        sha256: Some([number; 32]),
-        bytes: Some(1),
-        source_url: None,
-        source_key: None,
-        scan: None,
-        options: json!({}),
-    };
-    let mut tx = store.begin().await.unwrap();
-    let id = store.insert_video(tx.conn(), &video).await.unwrap().unwrap();
-    tx.commit().await.unwrap();
-    id.to_string()
 }
 
 async fn enrol(app: &App, key: &str, face: &Value) -> String {

@@ -81,8 +81,8 @@ impl Store {
         Err(repeated_video())
     }
 
-    /// Returns the video of a file, unless it was cancelled or failed, or retention deleted a part
-    /// of it.
+    /// Returns the video of a file. Ignores videos that were cancelled or failed, and those of
+    /// which retention deleted a part.
     pub async fn video_of_file(
         &self,
         conn: &mut PgConnection,
@@ -138,7 +138,8 @@ impl Store {
         .await?)
     }
 
-    /// Lets other transactions that add videos to the collection wait until this one ends.
+    /// Locks the adding of videos to the collection: other transactions that take this lock wait
+    /// until this one ends.
     pub async fn lock_waiting_videos(
         &self,
         conn: &mut PgConnection,

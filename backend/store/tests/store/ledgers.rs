@@ -40,7 +40,7 @@ async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
 }
 
 #[testing::test]
-async fn what_the_limits_of_a_crawl_leave_out_is_counted() {
+async fn addresses_over_the_limits_are_counted() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let crawl = fixture::crawl(&store).await;

@@ -1,11 +1,11 @@
 //! Walks the operations of the OpenAPI document, and tests that each one which deletes faces asks
 //! for confirmation.
 use crate::support::site::Site;
+use crate::support::videos::add_video;
 use crate::support::{App, Options, json_of, ok, pictures, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use server::Config;
-use store::videos::NewVideo;
 
 /// Operations that change something and delete no faces, with the reason.
 const DELETE_NO_FACES: &[(&str, &[&str])] = &[
@@ -91,20 +91,8 @@ async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
         let sent = ok(app.post_raw(&path, "image/jpeg", pictures::picture(file)).await).await;
         enrolled.push((subject, sent["faces"][0]["face_id"].as_str().unwrap().to_owned()));
     }
-    let store = app.database.store();
-    let collection = store.collection("default").await.unwrap().id;
-    let video = NewVideo {
-        collection,
-        sha256: Some([7; 32]),
-        bytes: Some(1),
-        source_url: None,
-        source_key: None,
-        scan: None,
-        options: json!({}),
-    };
-    let mut tx = store.begin().await.unwrap();
-    let video = store.insert_video(tx.conn(), &video).await.unwrap().unwrap();
-    tx.commit().await.unwrap();
+    let collection = app.database.store().collection("default").await.unwrap().id;
+    let video = add_video(&app, collection, 7).await;
     let images = app.get_ok(&format!("/images?crawl_id={}", crawl["id"].as_str().unwrap())).await;
     let ids: Vec<&str> =
         images["images"].as_array().unwrap().iter().map(|image| image["id"].as_str().unwrap()).collect();
@@ -122,7 +110,7 @@ async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
         }
         let at = |id: &str| path.replace("{id}", id);
         paths.push(match name {
-            "delete_video" => at(&video.to_string()),
+            "delete_video" => at(&video),
             "delete_image" => at(ids[1]),
             "delete_face" => at(&face),
             "delete_subject" => at(&enrolled[0].0),

@@ -4,6 +4,7 @@ pub(crate) mod keys;
 pub(crate) mod pages;
 pub(crate) mod pictures;
 pub(crate) mod site;
+pub(crate) mod videos;
 
 use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};

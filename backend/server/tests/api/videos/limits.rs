@@ -55,7 +55,7 @@ async fn a_collection_has_a_limit_of_bytes_that_wait() {
 
 #[testing::needs(video)]
 #[testing::test]
-async fn nothing_is_stored_on_a_disk_without_enough_space() {
+async fn uploads_fail_on_a_full_disk() {
     let app = App::spawn_with(Options { videos: true, disk_reserve: u64::MAX, ..Options::default() }).await;
     for path in ["/videos", "/videos/detect"] {
         problem(app.post_raw(path, "video/mp4", film()).await, 507, "disk_full").await;
