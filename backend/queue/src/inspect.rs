@@ -104,6 +104,18 @@ impl Queue {
         Ok(row)
     }
 
+    /// Sets the tenant of a live job, for example of a retried one: the records of ended jobs do not
+    /// contain it.
+    pub async fn set_tenant(
+        &self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        tenant: Uuid,
+    ) -> Result<(), QueueError> {
+        sqlx::query("update jobs set tenant = $2 where id = $1").bind(id).bind(tenant).execute(conn).await?;
+        Ok(())
+    }
+
     /// Cancels a live job inside the caller's transaction. A worker that runs it loses its claim.
     ///
     /// # Errors

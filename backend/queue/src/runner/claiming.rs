@@ -151,9 +151,7 @@ async fn claim(
         for job in &jobs {
             *found.entry(job.kind.clone()).or_default() += 1;
         }
-        for (kind, ..) in other_tenants.iter().filter(|(kind, ..)| !found.contains_key(*kind)) {
-            shared.slots.no_job_of_other_tenants(kind);
-        }
+        found.keys().for_each(|kind| shared.slots.found_other_tenants(kind));
         start(shared, jobs, sent, runs, done);
     }
     let any: Vec<(&str, i64)> = (requests.iter())

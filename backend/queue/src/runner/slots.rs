@@ -41,7 +41,7 @@ struct Slot {
     may_have_jobs: bool,
     /// Whether the last claim excluded jobs of the tenant that uses its whole share.
     skips_busiest_tenant: bool,
-    /// The last time that a claim found no job of another tenant.
+    /// The time of the last claim for other tenants, if it found no job and no wake-up came since.
     no_other_tenants_at: Option<Instant>,
     tenants: HashMap<Uuid, Tenant>,
 }
@@ -124,7 +124,7 @@ impl Slot {
     fn request(&mut self, kind: &str, now: Instant) -> ClaimRequest {
         let is_due = self.no_other_tenants_at.is_none_or(|at| now.duration_since(at) >= RECHECK_AFTER);
         if self.takes_turns() {
-            return self.next_turn(kind, is_due);
+            return self.next_turn(kind, is_due, now);
         }
         let (free, share) = (self.free(), self.share());
         let busiest = self.tenants.iter().max_by_key(|(_, tenant)| tenant.used);
@@ -135,21 +135,31 @@ impl Slot {
             false => free,
         };
         let other_tenants = (self.used >= share && is_due).then_some((busiest, free));
+        self.expect_no_other_tenants(other_tenants.is_some(), now);
         let running = self.tenants.iter().map(|(id, tenant)| (*id, tenant.used)).collect();
         ClaimRequest { kind: kind.to_owned(), other_tenants, any, running }
     }
 
     /// Returns the request for the tenant whose turn it is: the one that never had a turn, or whose
     /// last turn was the earliest.
-    fn next_turn(&mut self, kind: &str, is_due: bool) -> ClaimRequest {
+    fn next_turn(&mut self, kind: &str, is_due: bool, now: Instant) -> ClaimRequest {
         let free = self.free();
         let any_tenant = self.other_claims >= TURNS_BEFORE_ANY;
         let last = self.turns.back().filter(|_| is_due && !any_tenant);
         let other_tenants = last.map(|last| (*last, free));
+        self.expect_no_other_tenants(other_tenants.is_some(), now);
         self.other_claims = if other_tenants.is_some() { self.other_claims + 1 } else { 0 };
         // A later turn counts like more running jobs.
         let running = self.turns.iter().enumerate().map(|(turn, tenant)| (*tenant, turn + 1)).collect();
         ClaimRequest { kind: kind.to_owned(), other_tenants, any: free, running }
+    }
+
+    /// Records the result of a claim for other tenants before it is sent, so that a wake-up during
+    /// the claim is not lost. [`Slots::found_other_tenants`] corrects it.
+    fn expect_no_other_tenants(&mut self, is_claimed: bool, now: Instant) {
+        if is_claimed {
+            self.no_other_tenants_at = Some(now);
+        }
     }
 
     fn record_turn(&mut self, tenant: Uuid) {
@@ -266,10 +276,10 @@ impl Slots {
         }
     }
 
-    /// Records that a claim for other tenants returned no job of this kind.
-    pub(super) fn no_job_of_other_tenants(&self, kind: &str) {
+    /// Records that a claim for other tenants returned jobs of this kind.
+    pub(super) fn found_other_tenants(&self, kind: &str) {
         if let Some(slot) = self.kinds.lock().get_mut(kind) {
-            slot.no_other_tenants_at = Some(Instant::now());
+            slot.no_other_tenants_at = None;
         }
     }
 
@@ -313,7 +323,7 @@ impl Slots {
         let mut kinds = self.kinds.lock();
         for request in requests {
             if let Some(slot) = kinds.get_mut(&request.kind) {
-                slot.may_have_jobs = true;
+                (slot.may_have_jobs, slot.no_other_tenants_at) = (true, None);
             }
         }
     }
@@ -387,5 +397,20 @@ mod tests {
         assert!(!slots.are_nearly_full(), "no kind may have jobs");
         slots.wake_kind("image");
         assert!(slots.are_nearly_full());
+    }
+
+    #[test]
+    fn a_wake_up_during_a_claim_for_other_tenants_is_not_lost() {
+        for (limit, started, ended) in [(8, 6, 0), (1, 1, 1)] {
+            let slots = Slots::new(std::iter::once(("image".to_owned(), limit, true)));
+            (0..started).for_each(|_| slots.take("image", Uuid::nil()));
+            (0..ended).for_each(|_| slots.release("image", Uuid::nil()));
+            let is_for_others = |requests: &[ClaimRequest]| requests[0].other_tenants.is_some();
+            assert!(is_for_others(&slots.requests()), "{limit} slots");
+            // The claim does not see the job that another tenant adds now.
+            slots.wake_kind("image");
+            assert!(is_for_others(&slots.requests()), "{limit} slots: the job is claimed");
+            assert!(slots.requests().is_empty(), "{limit} slots: no other wake-up");
+        }
     }
 }
