@@ -49,7 +49,7 @@ pub(crate) async fn end_if_done(store: &Store, queue: &Queue, crawl: Uuid) {
             // The crawl was deleted.
             Err(StoreError::NotFound { .. }) => return Ok(()),
             locked => locked?,
-        }
+        };
         finish_if_done(store, queue, &mut tx, crawl).await?;
         Ok(tx.commit().await?)
     })

@@ -219,7 +219,8 @@ impl Ingest {
                 continue;
             }
             if duplicate.is_some() {
-                match self.settle_near(&incoming, claim, &analysis, &shown).await? {
+                match retried("settle_near", || self.settle_near(&incoming, claim, &analysis, &shown)).await?
+                {
                     Some(done) => return Ok(done),
                     None => continue,
                 }

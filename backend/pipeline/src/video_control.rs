@@ -355,7 +355,7 @@ impl Videos {
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;
             let live = self.store.live_videos_among(&held).await?;
-            // An ended video does not become live again, except for a scan, which has no job.
+            // Only a retry makes an ended video live again, and it then gets a new job.
             for id in held.into_iter().filter(|id| !live.contains(id)) {
                 let mut tx = self.store.begin().await?;
                 cancelled += self.queue.cancel_group(tx.conn(), id, ALL_JOBS).await?;

@@ -46,6 +46,11 @@ impl AnswerMemory {
         self.share.shrink(bytes);
     }
 
+    /// Returns `piece`, which keeps the reservation until it has been sent.
+    pub(crate) fn hold_piece(self: Arc<Self>, piece: Bytes) -> Bytes {
+        Bytes::from_owner(HeldPiece { piece, _memory: self })
+    }
+
     /// Returns `body`, whose pieces keep the reservation until they have been sent.
     pub(crate) fn hold(self: Arc<Self>, body: Body) -> Body {
         Body::new(HeldBody { body, memory: self })
@@ -78,7 +83,7 @@ impl HttpBody for HeldBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let hold = |piece| Bytes::from_owner(HeldPiece { piece, _memory: self.memory.clone() });
+        let hold = |piece| self.memory.clone().hold_piece(piece);
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
     }
 

@@ -146,7 +146,7 @@ impl Blobs {
     /// # Errors
     /// Fails with [`StoreError::DiskFull`].
     pub fn check_space(&self) -> Result<(), StoreError> {
-        self.reserve.as_ref().map_or(Ok(()), DiskReserve::check)
+        self.reserve.as_ref().map_or(Ok(()), |reserve| reserve.check(0))
     }
 
     /// Writes and deletes a small blob, to check that the store is available and writable.
@@ -345,6 +345,18 @@ impl Blobs {
                 .map(|(key, modified)| ListedBlob { key, modified }))
         });
         listed.boxed()
+    }
+
+    /// Deletes what remains in a folder of writes that were interrupted before `before`, and returns
+    /// its number of files. A bucket keeps no such files.
+    ///
+    /// # Errors
+    /// Fails with `Blob` if the folder cannot be read or a file cannot be deleted.
+    pub async fn delete_drafts(&self, before: OffsetDateTime) -> Result<u64, StoreError> {
+        let Some(folder) = self.folder.clone() else { return Ok(0) };
+        let deleted = tokio::task::spawn_blocking(move || folder.delete_drafts(before.into()));
+        let broken = |error: &dyn std::fmt::Display| StoreError::Blob(error.to_string());
+        deleted.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))
     }
 
     fn location(&self, key: &str) -> Result<Path, StoreError> {

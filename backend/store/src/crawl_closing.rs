@@ -25,7 +25,8 @@ pub struct Skipped {
 
 impl Store {
     /// Settles at most `most` `queued` rows as skipped with `reason`, and cancels live videos.
-    /// Removes the addresses of skipped rows that were erased while they waited.
+    /// Removes the addresses of skipped rows that were erased while they waited. A transaction that
+    /// locks the crawl's row earlier calls [`Store::lock_suppressions_of_crawl`] before it does.
     pub async fn skip_queued(
         &self,
         conn: &mut PgConnection,
@@ -33,13 +34,9 @@ impl Store {
         reason: Reason,
         most: i64,
     ) -> Result<Skipped, StoreError> {
-        lock_crawl(conn, crawl).await?;
-        let collection: Uuid = sqlx::query_scalar("select collection_id from crawls where id = $1")
-            .bind(crawl)
-            .fetch_one(&mut *conn)
-            .await?;
         // An erasure finds the row skipped, or this transaction finds the suppression.
-        self.lock_suppressions(conn, collection, false).await?;
+        let collection = self.lock_suppressions_of_crawl(conn, crawl).await?;
+        lock_crawl(conn, crawl).await?;
         let mut skipped = 0;
         for close in [SKIP_PAGES, SKIP_IMAGE_URLS] {
             let done = sqlx::query(close).bind(crawl).bind(&reason).bind(most - skipped).execute(&mut *conn);

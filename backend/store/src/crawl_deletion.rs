@@ -2,7 +2,9 @@
 use crate::blob_deletions::enqueue_blob_deletions;
 use crate::crawled_videos::cancel_videos_of_crawl;
 use crate::erasure::delete_images;
+use crate::erasures::CarriedOut;
 use crate::pages::lock_crawl;
+use crate::traces::LedgerJobs;
 use crate::videos::delete_videos;
 use crate::{Store, StoreError, tombstones};
 use domain::Reason;
@@ -11,15 +13,17 @@ use uuid::Uuid;
 
 impl Store {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
-    /// commit. The crawl's images, their sources and its videos are kept; live videos are
+    /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their sources and its videos are kept; live videos are
     /// cancelled. With `with_images`, images and videos that no other crawl found are deleted too.
     pub async fn delete_crawl(
         &self,
         conn: &mut PgConnection,
         id: Uuid,
         with_images: bool,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<CarriedOut, StoreError> {
         self.crawl_in(conn, id).await?;
+        // An erasure finds the videos ended, or this transaction finds what was erased.
+        self.lock_suppressions_of_crawl(conn, id).await?;
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {
@@ -30,8 +34,9 @@ impl Store {
             keys.extend(delete_videos(conn, &videos).await?);
         }
         // Without the crawl, a worker would fetch them without its rules.
+        let mut jobs = LedgerJobs::default();
         for video in cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await? {
-            self.erase_emptied_video(conn, video).await?;
+            jobs.extend(self.erase_emptied_video(conn, video).await?);
         }
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
@@ -39,7 +44,7 @@ impl Store {
             .execute(&mut *conn)
             .await?;
         sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
-        enqueue_blob_deletions(conn, keys).await
+        Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs })
     }
 }
 

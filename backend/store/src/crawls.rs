@@ -2,6 +2,7 @@
 use crate::{Store, StoreError};
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, VideoState};
 use serde_json::Value;
+use sqlx::types::Json;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
@@ -36,7 +37,7 @@ pub struct Crawl {
 
 /// How often a crawl found an address that it did not know, and did not add because of a limit on
 /// the whole crawl. An address that is found on several pages counts each time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OverLimit {
     pub pages: i64,
     pub images: i64,
@@ -58,6 +59,8 @@ pub struct CrawlProgress {
     /// for the crawl.
     pub faces: i64,
     pub over_limit: OverLimit,
+    /// Number of links that the pages did not follow, by reason. A link counts on each page.
+    pub links_left_out: BTreeMap<Reason, i64>,
     /// The part of `faces` that is in videos.
     #[serde(skip)]
     pub video_faces: i64,
@@ -222,25 +225,53 @@ impl Store {
         Ok(crawl)
     }
 
+    /// Adds numbers of links that a page of the crawl did not follow, by reason.
+    pub async fn count_links_left_out(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        left_out: &BTreeMap<Reason, i64>,
+    ) -> Result<(), StoreError> {
+        let (codes, counts): (Vec<String>, Vec<i64>) =
+            left_out.iter().map(|(reason, count)| (reason.code().into_owned(), *count)).unzip();
+        if codes.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "update crawls set links_left_out = links_left_out || (
+                 select jsonb_object_agg(n.code, n.count + coalesce((links_left_out ->> n.code)::bigint, 0))
+                 from unnest($2::text[], $3::bigint[]) as n (code, count))
+             where id = $1",
+        )
+        .bind(crawl)
+        .bind(codes)
+        .bind(counts)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Returns the crawl's progress from one snapshot. Queued rows of a cancelled crawl are counted
     /// as skipped with the reason `cancelled`, and its live videos as cancelled. Workers no longer
     /// process them, and the rows are settled with the same state later.
     pub async fn crawl_progress(&self, id: Uuid) -> Result<CrawlProgress, StoreError> {
         let rows: Vec<ProgressRow> = sqlx::query_as(
-            "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count, false as in_videos
+            "select state as crawl, null as page, null as image, null as video, null as reason, 1::bigint as count, false as in_videos,
+                    json_build_object('pages', pages_over_limit, 'images', images_over_limit, 'videos', videos_over_limit) as over_limit,
+                    links_left_out
              from crawls where id = $1 and ($2::uuid is null or collection_id = $2)
              union all
-             select null, state, null, null, reason, count(*), false from pages where crawl_id = $1 group by state, reason
+             select null, state, null, null, reason, count(*), false, null, null from pages where crawl_id = $1 group by state, reason
              union all
-             select null, null, state, null, reason, count(*), false from image_urls where crawl_id = $1 group by state, reason
+             select null, null, state, null, reason, count(*), false, null, null from image_urls where crawl_id = $1 group by state, reason
              union all
-             select null, null, null, state, reason, count(*), true from videos where crawl_id = $1 or scan_id = $1
+             select null, null, null, state, reason, count(*), true, null, null from videos where crawl_id = $1 or scan_id = $1
              group by state, reason
              union all
-             select null, null, null, null, null, coalesce(sum(face_count), 0)::bigint, false from images
+             select null, null, null, null, null, coalesce(sum(face_count), 0)::bigint, false, null, null from images
              where id in (select image_id from image_urls where crawl_id = $1 and image_id is not null)
              union all
-             select null, null, null, null, null, coalesce(sum(i.face_count), 0)::bigint, true
+             select null, null, null, null, null, coalesce(sum(i.face_count), 0)::bigint, true, null, null
              from videos v join video_frames f on f.video_id = v.id join images i on i.id = f.image_id
              where v.crawl_id = $1 or v.scan_id = $1",
         )
@@ -250,21 +281,21 @@ impl Store {
         .await?;
         let state =
             rows.iter().find_map(|row| row.crawl).ok_or_else(|| StoreError::not_found("crawl", id))?;
-        let over_limit: Option<OverLimit> = sqlx::query_as(
-            "select pages_over_limit as pages, images_over_limit as images, videos_over_limit as videos
-             from crawls where id = $1",
-        )
-        .bind(id)
-        .fetch_optional(&self.pool)
-        .await?;
         let mut progress = CrawlProgress {
-            over_limit: over_limit.unwrap_or_default(),
             pages: PageState::ALL.map(|state| (state, 0)).into(),
             images: ImageState::ALL.map(|state| (state, 0)).into(),
             videos: VideoState::ALL.map(|state| (state, 0)).into(),
             ..CrawlProgress::default()
         };
-        for mut row in rows.into_iter().filter(|row| row.crawl.is_none()) {
+        for mut row in rows {
+            if let (Some(Json(over_limit)), Some(Json(links_left_out))) =
+                (row.over_limit.take(), row.links_left_out.take())
+            {
+                progress.over_limit = over_limit;
+                progress.links_left_out =
+                    links_left_out.into_iter().map(|(code, count)| (Reason::from(&*code), count)).collect();
+                continue;
+            }
             if state == CrawlState::Cancelled {
                 row.skip_if_queued();
             }
@@ -288,7 +319,8 @@ impl Store {
     }
 }
 
-/// A number of pages, image URLs or videos in a state, the crawl's state, or a number of faces.
+/// A number of pages, image URLs or videos in a state, the state of the crawl with its counters, or
+/// a number of faces.
 #[derive(sqlx::FromRow)]
 struct ProgressRow {
     crawl: Option<CrawlState>,
@@ -298,6 +330,8 @@ struct ProgressRow {
     reason: Option<Reason>,
     count: i64,
     in_videos: bool,
+    over_limit: Option<Json<OverLimit>>,
+    links_left_out: Option<Json<BTreeMap<String, i64>>>,
 }
 
 impl ProgressRow {

@@ -77,7 +77,7 @@ impl Store {
         crawl: Uuid,
         budget: i64,
         pages: Vec<(NewPage, String)>,
-    ) -> Result<(Vec<NewPage>, u64), StoreError> {
+    ) -> Result<(Vec<NewPage>, i64), StoreError> {
         lock_crawl(conn, crawl).await?;
         let hashes: Vec<Uuid> =
             pages.iter().map(|(page, _)| url_hash(Some(&without_nul(&page.url)))).collect();

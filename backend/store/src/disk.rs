@@ -26,13 +26,14 @@ impl DiskReserve {
         Self { bytes: self.bytes.min(total / 10), ..self }
     }
 
-    /// Checks that the reserve is free. A file system that does not report its free space permits
-    /// every write.
+    /// Checks that the reserve is still free after `bytes` more are written. A file system that
+    /// does not report its free space permits every write.
     ///
     /// # Errors
     /// Fails with [`StoreError::DiskFull`].
-    pub fn check(&self) -> Result<(), StoreError> {
-        if self.bytes == 0 || space(&self.folder).is_none_or(|space| space.free >= self.bytes) {
+    pub fn check(&self, bytes: u64) -> Result<(), StoreError> {
+        let needed = self.bytes.saturating_add(bytes);
+        if self.bytes == 0 || space(&self.folder).is_none_or(|space| space.free >= needed) {
             return Ok(());
         }
         Err(StoreError::DiskFull { reserve_mb: self.bytes >> 20 })
@@ -66,12 +67,12 @@ impl SpoolFolder {
         &self.path
     }
 
-    /// Checks that a copy can begin.
+    /// Checks that a copy can begin. `bytes` is its size if it is known, otherwise 0.
     ///
     /// # Errors
     /// Fails with `StoreError::DiskFull`.
-    pub fn check_space(&self) -> Result<(), StoreError> {
-        self.reserve.check()
+    pub fn check_space(&self, bytes: u64) -> Result<(), StoreError> {
+        self.reserve.check(bytes)
     }
 
     /// Checks the space again whenever a copy has grown enough: `more` bytes were written after
@@ -82,7 +83,7 @@ impl SpoolFolder {
     pub fn wrote(&self, before: u64, more: u64) -> Result<(), StoreError> {
         match before / BYTES_PER_CHECK == (before + more) / BYTES_PER_CHECK {
             true => Ok(()),
-            false => self.check_space(),
+            false => self.check_space(0),
         }
     }
 }
@@ -104,5 +105,19 @@ fn space(folder: &Path) -> Option<Space> {
             tracing::debug!(folder = %folder.display(), %error, "the free space cannot be read");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_known_size_must_leave_the_reserve_free() {
+        let folder = SpoolFolder::with_exact_reserve(std::env::temp_dir(), 1);
+        assert!(folder.check_space(1).is_ok());
+        assert!(matches!(folder.check_space(u64::MAX / 2), Err(StoreError::DiskFull { .. })));
+        let unlimited = SpoolFolder::with_exact_reserve(std::env::temp_dir(), 0);
+        assert!(unlimited.check_space(u64::MAX / 2).is_ok());
     }
 }

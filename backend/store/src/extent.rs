@@ -50,6 +50,24 @@ impl Store {
         Ok(Extent { images, faces, videos, subjects, suppressions })
     }
 
+    /// Counts the suppressions of an erasure.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn extent_of_suppressions(&self, erasure: Uuid) -> Result<Extent, StoreError> {
+        let suppressions: Option<i64> = sqlx::query_scalar(
+            "select (select count(*) from (select 1 from suppressions where erasure_id = e.id limit $3) s)
+             from erasures e where e.id = $1 and ($2::uuid is null or e.collection_id = $2)",
+        )
+        .bind(erasure)
+        .bind(self.collection_scope)
+        .bind(MAX_COUNT)
+        .fetch_optional(&self.pool)
+        .await?;
+        let suppressions = suppressions.ok_or_else(|| StoreError::not_found("erasure", erasure))?;
+        Ok(Extent { suppressions, ..Extent::default() })
+    }
+
     /// Counts what is deleted with a crawl, its images and its videos.
     ///
     /// # Errors

@@ -63,10 +63,10 @@ impl Store {
         .await?)
     }
 
-    /// Locks the crawl's row until the transaction ends (lock order: before any row of its
-    /// ledgers). Other transactions can still add rows that refer to the crawl.
-    pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<(), StoreError> {
-        crate::pages::lock_crawl(conn, crawl).await.map(|_| ())
+    /// Locks the crawl's row until the transaction ends (lock order: after the
+    /// suppressions, before any row of its ledgers). Other transactions can still add rows that refer to the crawl.
+    pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
+        Ok(crate::pages::lock_crawl(conn, crawl).await?.collection_id)
     }
 
     /// Returns the crawl's state as this transaction sees it; `None` if it is gone.

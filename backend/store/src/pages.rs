@@ -100,7 +100,7 @@ impl Store {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
-        let room = (max_pages - lock_crawl(conn, crawl).await?.0).max(0);
+        let room = (max_pages - lock_crawl(conn, crawl).await?.pages).max(0);
         let mut seen = HashSet::new();
         let mut new = NewRows::default();
         let mut depths = Vec::new();
@@ -157,7 +157,7 @@ impl Store {
         if images.is_empty() {
             return Ok(Vec::new());
         }
-        let room = (max_images - lock_crawl(conn, crawl).await?.1).max(0);
+        let room = (max_images - lock_crawl(conn, crawl).await?.images).max(0);
         let mut seen = HashSet::new();
         let mut new = NewRows::default();
         for image in images {
@@ -340,14 +340,27 @@ fn settled(is_settled: bool) -> Result<(), StoreError> {
     if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
 }
 
-/// Locks the crawl's row until the transaction ends, without blocking foreign key checks. Returns
-/// the numbers of pages and image URLs admitted so far.
-pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<(i64, i64), StoreError> {
-    sqlx::query_as("select pages_admitted, images_admitted from crawls where id = $1 for no key update")
-        .bind(crawl)
-        .fetch_optional(conn)
-        .await?
-        .ok_or_else(|| StoreError::not_found("crawl", crawl))
+/// A crawl whose row is locked.
+#[derive(sqlx::FromRow)]
+pub(crate) struct LockedCrawl {
+    pub(crate) collection_id: Uuid,
+    /// Number of pages admitted so far.
+    #[sqlx(rename = "pages_admitted")]
+    pages: i64,
+    /// Number of image URLs admitted so far.
+    #[sqlx(rename = "images_admitted")]
+    images: i64,
+}
+
+/// Locks the crawl's row until the transaction ends, without blocking foreign key checks.
+pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<LockedCrawl, StoreError> {
+    sqlx::query_as(
+        "select collection_id, pages_admitted, images_admitted from crawls where id = $1 for no key update",
+    )
+    .bind(crawl)
+    .fetch_optional(conn)
+    .await?
+    .ok_or_else(|| StoreError::not_found("crawl", crawl))
 }
 
 /// A row that was added, with the number of addresses that were new to the crawl. Without an added

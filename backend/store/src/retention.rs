@@ -93,6 +93,8 @@ impl Store {
         collection: Uuid,
     ) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
+        // An erasure locks images before videos, so it must not run at the same time.
+        self.lock_suppressions(conn, collection, false).await?;
         let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
             "select i.id, v.id from collections c join images i on i.collection_id = c.id
              left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
@@ -160,7 +162,7 @@ impl Store {
         let crawl: Option<Uuid> = sqlx::query_scalar(
             "select r.id from crawls r join collections c on c.id = r.collection_id
              where c.id = $1 and c.deleting_at is null and r.finished_at < now() - make_interval(days => c.retention_days)
-               and r.next_run_at is null
+               and r.next_run_at is null and not r.closing
              order by r.id limit 1 for update of r skip locked",
         )
         .bind(collection)
@@ -175,7 +177,8 @@ impl Store {
                 sqlx::query(part).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
         }
         if expired.rows == 0 {
-            expired.blobs = self.delete_crawl(conn, crawl, false).await?;
+            // The crawl has ended, so it has no live videos and therefore no jobs of videos.
+            expired.blobs = self.delete_crawl(conn, crawl, false).await?.blobs;
             expired.crawls = 1;
         }
         Ok(expired)

@@ -1,6 +1,7 @@
 //! Videos that a scan of local files reads. They have no job: the lease of the scan's crawl shows
 //! that a process reads them. Videos with jobs are in the module `videos`.
 use crate::text::without_nul;
+use crate::traces::LedgerJobs;
 use crate::videos::{NewVideo, found_again};
 use crate::{Store, StoreError};
 use domain::Reason;
@@ -136,8 +137,13 @@ impl Store {
     }
 
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
-    /// else as cancelled. What is stored of the videos remains. Returns their number.
-    pub async fn end_scanned_videos(&self, conn: &mut PgConnection, detail: &str) -> Result<u64, StoreError> {
+    /// else as cancelled. What is stored of the videos remains. Returns the jobs of other videos of the same files, if nothing is
+    /// left of them.
+    pub async fn end_scanned_videos(
+        &self,
+        conn: &mut PgConnection,
+        detail: &str,
+    ) -> Result<LedgerJobs, StoreError> {
         let collections: Vec<Uuid> = sqlx::query_scalar(
             "select distinct v.collection_id from videos v join crawls c on c.id = v.scan_id
              where v.state in ('queued', 'running', 'paused') and c.state <> 'running' order by v.collection_id",
@@ -159,10 +165,11 @@ impl Store {
         .bind(detail)
         .fetch_all(&mut *conn)
         .await?;
+        let mut jobs = LedgerJobs::default();
         for video in &ended {
-            self.erase_emptied_video(conn, *video).await?;
+            jobs.extend(self.erase_emptied_video(conn, *video).await?);
         }
-        Ok(ended.len() as u64)
+        Ok(jobs)
     }
 
     pub async fn video_counts(&self, id: Uuid) -> Result<VideoCounts, StoreError> {

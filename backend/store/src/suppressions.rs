@@ -121,6 +121,25 @@ impl Store {
         Ok(())
     }
 
+    /// Takes the shared lock of [`Self::lock_suppressions`] for the collection of a crawl and
+    /// returns the collection. Call it before the crawl's row is locked.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the crawl does not exist.
+    pub async fn lock_suppressions_of_crawl(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+    ) -> Result<Uuid, StoreError> {
+        let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from crawls where id = $1")
+            .bind(crawl)
+            .fetch_optional(&mut *conn)
+            .await?;
+        let collection = collection.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
+        self.lock_suppressions(conn, collection, false).await?;
+        Ok(collection)
+    }
+
     /// Returns `true` if the collection has any suppression. Usually it has none, and further
     /// checks are unnecessary.
     pub async fn suppresses(

@@ -15,6 +15,7 @@ use uuid::Uuid;
 /// Jobs whose records contain an erased URL or its host, by their crawls and ledger rows, and by
 /// their videos.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "clear the records of these jobs in the same transaction"]
 pub struct LedgerJobs {
     pub crawls: BTreeSet<Uuid>,
     pub rows: BTreeSet<Uuid>,

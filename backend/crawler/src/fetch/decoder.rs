@@ -13,6 +13,9 @@ pub(super) const ACCEPTED: &str = "gzip, br, zstd";
 /// Maximum length of a decoded piece.
 const PIECE: usize = 16 << 10;
 
+/// Maximum number of members of a body. Each costs time and may have no output.
+const MAX_MEMBERS: usize = 1_000;
+
 /// Largest window of zstd, as a power of two in bytes (RFC 9659). It limits the memory that a
 /// response can require.
 const MAX_WINDOW_LOG: u32 = 23;
@@ -25,6 +28,8 @@ pub(super) struct Decoder {
     /// Receives the output of the codec. It has [`PIECE`] bytes.
     output: Vec<u8>,
     progress: Progress,
+    /// Number of members that have begun after the first.
+    members: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -101,6 +106,7 @@ impl Decoder {
             input: Bytes::new(),
             output: vec![0; PIECE],
             progress: Progress::Empty,
+            members: 0,
         })
     }
 
@@ -115,7 +121,7 @@ impl Decoder {
     /// needed. An empty piece means that more output may follow without more input.
     ///
     /// # Errors
-    /// Fails if the input is not in this encoding.
+    /// Fails if the input is not in this encoding, or has over [`MAX_MEMBERS`] members.
     pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
         let has_input = !self.input.is_empty();
         match self.progress {
@@ -123,7 +129,13 @@ impl Decoder {
             _ if !has_input => return Ok(None),
             Progress::Empty | Progress::Inside { .. } => {}
             Progress::Ended => match self.encoding.begins_member(&self.input) {
-                Some(true) => self.codec.reinit()?,
+                Some(true) if self.members >= MAX_MEMBERS => {
+                    return Err(io::Error::other(format!("it has over {MAX_MEMBERS} members")));
+                }
+                Some(true) => {
+                    self.members += 1;
+                    self.codec.reinit()?;
+                }
                 Some(false) => {
                     self.progress = Progress::Padding;
                     self.input.clear();
@@ -223,6 +235,14 @@ mod tests {
         for len in [1, cut.len()] {
             assert_eq!(decode("gzip", &cut, len).unwrap(), ("one".to_owned(), true));
         }
+    }
+
+    #[test]
+    fn a_body_with_too_many_members_is_refused() {
+        let limit = MAX_MEMBERS + 1;
+        assert_eq!(decode("gzip", &gzip(b"a").repeat(limit), 10_000).unwrap(), ("a".repeat(limit), false));
+        assert!(decode("gzip", &gzip(b"a").repeat(limit + 1), 10_000).is_err());
+        assert!(decode("gzip", &gzip(b"").repeat(limit + 1), 10_000).is_err());
     }
 
     #[test]

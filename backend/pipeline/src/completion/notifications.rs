@@ -55,6 +55,7 @@ pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Val
             "videos": progress.videos,
             "faces": progress.faces,
             "over_limit": progress.over_limit,
+            "links_left_out": progress.links_left_out,
         },
         "reasons": progress.reasons,
     })

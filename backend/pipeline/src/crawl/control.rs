@@ -138,6 +138,7 @@ impl Crawls {
     async fn begin_closing(&self, id: Uuid) -> Result<(Crawl, bool), CrawlError> {
         let mut tx = self.store().begin().await?;
         let jobs = self.queue().cancel_group(tx.conn(), id, CHUNK).await?;
+        self.store().lock_suppressions_of_crawl(tx.conn(), id).await?;
         let (from, to) = (CrawlState::LIVE, CrawlState::Cancelled);
         let crawl = self.store().set_crawl_state(tx.conn(), id, &from, to, None).await?;
         let skipped = self.store().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await?;
@@ -173,7 +174,7 @@ impl Crawls {
     }
 
     /// Returns a discarded or cancelled job to the queue with new attempts, and reopens the ledger
-    /// row that its failure settled.
+    /// row that its failure settled. The job shares the workers with those of its collection.
     ///
     /// # Errors
     /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` like [`queue::Queue::retry`],
@@ -246,15 +247,16 @@ impl Crawls {
 
     async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
         let refuse = |why: String| Err(StoreError::Conflict(why).into());
-        match self.store().lock_crawl(tx.conn(), crawl).await {
+        let collection = match self.store().lock_crawl(tx.conn(), crawl).await {
             Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
             locked => locked?,
-        }
+        };
         if let Some(state) = self.store().crawl_state(tx.conn(), crawl).await?
             && !state.is_live()
         {
             return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
+        self.queue().set_tenant(tx.conn(), job.id, collection).await?;
         if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
             self.store().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }

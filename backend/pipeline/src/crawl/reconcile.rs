@@ -49,7 +49,10 @@ impl Crawls {
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
-        let mut done = Reconciled { scans: scan::end_lapsed(self.store()).await?, ..Reconciled::default() };
+        let mut done = Reconciled {
+            scans: scan::end_lapsed(self.store(), self.queue()).await?,
+            ..Reconciled::default()
+        };
         for crawl in self.store().closing_crawls().await? {
             self.close(crawl).await?;
             done.closed += 1;

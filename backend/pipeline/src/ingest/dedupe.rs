@@ -52,12 +52,15 @@ pub(super) fn relation(frame: &Frame, candidates: &[Candidate<'_>], enrolled: &[
     let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
     let same: Vec<&Image> =
         candidates.iter().filter(|one| one.people.is_same()).map(|one| one.image).collect();
+    let keeps_faces =
+        candidates.iter().filter(|one| one.people.is_same()).all(|one| one.people.unstored == 0);
     if let Some(kept) = same.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
         return Relation::Duplicate(kept.id);
     }
     match same.iter().max_by_key(order) {
         None => Relation::New,
-        Some(largest) if is_clearly_larger(frame, largest) => {
+        // A version replaces others only if it stores every face of theirs.
+        Some(largest) if is_clearly_larger(frame, largest) && keeps_faces => {
             Relation::Supersedes(same.iter().map(|image| image.id).collect())
         }
         Some(largest) => Relation::Duplicate(largest.id),
@@ -122,12 +125,21 @@ mod tests {
     }
 
     #[test]
+    fn a_larger_version_that_would_not_store_a_face_replaces_nothing() {
+        let stored = stored(1, 100, 100);
+        let people = Comparison { shared: 2, unstored: 1, ..Comparison::default() };
+        let candidates = [Candidate { image: &stored, people }];
+        let relation = relation(&Frame::filled(500, 500, [0; 3]), &candidates, &[]);
+        assert_eq!(relation, Relation::Duplicate(stored.id));
+    }
+
+    #[test]
     fn a_picture_of_other_people_is_new_at_any_size() {
         let stored = stored(1, 100, 100);
         for people in [
-            Comparison { shared: 1, missing: 1, added: 0 },
-            Comparison { shared: 1, missing: 0, added: 1 },
-            Comparison { shared: 0, missing: 1, added: 1 },
+            Comparison { shared: 1, missing: 1, ..Comparison::default() },
+            Comparison { shared: 1, added: 1, ..Comparison::default() },
+            Comparison { missing: 1, added: 1, ..Comparison::default() },
         ] {
             for side in [50, 100, 500] {
                 let candidates = [Candidate { image: &stored, people }];

@@ -24,6 +24,8 @@ const SAME_PLACE_IOU: f32 = 0.4;
 pub(super) struct Comparison {
     /// Number of faces that both images show.
     pub(super) shared: usize,
+    /// The part of `shared` that is not to be stored from the incoming image.
+    pub(super) unstored: usize,
     /// Number of faces of the stored image that the incoming image does not show.
     pub(super) missing: usize,
     /// Number of faces of the incoming image that are to be stored and are not in the stored image.
@@ -77,19 +79,19 @@ impl ShownFaces {
         threshold: f32,
     ) -> Comparison {
         let mut free: Vec<&ShownFace> = self.faces.iter().collect();
-        let (mut shared, mut missing) = (0, 0);
+        let (mut shared, mut unstored, mut missing) = (0, 0, 0);
         for face in stored {
             let is_same = |shown: &&ShownFace| face.model_id == model_id && shown.shows(face, threshold);
             match free.iter().position(is_same) {
                 Some(at) => {
-                    free.swap_remove(at);
+                    unstored += usize::from(!free.swap_remove(at).is_stored);
                     shared += 1;
                 }
                 None => missing += 1,
             }
         }
         let added = free.iter().filter(|face| face.is_stored).count();
-        Comparison { shared, missing, added }
+        Comparison { shared, unstored, missing, added }
     }
 }
 
@@ -146,14 +148,14 @@ mod tests {
         assert!(compare(two(), &[stored(0.6, 1.0), stored(0.1, 1.0)]).is_same());
         assert!(compare(Vec::new(), &[]).is_same());
         let other_person = compare(two(), &[stored(0.6, 0.1), stored(0.1, 1.0)]);
-        assert_eq!(other_person, Comparison { shared: 1, missing: 1, added: 1 });
+        assert_eq!(other_person, Comparison { shared: 1, unstored: 0, missing: 1, added: 1 });
         let one_more = compare(two(), &[stored(0.1, 1.0)]);
-        assert_eq!(one_more, Comparison { shared: 1, missing: 0, added: 1 });
+        assert_eq!(one_more, Comparison { shared: 1, unstored: 0, missing: 0, added: 1 });
         let one_fewer = compare(vec![shown(0.1, true)], &[stored(0.1, 1.0), stored(0.6, 1.0)]);
-        assert_eq!(one_fewer, Comparison { shared: 1, missing: 1, added: 0 });
+        assert_eq!(one_fewer, Comparison { shared: 1, unstored: 0, missing: 1, added: 0 });
         // One face is not two people.
         let twice = compare(vec![shown(0.1, true)], &[stored(0.1, 1.0), stored(0.1, 1.0)]);
-        assert_eq!(twice, Comparison { shared: 1, missing: 1, added: 0 });
+        assert_eq!(twice, Comparison { shared: 1, unstored: 0, missing: 1, added: 0 });
         assert!(!compare(two(), &[]).is_same(), "an image without faces is not one with faces");
         let of_another_model = StoredFace { model_id: MODEL + 1, ..stored(0.1, 1.0) };
         assert!(!compare(vec![shown(0.1, true)], &[of_another_model]).is_same());

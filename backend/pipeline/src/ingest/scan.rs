@@ -11,11 +11,12 @@
 
 use super::outcome::count_outcome;
 use super::{Incoming, Ingest, IngestError, Ingested};
+use crate::domain::{ChangeError, Row, RowEnd, forget_jobs};
 use crate::domain::{CrawlError, collection_id};
-use crate::domain::{Row, RowEnd};
 use crate::{AnalyzeOptions, Dedupe, Rotate, profile_of};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
+use queue::Queue;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,19 +90,26 @@ async fn renew(store: &Store, scan: Uuid) -> Result<bool, StoreError> {
 
 /// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
 /// that are still queued are skipped as `not_scanned`.
-pub(crate) async fn end_lapsed(store: &Store) -> Result<u64, StoreError> {
+pub(crate) async fn end_lapsed(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
     let mut ended = 0;
     for scan in store.lapsed_scans().await? {
         let mut tx = store.begin().await?;
+        match store.lock_suppressions_of_crawl(tx.conn(), scan).await {
+            // It was deleted meanwhile.
+            Err(StoreError::NotFound { .. }) => continue,
+            locked => locked?,
+        };
         if store.end_lapsed_scan(tx.conn(), scan, LAPSED).await? {
-            store.skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
+            let skipped = store.skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
+            forget_jobs(queue, &mut tx, &skipped.jobs).await?;
             tx.commit().await?;
             tracing::warn!(%scan, "scan lease expired; scan ended as failed");
             ended += 1;
         }
     }
     let mut tx = store.begin().await?;
-    store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+    let jobs = store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+    forget_jobs(queue, &mut tx, &jobs).await?;
     tx.commit().await?;
     Ok(ended)
 }
@@ -121,7 +129,7 @@ impl Scan {
     ) -> Result<Self, CrawlError> {
         let store = ingest.inner.store.clone();
         let collection = collection_id(&store, collection).await?;
-        end_lapsed(&store).await?;
+        end_lapsed(&store, &ingest.inner.queue).await?;
         let own = profile_of(&store.collection_by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(own), ..options };
         let mut tx = store.begin().await?;
@@ -207,13 +215,17 @@ impl Scan {
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if another process ended the scan in the meantime.
-    pub async fn finish(&self, interrupted: bool) -> Result<Crawl, StoreError> {
+    pub async fn finish(&self, interrupted: bool) -> Result<Crawl, ChangeError> {
+        let queue = &self.ingest.inner.queue;
         let mut tx = self.store.begin().await?;
         let end = if interrupted { CrawlState::Cancelled } else { CrawlState::Completed };
         let live = [CrawlState::Running];
+        self.store.lock_suppressions(tx.conn(), self.crawl.collection_id, false).await?;
         let crawl = self.store.set_crawl_state(tx.conn(), self.crawl.id, &live, end, None).await?;
-        self.store.skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
-        self.store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+        let skipped = self.store.skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
+        forget_jobs(queue, &mut tx, &skipped.jobs).await?;
+        let jobs = self.store.end_scanned_videos(tx.conn(), VIDEO_ENDED).await?;
+        forget_jobs(queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(crawl)
     }

@@ -7,7 +7,7 @@
 use super::scan::{Scan, end_lapsed};
 use super::{IngestError, ReadVideoError, VideoFile, VideoReader};
 use crate::VideoProgress;
-use crate::domain::VideoRequest;
+use crate::domain::{VideoRequest, forget_jobs};
 use domain::{Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Scan {
                 Some(_) => {}
             }
             tokio::time::sleep(OTHER_SCAN_INTERVAL).await;
-            end_lapsed(&self.store).await?;
+            end_lapsed(&self.store, &self.ingest.inner.queue).await?;
         }
     }
 
@@ -158,8 +158,10 @@ impl Scan {
             let mut tx = self.store.begin().await?;
             self.store.lock_suppressions(tx.conn(), new.collection, false).await?;
             self.store.record_duplicate_video(tx.conn(), id, new, original).await?;
-            self.store.erase_emptied_video(tx.conn(), id).await?;
-            tx.commit().await
+            let jobs = self.store.erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(())
         })
         .await?;
         Ok(ScannedVideo::Duplicate(original))
@@ -199,14 +201,16 @@ impl Scan {
             self.store.lock_suppressions(tx.conn(), self.crawl.collection_id, false).await?;
             self.store.hold_scanned_video(tx.conn(), id, self.crawl.id).await?;
             self.store.end_video(tx.conn(), id, end.clone()).await?;
-            // A scan has no jobs.
-            self.store.erase_emptied_video(tx.conn(), id).await?;
-            tx.commit().await
+            // A crawl may have found the same file.
+            let jobs = self.store.erase_emptied_video(tx.conn(), id).await?;
+            forget_jobs(&self.ingest.inner.queue, &mut tx, &jobs).await?;
+            tx.commit().await?;
+            Ok::<_, IngestError>(())
         })
         .await;
         match ended {
             Ok(()) => Ok(ScannedVideo::Unprocessed { video: id, state, reason, detail }),
-            Err(error) => self.after_store_error(id, error.into()).await,
+            Err(error) => self.after_store_error(id, error).await,
         }
     }
 

@@ -9,8 +9,8 @@ use uuid::Uuid;
 /// Maximum number of messages that a process sends concurrently ("places"). A message that waits
 /// for its receiver uses a connection and little memory.
 pub const DELIVERY_PLACES: usize = 32;
-/// Maximum number of these places for one receiver, for one collection, and for messages that
-/// failed before.
+/// Maximum number of these places for messages of one collection to one receiver, for one
+/// collection, and for messages that failed before.
 const OF_A_RECEIVER: usize = 1;
 const OF_A_COLLECTION: usize = DELIVERY_PLACES / 4;
 const OF_LATER_ATTEMPTS: usize = DELIVERY_PLACES / 2;
@@ -25,7 +25,9 @@ pub(super) struct Deliveries(Mutex<HashMap<Share, ShareUse>>);
 /// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
-    Receiver(String),
+    /// A host that receives messages of a collection. Collections do not share its place, so that
+    /// nobody can delay the messages of others to the same service.
+    Receiver(Uuid, String),
     Collection(Uuid),
     LaterAttempts,
 }
@@ -33,7 +35,7 @@ enum Share {
 impl Share {
     fn places(&self) -> usize {
         match self {
-            Self::Receiver(_) => OF_A_RECEIVER,
+            Self::Receiver(..) => OF_A_RECEIVER,
             Self::Collection(_) => OF_A_COLLECTION,
             Self::LaterAttempts => OF_LATER_ATTEMPTS,
         }
@@ -56,7 +58,7 @@ impl Deliveries {
         collection: Uuid,
         is_first: bool,
     ) -> Result<DeliveryPermit, Duration> {
-        let mut shares = vec![Share::Receiver(host.to_owned()), Share::Collection(collection)];
+        let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
         if !is_first {
             shares.push(Share::LaterAttempts);
         }
@@ -110,7 +112,8 @@ mod tests {
             hosts(of).iter().filter_map(|host| deliveries.acquire(host, collection, is_first).ok()).collect()
         };
         let one = deliveries.acquire("slow", Uuid::from_u128(1), true);
-        assert!(one.is_ok() && deliveries.acquire("slow", Uuid::from_u128(2), true).is_err());
+        assert!(one.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
+        assert!(deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(), "of another collection");
         assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), OF_A_COLLECTION - 1);
         let later: Vec<_> =
             (10..20).map(|of| acquire_all(&format!("{of}-"), Uuid::from_u128(of), false)).collect();

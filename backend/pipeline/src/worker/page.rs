@@ -17,6 +17,7 @@ use crawler::fetch::Kind;
 use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
 use domain::{ImageState, Reason, Unprocessed};
 use queue::{Claim, ClaimedJob, Handler, NewJob, Outcome};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::http_cache::CachedPage;
 use store::ledger::Ledger;
@@ -270,17 +271,30 @@ async fn store(
     claim: Claim,
     reader: &str,
 ) -> Result<(), JobError> {
-    let (jobs, left_out, result) =
-        retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
+    let stored = retried("store_page", || store_once(context, view, job, &outcome, claim, reader)).await?;
     let forbidden = ImageState::Skipped.as_str();
-    (0..left_out).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
-    count_outcome("page", result.state.as_str(), result.reason.as_ref());
-    tracing::debug!(url = %job.url, jobs, "page read");
+    (0..stored.forbidden_images).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
+    for (reason, count) in stored.links_left_out {
+        let labels = [("reason", reason.code())];
+        metrics::counter!("facecrawl_crawl_links_left_out_total", &labels).increment(count.cast_unsigned());
+    }
+    let PageResult { state, reason, .. } = &outcome.result;
+    count_outcome("page", state.as_str(), reason.as_ref());
+    tracing::debug!(url = %job.url, jobs = stored.jobs, "page read");
     Ok(())
 }
 
-/// Runs the transaction of [`store`]. Returns the number of new jobs, the number of new images that
-/// cannot be fetched, and the result in the page's row.
+/// What [`store_once`] did.
+struct StoredPage {
+    /// Number of new jobs.
+    jobs: usize,
+    /// Number of new images that cannot be fetched.
+    forbidden_images: usize,
+    /// Numbers of links that are not followed, by reason.
+    links_left_out: BTreeMap<Reason, i64>,
+}
+
+/// Runs the transaction of [`store`].
 async fn store_once(
     context: &Context,
     view: &CrawlView,
@@ -288,11 +302,21 @@ async fn store_once(
     outcome: &PageOutcome,
     claim: Claim,
     reader: &str,
-) -> Result<(usize, usize, PageResult), ChangeError> {
+) -> Result<StoredPage, ChangeError> {
     let Context { store, queue, .. } = context;
-    let PageOutcome { sitemaps, nested, images, videos, home, visit_change, mentions, shown_videos, .. } =
-        outcome;
-    let (mut pages, mut result) = (outcome.pages.clone(), outcome.result.clone());
+    let PageOutcome {
+        sitemaps,
+        nested,
+        images,
+        videos,
+        home,
+        visit_change,
+        mentions,
+        shown_videos,
+        result,
+        ..
+    } = outcome;
+    let (mut pages, mut links_left_out) = (outcome.pages.clone(), outcome.left_out.clone());
     let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
     let mut tx = store.begin().await?;
     queue.complete(tx.conn(), claim).await?;
@@ -308,12 +332,15 @@ async fn store_once(
         jobs.extend(admitted.into_iter().map(job));
     }
     if let Some(budget) = options.max_pages_per_directory {
-        let left_out;
-        (pages, left_out) =
+        let over_budget;
+        (pages, over_budget) =
             store.within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages)).await?;
-        page_outcome::leave_out(&mut result, &Reason::DirectoryFull, left_out);
+        if over_budget > 0 {
+            links_left_out.insert(Reason::DirectoryFull, over_budget);
+        }
     }
-    let (mut found, mut left_out) = (0, 0);
+    store.count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
+    let (mut found, mut forbidden_images) = (0, 0);
     if !images.is_empty() {
         let admitted = store.admit_images(tx.conn(), crawl, options.max_images, images).await?;
         let image = |row: Admitted| {
@@ -325,7 +352,7 @@ async fn store_once(
         // here, and the rest of the page is stored.
         let (fetchable, others): (Vec<_>, Vec<_>) =
             admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
-        (found, left_out) = (fetchable.len() as i64, others.len());
+        (found, forbidden_images) = (fetchable.len() as i64, others.len());
         jobs.extend(fetchable.iter().map(|image| image.job(collection)));
         let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
         store.skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
@@ -342,7 +369,7 @@ async fn store_once(
         let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
         jobs.extend(yields::jobs(store, &mut tx, &view.crawl, rows).await?);
     }
-    store.settle_page(tx.conn(), job.page_id, &result).await?;
+    store.settle_page(tx.conn(), job.page_id, result).await?;
     match visit_change {
         VisitChange::Unchanged => {}
         VisitChange::Renewed => store.renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?,
@@ -361,5 +388,5 @@ async fn store_once(
     }
     queue.enqueue(tx.conn(), &jobs).await?;
     tx.commit().await?;
-    Ok((jobs.len(), left_out, result))
+    Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
 }

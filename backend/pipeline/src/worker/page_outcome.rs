@@ -21,6 +21,8 @@ const MAX_NESTED: u8 = 3;
 /// The pages, sitemaps, images and videos that a page yielded, and the result for its own row.
 pub(super) struct PageOutcome {
     pub(super) pages: Vec<NewPage>,
+    /// Numbers of links that are not followed, by reason.
+    pub(super) left_out: BTreeMap<Reason, i64>,
     /// Further sitemaps. Their rows have depth 0, so that their entries are like links of a seed.
     pub(super) sitemaps: Vec<NewPage>,
     /// The nesting depth of `sitemaps`.
@@ -44,6 +46,7 @@ impl PageOutcome {
     fn new(result: PageResult) -> Self {
         Self {
             pages: Vec::new(),
+            left_out: BTreeMap::new(),
             sitemaps: Vec::new(),
             nested: 0,
             images: Vec::new(),
@@ -134,10 +137,11 @@ pub(super) fn of_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec
             .collect(),
         _ => Vec::new(),
     };
-    let result = result(fetched, denied, left_out, page.title);
+    let result = result(fetched, denied, page.title);
     let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
     PageOutcome {
         pages,
+        left_out,
         sitemaps,
         nested: 1,
         images,
@@ -203,9 +207,9 @@ pub(super) fn of_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> PageO
     let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
     let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
     let (pages, left_out) = collector.finish();
-    let result = result(fetched, denied, left_out, None);
+    let result = result(fetched, denied, None);
     let home = job.home.clone();
-    PageOutcome { pages, sitemaps, nested, images, videos, home, ..PageOutcome::new(result) }
+    PageOutcome { pages, left_out, sitemaps, nested, images, videos, home, ..PageOutcome::new(result) }
 }
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
@@ -297,7 +301,7 @@ struct PageCollector<'a> {
     pages: Vec<NewPage>,
     /// The number of omitted pages of the site, by reason. Pages of other sites are not counted,
     /// because they never belonged to the crawl.
-    left_out: BTreeMap<Reason, u64>,
+    left_out: BTreeMap<Reason, i64>,
 }
 
 impl<'a> PageCollector<'a> {
@@ -326,25 +330,20 @@ impl<'a> PageCollector<'a> {
         }
     }
 
-    fn finish(self) -> (Vec<NewPage>, BTreeMap<Reason, u64>) {
+    fn finish(self) -> (Vec<NewPage>, BTreeMap<Reason, i64>) {
         (self.pages, self.left_out)
     }
 }
 
 /// Returns the result for the row of a page that was read.
-fn result(
-    fetched: Fetched,
-    denied: Option<Reason>,
-    left_out: BTreeMap<Reason, u64>,
-    title: Option<String>,
-) -> PageResult {
+fn result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
     let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
     let detail = match (&denied, &incomplete) {
         (Some(reason), _) => Some(format!("its images were not processed: {reason}")),
         (None, Some(_)) => Some("the transfer ended early; only the received part was read".into()),
         (None, None) => None,
     };
-    let mut result = PageResult {
+    PageResult {
         state: PageState::Fetched,
         reason: denied.or(incomplete),
         detail,
@@ -353,20 +352,7 @@ fn result(
         title,
         etag: fetched.etag,
         last_modified: fetched.last_modified,
-    };
-    left_out.into_iter().for_each(|(reason, count)| leave_out(&mut result, &reason, count));
-    result
-}
-
-/// Records in the page's result how many links of its site were not followed for this reason, and
-/// adds the number to a metric.
-pub(super) fn leave_out(result: &mut PageResult, reason: &Reason, count: u64) {
-    if count == 0 {
-        return;
     }
-    metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code()).increment(count);
-    let text = format!("{count} links were not followed: {reason}");
-    result.detail = Some(result.detail.take().map_or(text.clone(), |detail| format!("{detail}; {text}")));
 }
 
 /// Returns each page with the directory whose limit applies to it.

@@ -76,6 +76,8 @@ pub(super) async fn copy(
     let (Some(key), Some(sha256)) = (&video.source_key, sha256_of(video)) else {
         return Err(CopyError::Gone);
     };
+    let stored = video.bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0));
+    folder.check_space(stored)?;
     let mut spool = create(context, folder).await?;
     let bytes = context.ingest.blobs().read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
     Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
@@ -122,7 +124,7 @@ pub(super) struct Spool {
 
 impl Spool {
     async fn create(folder: &SpoolFolder, limit: u64) -> Result<Self, CopyError> {
-        folder.check_space()?;
+        folder.check_space(0)?;
         let path = folder.path().to_owned();
         let created = tokio::task::spawn_blocking(move || tempfile::tempfile_in(path)).await;
         let file = File::from_std(created.map_err(std::io::Error::other)??);

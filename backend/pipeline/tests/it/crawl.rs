@@ -214,7 +214,12 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
         site.set(&format!("/calendar/{i}/"), Answer::html(&next(i + 1)));
         site.set(&format!("/list?from={i}"), Answer::html(&next(i + 1)));
     }
-    site.set("/", Answer::html("<a href=/calendar/0/>calendar</a><a href=/about.html>about</a>"));
+    site.set(
+        "/",
+        Answer::html(
+            "<a href=/calendar/0/>calendar</a><a href=/about.html>about</a><a href=/a/a/a/>loop</a>",
+        ),
+    );
     site.set("/about.html", Answer::html("nothing"));
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
     let (crawl, progress) = world.crawl(&[site.url("/")], options).await;
@@ -222,6 +227,8 @@ async fn a_directory_that_never_ends_leaves_room_for_the_others() {
     // These are the seed, the page `about`, five pages of the calendar and five lists.
     assert_eq!(counts(&progress.pages), map([("fetched", 12)]));
     assert_eq!(site.asked("/about.html"), 1);
+    assert_eq!(progress.links_left_out.get(&Reason::RepeatedSegments), Some(&1), "{progress:?}");
+    assert!(progress.links_left_out[&Reason::DirectoryFull] >= 2, "{progress:?}");
 }
 
 #[testing::test]

@@ -5,7 +5,8 @@ use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
 use pipeline::crawl::Reconciled;
 use pipeline::{
-    AnalyzeOptions, Analyzer, Dedupe, Ingest, IngestError, Ingested, Scan, StoredFaces, Thumbnails,
+    AnalyzeOptions, Analyzer, ChangeError, Dedupe, Ingest, IngestError, Ingested, Scan, StoredFaces,
+    Thumbnails,
 };
 use store::StoreError;
 use testing::picture;
@@ -110,7 +111,7 @@ async fn a_scan_whose_command_died_is_ended_and_a_live_one_is_not() {
     // The service does this too.
     let ended = Reconciled { scans: 1, ..Reconciled::default() };
     assert_eq!(world.crawls.reconcile().await.unwrap(), ended);
-    assert!(matches!(live.finish(false).await, Err(StoreError::Conflict(_))));
+    assert!(matches!(live.finish(false).await, Err(ChangeError::Store(StoreError::Conflict(_)))));
 }
 
 #[testing::test]

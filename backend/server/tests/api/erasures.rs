@@ -13,6 +13,15 @@ fn showing(name: &str) -> Value {
     json!({"image_base64": STANDARD.encode(pictures::picture(name))})
 }
 
+#[testing::test]
+async fn an_image_with_several_faces_needs_the_index_of_one() {
+    let app = App::spawn().await;
+    let request = and(showing("ada_and_ben.jpg"), json!({"dry_run": true}));
+    let refused = problem(app.post_json("/erasures", &request).await, 422, "no_such_face").await;
+    assert_eq!(field(&refused), "face_index", "{refused}");
+    ok(app.post_json("/erasures", &and(request, json!({"face_index": 1}))).await).await;
+}
+
 fn len(answer: &Value, list: &str) -> usize {
     answer[list].as_array().unwrap().len()
 }

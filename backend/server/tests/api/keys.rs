@@ -1,5 +1,5 @@
 use crate::support::keys::guarded;
-use crate::support::{App, field, json_of, ok, problem};
+use crate::support::{App, and, field, json_of, ok, problem};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::{NewKey, Scope};
@@ -54,6 +54,18 @@ async fn no_key_gains_anything_by_making_another() {
     let all = refused(&tenant, json!({"collection": null}), 403, "scope_missing", "collection").await;
     assert_eq!(all["allowed"], json!(["press"]));
     make(&app, &tenant, &good()).await;
+
+    // A key with a limit cannot create a key with a higher one or without one.
+    let limited =
+        json!({"name": "b", "collection": "press", "scopes": ["read", "keys"], "requests_per_minute": 60});
+    let limited = make(&app, &tenant, &limited).await;
+    let limited = limited["secret"].as_str().unwrap();
+    for rate in [Value::Null, json!(61)] {
+        let faster = json!({"requests_per_minute": rate});
+        let faster = refused(limited, faster, 403, "scope_missing", "requests_per_minute").await;
+        assert_eq!(faster["allowed"], json!(["1 to 60"]));
+    }
+    make(&app, limited, &and(good(), json!({"requests_per_minute": 60}))).await;
 
     // A key with an expiry time cannot create a key that expires later or never.
     let end = OffsetDateTime::now_utc() + Duration::DAY;

@@ -79,7 +79,7 @@ async fn a_crawl_goes_alone_and_its_images_stay_with_their_sources() {
     settle(&store, rows[0].id, "failed", Some("timeout"), None).await;
 
     let mut tx = store.begin().await.unwrap();
-    assert!(store.delete_crawl(tx.conn(), crawl.id, false).await.unwrap().is_empty());
+    assert!(store.delete_crawl(tx.conn(), crawl.id, false).await.unwrap().blobs.is_empty());
     tx.commit().await.unwrap();
     assert!(matches!(store.crawl(crawl.id).await, Err(StoreError::NotFound { .. })));
     for table in ["crawls", "pages", "image_urls"] {
@@ -119,7 +119,7 @@ async fn a_crawl_goes_with_the_images_that_only_it_found() {
     tx.commit().await.unwrap();
 
     let mut tx = store.begin().await.unwrap();
-    let keys = store.delete_crawl(tx.conn(), one.id, true).await.unwrap();
+    let keys = store.delete_crawl(tx.conn(), one.id, true).await.unwrap().blobs;
     tx.commit().await.unwrap();
     assert_eq!(keys.len(), 3);
     assert!(keys.contains(&only.thumbnail_key.unwrap()));

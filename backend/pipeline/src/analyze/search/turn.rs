@@ -39,7 +39,7 @@ impl Search<'_> {
         let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
         let compared = self.compare(&boxes, timings, views).await?;
-        let best = compared.iter().map(TurnScores::best).filter(|best| self.is_shown(best.1));
+        let best = compared.iter().map(TurnScores::best).filter(|best| self.is_shown(*best));
         let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
         Ok(best.map(|(rotation, _)| rotation))
     }
@@ -54,7 +54,7 @@ impl Search<'_> {
     ) -> Result<Option<u32>, AnalyzeError> {
         for sign in signs {
             let scores = self.compare(std::slice::from_ref(sign), timings, views).await?;
-            let best = scores.first().map(TurnScores::best).filter(|best| self.is_shown(best.1));
+            let best = scores.first().map(TurnScores::best).filter(|best| self.is_shown(*best));
             if let Some((rotation, _)) = best {
                 return Ok(Some(rotation));
             }
@@ -79,8 +79,12 @@ impl Search<'_> {
         Ok(compared.output)
     }
 
-    /// Returns whether the best score of a comparison is that of a face, or almost.
-    fn is_shown(&self, score: f32) -> bool {
-        score >= self.looks_with().info().min_score * CLEAR_SHARE
+    /// Returns whether the best rotation of a comparison and its score show a face. As the image is,
+    /// it is enough that it is almost a face: otherwise, the image is not searched at all. Another
+    /// rotation costs a second search of the whole image, and almost-faces in images without a face
+    /// would cause most of these searches.
+    fn is_shown(&self, (rotation, score): (u32, f32)) -> bool {
+        let min_score = self.looks_with().info().min_score;
+        score >= if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }
     }
 }

@@ -31,7 +31,7 @@ function draw(first, signal) {
     videos.draw(crawl.counts.videos);
     put(top, stateChip(crawl.state), crawl.error && h("span", {}, crawl.error));
     if (!last || last.state !== crawl.state || last.next_run_at !== crawl.next_run_at) put(actions, controls(crawl, (changed) => (update(changed), listen())));
-    put(reasons, reasonTable(crawl.reasons), overLimit(crawl.counts.over_limit));
+    put(reasons, reasonTable(crawl.reasons), overLimit(crawl.counts.over_limit), leftOut(crawl.counts.links_left_out));
     if (!last || last.counts.faces !== crawl.counts.faces) faces.requestNewest();
     last = crawl;
     numbers();
@@ -138,6 +138,12 @@ function reasonTable(reasons) {
 function overLimit(counts) {
   const parts = Object.entries(counts).filter(([, n]) => n > 0).map(([what, n]) => `${count(n)} links to ${what}`);
   return parts.length === 0 ? null : h("p", {}, `The limits of this crawl left out ${parts.join(", ")}. Start a crawl with higher limits to follow them.`);
+}
+
+/** Returns a sentence about links that were not followed because of their URL or directory, or null. */
+function leftOut(counts) {
+  const parts = Object.entries(counts).map(([reason, n]) => `${count(n)}: ${outcome(reason)}`);
+  return parts.length === 0 ? null : h("p", {}, `Links that were not followed: ${parts.join("; ")}.`);
 }
 
 /** Returns the list of images that were not processed. It is loaded when the user opens it. */

@@ -46,9 +46,11 @@ const cells = (one, row) => [
 
 function lifting(one, row) {
   const control = button("Lift", { onclick: () => busy(control, async () => {
+    const path = `/erasures/${one.id}/suppressions`;
+    const preview = await call("DELETE", path, { query: { dry_run: true } });
     const sure = await confirm("Lift the suppressions of this erasure?", "Erased data is not restored. A crawl or scan that finds the content again will store it.", "Lift");
     if (!sure) return;
-    const { erasure } = await call("DELETE", `/erasures/${one.id}/suppressions`);
+    const { erasure } = await call("DELETE", path, { query: { confirm: preview.confirm } });
     control.closest("tr").replaceWith(row(cells(erasure, row)));
     toast("The suppressions were lifted.");
   }) });

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 use store::audit::Action;
+use store::erasures::CarriedOut;
 use store::extent::Extent;
 use store::retried;
 use utoipa::IntoParams;
@@ -68,7 +69,8 @@ pub(super) async fn delete_crawl(
     }
     let blobs = retried("delete_crawl", || async {
         let mut tx = store.begin().await?;
-        let blobs = store.delete_crawl(tx.conn(), id, with_images).await?;
+        let CarriedOut { blobs, jobs } = store.delete_crawl(tx.conn(), id, with_images).await?;
+        pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         let detail = json!({"crawl_id": id, "with_images": with_images});
         caller.audit(&mut tx, Action::DeleteCrawl, crawl.collection_id, detail).await?;
         tx.commit().await?;

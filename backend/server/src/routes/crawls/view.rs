@@ -82,6 +82,10 @@ pub(super) struct Counts {
     #[schema(example = 41)]
     faces: i64,
     over_limit: OverLimitCounts,
+    /// Number of links that its pages did not follow, by reason: `directory_full` because of
+    /// `max_pages_per_directory`, the others because of the URL. A link counts on each page.
+    #[schema(value_type = BTreeMap<String, i64>, example = json!({"directory_full": 12}))]
+    links_left_out: BTreeMap<Reason, i64>,
 }
 
 /// A crawl.
@@ -184,6 +188,7 @@ impl CrawlView {
                     images: progress.over_limit.images,
                     videos: progress.over_limit.videos,
                 },
+                links_left_out: progress.links_left_out,
             },
             reasons: progress.reasons,
         }

@@ -1,8 +1,11 @@
 use super::view::ErasureView;
 use crate::auth::Caller;
-use crate::extract::Id;
-use crate::{ApiError, Scope, Spec};
+use crate::extract::{Id, Query};
+use crate::routes::deletion::{DeletionParams, preview};
+use crate::{ApiError, AppState, Scope, Spec};
 use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use store::audit::Action;
@@ -31,14 +34,28 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
 ///
 /// Use this after a mistake, or when a person agrees to be stored again. Erased data is not
 /// restored, but the next crawl or scan that finds it stores it again. Data that another erasure
-/// also suppresses remains suppressed. A repeated call changes nothing.
+/// also suppresses remains suppressed. A repeated call changes nothing. Above `CONFIRM_ABOVE`
+/// suppressions, the call must be confirmed.
 #[utoipa::path(
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
-    params(("id" = Uuid, Path, description = "Id of the erasure")),
-    responses((status = 200, description = "The suppressions of the erasure are lifted", body = LiftAnswer)),
+    params(("id" = Uuid, Path, description = "Id of the erasure"), DeletionParams),
+    responses(
+        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, what would be deleted", body = LiftAnswer),
+    ),
 )]
-pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json<LiftAnswer>, ApiError> {
+pub(super) async fn lift_suppressions(
+    State(state): State<AppState>,
+    caller: Caller,
+    Id(id): Id,
+    Query(params): Query<DeletionParams>,
+) -> Result<Response, ApiError> {
     let store = caller.store();
+    let extent = store.extent_of_suppressions(id).await?;
+    let target = format!("lift_suppressions.{id}");
+    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
+    {
+        return Ok(response);
+    }
     let (record, lifted, collection) = retried("lift_suppressions", || async {
         let mut tx = store.begin().await?;
         let (record, lifted) = store.lift_suppressions(tx.conn(), id).await?;
@@ -49,5 +66,5 @@ pub(super) async fn lift_suppressions(caller: Caller, Id(id): Id) -> Result<Json
         Ok::<_, ApiError>((record, lifted, collection))
     })
     .await?;
-    Ok(Json(LiftAnswer { erasure: ErasureView::new(record, &collection.name), lifted }))
+    Ok(Json(LiftAnswer { erasure: ErasureView::new(record, &collection.name), lifted }).into_response())
 }

@@ -55,7 +55,8 @@ pub(crate) struct ErasureBody {
     threshold: Option<f64>,
     /// Allow a `threshold` below that of the embedding model, which also erases strangers.
     force: Option<bool>,
-    /// Index of the face in the image, by descending score, starting at 0.
+    /// Index of the face in the image, by descending score, starting at 0. It is required if the
+    /// image has several faces.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 999)]
     face_index: Option<Bounded<0, 999>>,
     /// Minimum `det_score` of a face of the image.
@@ -232,7 +233,7 @@ async fn likeness(
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
     let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
-    let seen = Likeness::of(state, bytes, params.face_index, params.min_score, "image").await?;
+    let seen = Likeness::unmistakable(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.ingest.model_id(),

@@ -1,12 +1,26 @@
 //! Sends an export piece by piece. A piece is read only when the connection is ready for it. The
 //! memory for an export therefore depends neither on its length nor on the speed of the client.
+//! Pieces count like other responses: the memory of all callers and of one caller is limited, and
+//! while a piece is read, it uses one of the caller's database connections.
 use super::Format;
-use crate::auth::Caller;
+use crate::answer_memory::AnswerMemory;
+use crate::auth::{Caller, CallerId};
 use crate::{ApiError, AppState};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum time for which a piece waits for memory. It then aborts the connection.
+const MAX_PIECE_WAIT: Duration = Duration::from_secs(60);
+
+/// Returns the bytes of a piece, which hold memory for responses until they have been sent.
+async fn held(state: &AppState, text: String) -> Result<Bytes, ApiError> {
+    let memory = AnswerMemory::take(state, text.len() as u64).await?;
+    Ok(Arc::new(memory).hold_piece(text.into()))
+}
 
 /// A piece of an export. `next` is the cursor of the next piece; `None` after the last one.
 pub(crate) struct Piece<C> {
@@ -45,16 +59,24 @@ impl Export {
             Format::Jsonl => ("application/x-ndjson", "jsonl", String::new()),
             Format::Csv => ("text/csv; charset=utf-8; header=present", "csv", head),
         };
+        // The layers for requests count the connection of the first piece.
         let first = read(caller.clone(), start).await?;
-        let begin = Bytes::from(head + &first.text);
+        let begin = held(&state, head + &first.text).await?;
+        // The body is read outside of the request.
+        let caller_id = CallerId::current();
         let rest = stream::try_unfold(first.next, move |next| {
             let (state, caller, read) = (state.clone(), caller.clone(), read.clone());
-            async move {
+            caller_id.scope(async move {
                 let Some(cursor) = next else { return Ok::<_, ApiError>(None) };
+                let mut connection = state.connection_shares.open();
+                connection.begin(1).await;
                 caller.recheck_key(&state.keyring, &state.services.store).await?;
                 let Piece { text, next } = read(caller, cursor).await?;
-                Ok(Some((Bytes::from(text), next)))
-            }
+                drop(connection);
+                let piece = tokio::time::timeout(MAX_PIECE_WAIT, held(&state, text));
+                let piece = piece.await.map_err(|_| state.response_memory.exhausted())??;
+                Ok(Some((piece, next)))
+            })
         });
         let body = stream::once(async move { Ok(begin) }).chain(rest);
         let headers = [

@@ -24,16 +24,47 @@ impl Likeness {
         field: &str,
     ) -> Result<Self, ApiError> {
         let index = index.map_or(0, Bounded::index);
+        let analysis = Self::analysis(state, bytes, index + 1, min_score, field).await?;
+        Self::at(&analysis, index, field)
+    }
+
+    /// Works like [`Self::of`], but an image with several faces needs an index.
+    pub(crate) async fn unmistakable(
+        state: &AppState,
+        bytes: Bytes,
+        index: Option<Bounded<0, 999>>,
+        min_score: Option<Score>,
+        field: &str,
+    ) -> Result<Self, ApiError> {
+        let at = index.map_or(0, Bounded::index);
+        let analysis = Self::analysis(state, bytes, (at + 1).max(2), min_score, field).await?;
+        if index.is_none() && analysis.faces.len() > 1 {
+            let sentence = format!("`{field}` has several faces; `face_index` must name one of them");
+            return Err(ApiError::new(Code::NoSuchFace, sentence).field("face_index"));
+        }
+        Self::at(&analysis, at, field)
+    }
+
+    async fn analysis(
+        state: &AppState,
+        bytes: Bytes,
+        max_faces: usize,
+        min_score: Option<Score>,
+        field: &str,
+    ) -> Result<Analysis, ApiError> {
         let options = AnalyzeOptions {
             min_score: min_score.map(Score::get),
-            max_faces: Some(index + 1),
+            max_faces: Some(max_faces),
             ..AnalyzeOptions::default()
         };
-        let analysis = analyze(state, bytes, &options).await.map_err(|error| error.within(field))?;
-        let face = pick(&analysis, index, field)?;
+        analyze(state, bytes, &options).await.map_err(|error| error.within(field))
+    }
+
+    fn at(analysis: &Analysis, index: usize, field: &str) -> Result<Self, ApiError> {
+        let face = pick(analysis, index, field)?;
         let embedding =
             face.embedding.clone().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
-        Ok(Self { embedding, image: ImageInfo::of(&analysis), face: DetectedFace::of(face, false) })
+        Ok(Self { embedding, image: ImageInfo::of(analysis), face: DetectedFace::of(face, false) })
     }
 }
 

@@ -97,8 +97,8 @@ pub(super) async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Rejects a key that allows more than the calling key: another scope, another collection or a
-/// later expiry.
+/// Rejects a key that allows more than the calling key: another scope, another collection, a higher
+/// rate or a later expiry.
 fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
     let refuse = |field: &str, sentence: String| insufficient(Scope::Keys, sentence).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !by.allows(**scope)) {
@@ -109,6 +109,14 @@ fn check_power(by: &ApiKey, new: &NewKey) -> Result<(), ApiError> {
         let sentence =
             "collection: a key for one collection cannot create a key for all collections".to_owned();
         return Err(refuse("collection", sentence).allowed([own]));
+    }
+    if let Some(own) = by.requests_per_minute
+        && new.requests_per_minute.is_none_or(|rate| rate > own)
+    {
+        let sentence = format!(
+            "requests_per_minute: the calling key may send {own} requests per minute; the new key must not have a higher limit"
+        );
+        return Err(refuse("requests_per_minute", sentence).allowed([format!("1 to {own}")]));
     }
     if let Some(end) = by.expires_at.filter(|end| new.expires_at.is_none_or(|new| new > *end)) {
         let end = end.format(&Rfc3339).map_err(ApiError::internal)?;

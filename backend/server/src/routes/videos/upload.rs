@@ -56,7 +56,7 @@ pub(super) fn place(state: &AppState) -> Result<Place, ApiError> {
 /// read, 503 if it arrives too slowly, and 507 if the disk is full.
 pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> Result<Spooled, ApiError> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    if let Err(full) = spool.check_space() {
+    if let Err(full) = spool.check_space(0) {
         return refuse(request, full.into()).await;
     }
     let mut stream = limited_upload(request, limit, "the video")?.into_data_stream();

@@ -1,5 +1,5 @@
-//! Walks the operations of the OpenAPI document, and tests that each one which deletes faces asks
-//! for confirmation.
+//! Walks the operations of the OpenAPI document, and tests that each one which deletes faces or
+//! suppressions asks for confirmation.
 use crate::support::site::Site;
 use crate::support::videos::add_video;
 use crate::support::{App, Options, json_of, ok, pictures, problem};
@@ -39,7 +39,6 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
     ("it changes names and metadata", &["update_subject"]),
     ("it revokes a key", &["revoke_key"]),
     ("it replaces a secret", &["rotate_webhook_secret"]),
-    ("it deletes suppressions", &["lift_suppressions"]),
 ];
 
 /// Returns the operations that may change something: method, path, id and description.
@@ -102,6 +101,9 @@ async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
     };
     let face = of_image(ids[0]).await;
 
+    let erasure = app.post_json("/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
+    let erasure = json_of(erasure, StatusCode::CREATED).await;
+
     let document: Value = serde_json::from_str(&server::openapi().to_json().unwrap()).unwrap();
     let mut paths: Vec<String> = Vec::new();
     for (method, path, name, operation) in changes(&document) {
@@ -117,12 +119,13 @@ async fn every_deletion_is_refused_without_the_token_of_its_dry_run() {
             "remove_subject_face" => at(&enrolled[1].0).replace("{face_id}", &enrolled[1].1),
             "delete_crawl" => format!("{}?with_images=true", at(crawl["id"].as_str().unwrap())),
             "delete_collection" => at("default"),
+            "lift_suppressions" => at(erasure["erasure"]["id"].as_str().unwrap()),
             _ => panic!("no example for {name}"),
         });
     }
     // The deletion of a crawl or a collection includes what the others delete.
     paths.sort_by_key(|path| (path.starts_with("/collections"), path.starts_with("/crawls")));
-    assert_eq!(paths.len(), 7, "{paths:?}");
+    assert_eq!(paths.len(), 8, "{paths:?}");
     for path in paths {
         let with = |more: &str| format!("{path}{}{more}", if path.contains('?') { '&' } else { '?' });
         let count = async || app.get_ok("/faces?limit=1000").await["faces"].as_array().unwrap().len();

@@ -1,6 +1,7 @@
 //! Tests that the memory and the connection of a caller who does not read the response are
 //! released.
 use crate::support::pictures::noise;
+use crate::support::site::Site;
 use crate::support::{App, Options, problem};
 use crate::videos::film;
 use axum::body::Body;
@@ -128,6 +129,30 @@ async fn the_answer_of_a_list_counts_until_it_has_been_read() {
     drop(piece);
     assert_eq!(gauge(&app, "facecrawl_held_bytes").await, 0.0);
     assert_eq!(list().await.status(), StatusCode::OK);
+}
+
+#[testing::test]
+async fn a_piece_of_an_export_counts_until_it_has_been_read() {
+    let app = spawn(Config { answer_budget: 300 << 10, ..Config::default() }).await;
+    let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
+    let crawl = app.crawl(&[site.page()]).await;
+    let path = format!("/crawls/{}/export?embeddings=true", crawl["id"].as_str().unwrap());
+    let unread = directly(&app, Request::get(path.as_str()), Body::empty()).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert!(gauge(&app, "facecrawl_held_bytes").await > 0.0);
+    let mut body = unread.into_body().into_data_stream();
+    let mut held = Vec::new();
+    while let Some(piece) = body.next().await {
+        held.push(piece.unwrap());
+        assert!(
+            gauge(&app, "facecrawl_held_bytes").await
+                >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
+        );
+    }
+    drop(body);
+    assert!(gauge(&app, "facecrawl_held_bytes").await > 0.0, "the pieces have not been sent");
+    drop(held);
+    assert_eq!(gauge(&app, "facecrawl_held_bytes").await, 0.0);
 }
 
 #[testing::needs(video)]
