@@ -30,8 +30,10 @@ def base_image(file, prefix):
     return re.search(rf"\b({re.escape(prefix)}[\w./:-]*)", (ROOT / file).read_text()).group(1)
 
 
-def debian(scratch):
-    name = base_image("Dockerfile", "debian:")
+def debian(scratch, name=None):
+    """Returns `name`, or else the name of the Debian image of the Dockerfile, and makes a stand-in
+    if the engine does not have this image."""
+    name = name or base_image("Dockerfile", "debian:")
     if not exists(name):
         say(f"making a stand-in for {name}")
         if not shutil.which("debootstrap"):

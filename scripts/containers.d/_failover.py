@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 
 from _checks import require, start_crawl, stored_images
-from _compose import OPENER, Compose, call, inspect, wait_healthy
+from _compose import OPENER, Compose, inspect, wait_healthy
 from _engine import docker, say
 from _faults import DELAY_MS, Reader, early_requests, thumbnails
 

@@ -8,7 +8,6 @@ import time
 import _bases
 from _engine import docker, skip
 
-IMAGE = "facecrawl-test-systemd:local"
 # What systemd needs in a container. `--privileged` would also pass the devices of the host on.
 CAPABILITIES = ["SYS_ADMIN", "SYS_PTRACE", "SYS_NICE", "NET_ADMIN", "SYS_TIME", "SYSLOG", "DAC_READ_SEARCH", "IPC_OWNER", "LINUX_IMMUTABLE", "AUDIT_CONTROL"]
 # Without libnss-systemd, the users of DynamicUser have no names, and initdb fails.
@@ -75,9 +74,11 @@ def cgroup2():
 
 
 @contextlib.contextmanager
-def booted(scratch):
-    """Yields a `Host`. Its processes share no network with this machine."""
-    image = _bases.built(scratch, IMAGE, f"FROM {_bases.debian(scratch)}", _bases.install(*PACKAGES))
+def booted(scratch, base):
+    """Yields a `Host` with the Debian image `base`. Its processes share no network with this
+    machine."""
+    image = f"facecrawl-test-systemd:{base.partition(':')[2]}"
+    _bases.built(scratch, image, f"FROM {_bases.debian(scratch, base)}", _bases.install(*PACKAGES))
     options = [f"--cap-add={name}" for name in CAPABILITIES]
     options += ["--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined", "--cgroupns=host", f"--volume={cgroup2()}:/sys/fs/cgroup:rw"]
     options += ["--tmpfs=/run", "--tmpfs=/run/lock", "--tmpfs=/tmp", "--env=container=docker", "--network=none"]
