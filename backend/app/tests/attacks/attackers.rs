@@ -1,7 +1,7 @@
 //! Runs hostile callers, at least one for each entry point and each scope, and checks their
 //! responses.
 mod requests;
-mod sockets;
+pub(crate) mod sockets;
 
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Pause of an attacker between two requests, two bytes that it sends, or two small reads.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The result of one attack: the status, or `None` if the connection ended.
 pub(crate) type Answer = Option<u16>;
@@ -62,16 +62,9 @@ pub(crate) struct Report {
     pub(crate) surprises: Vec<String>,
 }
 
-/// Starts all attacks, or those that `ATTACKS` selects.
+/// Starts all attacks of this module, or those that `ATTACKS` selects.
 pub(crate) fn start(world: &World) -> Attacks {
-    let record = Arc::new(Record {
-        tallies: Mutex::default(),
-        surprises: Mutex::default(),
-        ran_once: watch::Sender::new(0),
-    });
-    let only = std::env::var("ATTACKS").unwrap_or_default();
-    let mut attacks =
-        Attacks { tasks: JoinSet::new(), record, stop: CancellationToken::new(), count: 0, only };
+    let mut attacks = Attacks::none();
     requests::start(world, &mut attacks);
     sockets::start(world, &mut attacks);
     assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.only);
@@ -79,8 +72,19 @@ pub(crate) fn start(world: &World) -> Attacks {
 }
 
 impl Attacks {
+    /// Returns no attacks. [`Self::add`] starts those that `ATTACKS` selects.
+    pub(crate) fn none() -> Self {
+        let record = Arc::new(Record {
+            tallies: Mutex::default(),
+            surprises: Mutex::default(),
+            ran_once: watch::Sender::new(0),
+        });
+        let only = std::env::var("ATTACKS").unwrap_or_default();
+        Self { tasks: JoinSet::new(), record, stop: CancellationToken::new(), count: 0, only }
+    }
+
     /// Starts an attack. `at_once` callers repeat it until all attacks are stopped.
-    fn add<Run, Running>(&mut self, name: &str, at_once: usize, run: Run)
+    pub(crate) fn add<Run, Running>(&mut self, name: &str, at_once: usize, run: Run)
     where
         Run: Fn(Arc<Record>) -> Running + Clone + Send + Sync + 'static,
         Running: Future<Output = ()> + Send,

@@ -14,6 +14,7 @@ mod bodies;
 mod common;
 mod load;
 mod site;
+mod videos;
 mod world;
 
 use load::Load;

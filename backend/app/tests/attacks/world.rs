@@ -47,20 +47,16 @@ impl World {
         // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
-        let make = |place: &TestFolder, of: &[&str], scopes: &str| {
-            let mut command = place.facecrawl(&[&["keys", "create", "--scope", scopes], of].concat());
-            command.env("DATABASE_URL", database.url()).env("AUTH", "keys");
-            Finished::of(&mut command).expect(0).stdout.trim().to_owned()
-        };
-        let operator = Caller { base: service.base.clone(), key: make(&place, &["--all"], "admin") };
+        let make = |of: &[&str], scopes: &str| key(&place, &database, of, scopes);
+        let operator = Caller { base: service.base.clone(), key: make(&["--all"], "admin") };
         for name in ["normal", "hostile"] {
             operator.ask(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
-        let normal = make(&place, &["--collection", "normal"], "analyze,read,search,crawl,write");
+        let normal = make(&["--collection", "normal"], "analyze,read,search,crawl,write");
         // This is the rate in docs/how-to/TENANTS.md. Only a rate limits a flood of complete
         // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
-        let hostile_key = |scope| (scope, make(&place, &limited, scope));
+        let hostile_key = |scope| (scope, make(&limited, scope));
         let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();
         let good = site::good().await;
         let mut world = Self {
@@ -141,6 +137,13 @@ impl World {
         let (status, log) = tokio::time::timeout(limit, ended).await.expect("it stops").unwrap();
         assert_eq!(status, Some(0), "{log}");
     }
+}
+
+/// Creates a key with the command line. `of` are the arguments that limit it.
+pub(crate) fn key(place: &TestFolder, database: &TestDatabase, of: &[&str], scopes: &str) -> String {
+    let mut command = place.facecrawl(&[&["keys", "create", "--scope", scopes], of].concat());
+    command.env("DATABASE_URL", database.url()).env("AUTH", "keys");
+    Finished::of(&mut command).expect(0).stdout.trim().to_owned()
 }
 
 fn ids(rows: &Value) -> Vec<String> {

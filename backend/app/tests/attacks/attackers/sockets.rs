@@ -1,28 +1,28 @@
 //! Attacks with connections of slow senders and slow readers, and with floods of keys and of event
 //! streams.
-use super::{Attacks, PAUSE};
+use super::{Attacks, PAUSE, Record};
 use crate::world::World;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[derive(Clone)]
-struct Attack {
-    name: &'static str,
-    at_once: usize,
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    pub(crate) at_once: usize,
     /// Sent in one piece.
-    head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Sent one byte at a time, with pauses.
-    drip: Vec<u8>,
+    pub(crate) drip: Vec<u8>,
     /// Number of bytes read at a time, with pauses; 0 reads without pauses.
-    read_size: usize,
-    allowed: &'static [u16],
+    pub(crate) read_size: usize,
+    pub(crate) allowed: &'static [u16],
 }
 
 /// Number of bytes of a response that an attacker reads before it reconnects.
 const ENOUGH: usize = 200;
 
-fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
     [head.as_bytes(), body].concat()
 }
@@ -106,18 +106,21 @@ pub(super) fn start(world: &World, all: &mut Attacks) {
             (attack.name, attack.at_once, world.address(), Arc::new(attack));
         all.add(name, at_once, move |record| {
             let (attack, address) = (attack.clone(), address.clone());
-            async move {
-                let answer = run(&attack, &address).await;
-                let text = String::from_utf8_lossy(&answer);
-                let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-                record.note(attack.name, status, attack.allowed, &text);
-            }
+            async move { run(&attack, &address, &record).await }
         });
     }
 }
 
+/// Runs an attack once and records the response.
+pub(crate) async fn run(attack: &Attack, address: &str, record: &Record) {
+    let answer = answer(attack, address).await;
+    let text = String::from_utf8_lossy(&answer);
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    record.note(attack.name, status, attack.allowed, &text);
+}
+
 /// Returns the beginning of the response, or nothing if the connection ended without one.
-async fn run(attack: &Attack, address: &str) -> Vec<u8> {
+async fn answer(attack: &Attack, address: &str) -> Vec<u8> {
     let mut answer = Vec::new();
     let Ok(mut stream) = TcpStream::connect(address).await else { return answer };
     if stream.write_all(&attack.head).await.is_ok() {

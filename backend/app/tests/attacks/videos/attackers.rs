@@ -1,0 +1,254 @@
+//! Runs the callers that attack the videos of the service.
+use super::site::{ON_THE_PAGE, Site};
+use super::world::Tenant;
+use crate::attackers::sockets::{self, request};
+use crate::attackers::{Attacks, PAUSE, Record};
+use bytes::Bytes;
+use futures::stream;
+use reqwest::{Body, Method, RequestBuilder};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Size of a large file in bytes.
+pub(crate) const LARGE: usize = 100 << 20;
+/// Size of a file that is too large, in bytes.
+const TOO_LARGE: usize = 500 << 20;
+const PIECE: usize = 64 << 10;
+/// How a Matroska file begins.
+const MATROSKA: &[u8] = b"\x1a\x45\xdf\xa3";
+/// Pause of a caller after a large file. Otherwise, the transfers would use up the CPU time that
+/// the test needs.
+const PAUSE_OF_UPLOADS: Duration = Duration::from_secs(1);
+
+/// Statuses of a request that adds a video: the video exists or was added, or a limit refused it.
+const ADDED: &[u16] = &[200, 202, 429];
+const UPLOADED: &[u16] = &[200, 202, 429, 507];
+const REFUSED: &[u16] = &[413, 429, 507];
+const READ: &[u16] = &[200, 429];
+
+/// The hostile tenant.
+#[derive(Clone)]
+pub(crate) struct Hostile {
+    pub(crate) tenant: Tenant,
+    pub(crate) site: Site,
+    /// Id of a stored video of the tenant.
+    pub(crate) video: String,
+    /// Id of a face in it.
+    pub(crate) face: String,
+    /// A short film. Large files contain it.
+    pub(crate) film: Bytes,
+    /// A film that takes long to read.
+    pub(crate) long_film: Bytes,
+    /// Number of slow addresses that are sent in total.
+    pub(crate) addresses: usize,
+    pub(crate) progress: Arc<Progress>,
+}
+
+#[derive(Default)]
+pub(crate) struct Progress {
+    next_address: AtomicUsize,
+    /// Number of slow addresses that have a response.
+    addresses: AtomicUsize,
+    /// Number of other videos that were sent.
+    others: AtomicU64,
+    /// Ids of the accepted videos.
+    accepted: Mutex<Vec<String>>,
+}
+
+impl Progress {
+    /// Returns the number of slow addresses that have a response.
+    pub(crate) fn addresses(&self) -> usize {
+        self.addresses.load(Ordering::SeqCst)
+    }
+
+    /// Returns the ids of the accepted videos.
+    pub(crate) fn accepted(&self) -> Vec<String> {
+        self.accepted.lock().unwrap().clone()
+    }
+}
+
+impl Hostile {
+    /// Starts all attacks, or those that `ATTACKS` selects.
+    pub(crate) fn start(&self) -> Attacks {
+        let mut attacks = Attacks::none();
+        let mut add = |name, at_once, run: fn(Attacker) -> Running| {
+            let hostile = self.clone();
+            attacks
+                .add(name, at_once, move |record| run(Attacker { hostile: hostile.clone(), name, record }));
+        };
+        add("a slow address", 4, |attacker| Box::pin(attacker.slow_address()));
+        add("a large file", 4, |attacker| Box::pin(attacker.large_file()));
+        add("a file that is too large", 1, |attacker| Box::pin(attacker.too_large_file()));
+        add("a film that takes long", 1, |attacker| Box::pin(attacker.long_film()));
+        add("a long playlist", 1, |attacker| Box::pin(attacker.playlist(Site::long_playlist)));
+        add("a playlist that is too long", 1, |attacker| {
+            Box::pin(attacker.playlist(Site::too_long_playlist))
+        });
+        add("a page of playlists", 1, |attacker| Box::pin(attacker.page_of_playlists()));
+        add("a slow reader of tracks", 4, |attacker| Box::pin(attacker.read_slowly("tracks?limit=1000")));
+        add("a slow reader of an export", 4, |attacker| {
+            Box::pin(attacker.read_slowly("export?embeddings=true"))
+        });
+        add("a slow reader of events", 8, |attacker| Box::pin(attacker.read_slowly("events")));
+        add("a slow reader of a crop", 4, |attacker| Box::pin(attacker.read_crop_slowly()));
+        add("a slow reader of a clip", 2, |attacker| Box::pin(attacker.read_clip_slowly()));
+        add("an upload a byte at a time", 2, |attacker| Box::pin(attacker.upload_slowly()));
+        attacks
+    }
+}
+
+type Running = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A caller that attacks once.
+struct Attacker {
+    hostile: Hostile,
+    name: &'static str,
+    record: Arc<Record>,
+}
+
+impl Attacker {
+    /// Adds the next slow address, until there is a response. The service may be killed meanwhile.
+    async fn slow_address(self) {
+        let progress = &self.hostile.progress;
+        let number = progress.next_address.fetch_add(1, Ordering::SeqCst);
+        if number >= self.hostile.addresses {
+            return std::future::pending().await;
+        }
+        let address = json!({"url": self.hostile.site.slow(number)});
+        while !self.send(self.post("/videos").json(&address), ADDED).await {
+            tokio::time::sleep(PAUSE).await;
+        }
+        progress.addresses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Sends a file of 100 MiB: a film with padding, or a file that cannot be read. Every other
+    /// file of each kind does not announce its length.
+    async fn large_file(self) {
+        let number = self.number();
+        let film = &self.hostile.film;
+        let head = match number % 2 {
+            0 => [&film[..], &padding(number, LARGE - film.len())].concat(),
+            _ => [MATROSKA, &number.to_be_bytes()].concat(),
+        };
+        let mut request = self.post("/videos?sampling=fps=30").header("content-type", "video/mp4");
+        if number % 4 < 2 {
+            request = request.header("content-length", LARGE);
+        }
+        self.send(request.body(file(head, LARGE)), UPLOADED).await;
+        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+    }
+
+    async fn too_large_file(self) {
+        let body = file([MATROSKA, &self.number().to_be_bytes()].concat(), TOO_LARGE);
+        let request = self.post("/videos").header("content-type", "video/x-matroska").body(body);
+        self.send(request, REFUSED).await;
+        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+    }
+
+    async fn long_film(self) {
+        let film = [&self.hostile.long_film[..], &padding(self.number(), 16)].concat();
+        let request = self.post("/videos?sampling=fps=30&rotate=auto").header("content-type", "video/mp4");
+        self.send(request.body(film), UPLOADED).await;
+        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+    }
+
+    async fn playlist(self, address: fn(&Site, usize) -> String) {
+        let address = address(&self.hostile.site, self.number() as usize);
+        self.send(self.post("/videos").json(&json!({"url": address})), ADDED).await;
+        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+    }
+
+    /// Crawls a page that links to playlists.
+    async fn page_of_playlists(self) {
+        let seeds = [self.hostile.site.page(self.number() as usize)];
+        let crawl = json!({"seeds": seeds, "videos": true, "max_videos": ON_THE_PAGE});
+        self.send(self.post("/crawls").json(&crawl), &[201, 409, 429]).await;
+        tokio::time::sleep(PAUSE_OF_UPLOADS).await;
+    }
+
+    /// Reads what belongs to a stored video, a few bytes at a time.
+    async fn read_slowly(self, what: &str) {
+        let line = format!("GET /videos/{}/{what}", self.hostile.video);
+        self.run_on_socket(&line, "", &[], &[], READ).await;
+    }
+
+    async fn read_crop_slowly(self) {
+        let line = format!("GET /faces/{}/crop", self.hostile.face);
+        self.run_on_socket(&line, "", &[], &[], READ).await;
+    }
+
+    async fn read_clip_slowly(self) {
+        let film = self.hostile.film.clone();
+        let headers = format!("content-type: video/mp4\r\ncontent-length: {}\r\n", film.len());
+        self.run_on_socket("POST /videos/detect?sampling=fps=30", &headers, &film, &[], READ).await;
+    }
+
+    async fn upload_slowly(self) {
+        let headers = "content-type: video/mp4\r\ncontent-length: 100000000\r\n";
+        let allowed = &[400, 408, 413, 415, 429, 503, 507];
+        self.run_on_socket("POST /videos", headers, &[], &self.hostile.film[..200], allowed).await;
+    }
+
+    async fn run_on_socket(
+        &self,
+        line: &str,
+        headers: &str,
+        body: &[u8],
+        drip: &[u8],
+        allowed: &'static [u16],
+    ) {
+        let address = self.hostile.tenant.address();
+        let headers = format!("authorization: Bearer {}\r\n{headers}", self.hostile.tenant.key);
+        let head = request(&address, line, &headers, body);
+        let attack =
+            sockets::Attack { name: self.name, at_once: 1, head, drip: drip.to_vec(), read_size: 2, allowed };
+        sockets::run(&attack, &address, &self.record).await;
+    }
+
+    fn post(&self, path: &str) -> RequestBuilder {
+        self.hostile.tenant.request(Method::POST, path)
+    }
+
+    /// Returns a number that makes a file or an address different from all others.
+    fn number(&self) -> u64 {
+        self.hostile.progress.others.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Sends a request and records the response. Returns whether there was one.
+    async fn send(&self, request: RequestBuilder, allowed: &[u16]) -> bool {
+        let answer = async {
+            let answer = request.send().await?;
+            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        };
+        let Ok((status, text)) = answer.await else {
+            self.record.note(self.name, None, allowed, "");
+            return false;
+        };
+        self.record.note(self.name, Some(status), allowed, &text);
+        if self.name != "a page of playlists" && matches!(status, 200 | 202) {
+            let video: Value = serde_json::from_str(&text).unwrap();
+            let id = video["id"].as_str().unwrap().to_owned();
+            self.hostile.progress.accepted.lock().unwrap().push(id);
+        }
+        true
+    }
+}
+
+/// Returns the beginning of a part of an MP4 file that players ignore. `bytes` is the size of the
+/// part, at least 16.
+pub(crate) fn padding(number: u64, bytes: usize) -> Vec<u8> {
+    [&u32::try_from(bytes).unwrap().to_be_bytes(), &b"free"[..], &number.to_be_bytes()].concat()
+}
+
+/// Returns a file of `bytes` bytes, which is generated as it is sent.
+fn file(head: Vec<u8>, bytes: usize) -> Body {
+    let rest = bytes - head.len();
+    let zeros = Bytes::from_static(&[0; PIECE]);
+    let last = zeros.slice(..rest % PIECE);
+    let pieces = std::iter::once(Bytes::from(head));
+    let pieces = pieces.chain(std::iter::repeat_n(zeros, rest / PIECE)).chain([last]);
+    Body::wrap_stream(stream::iter(pieces.map(Ok::<_, Infallible>)))
+}
