@@ -6,8 +6,6 @@ use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use uuid::Uuid;
 
-const MAX_LIST_ROWS: i64 = 1000;
-
 /// Job counts for `/metrics` and the system page.
 #[derive(Clone, Debug, Default)]
 pub struct QueueStats {
@@ -18,8 +16,8 @@ pub struct QueueStats {
 }
 
 impl Queue {
-    /// Lists jobs by state, newest first. Returns at most 1,000 rows. `before` is the cursor: the
-    /// id of the last row of the previous page.
+    /// Lists at most `limit` jobs by state, newest first. `before` is the cursor: the id of the
+    /// last row of the previous page.
     pub async fn list(
         &self,
         state: Option<JobState>,
@@ -28,7 +26,7 @@ impl Queue {
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<JobRow>, QueueError> {
-        let limit = limit.clamp(0, MAX_LIST_ROWS);
+        let limit = limit.max(0);
         // The statement contains only the requested conditions, so that each can use its index.
         let mut query = QueryBuilder::<Postgres>::new("select * from (");
         // Jobs that have ended are read per state: each state has its own indexes, and there can be

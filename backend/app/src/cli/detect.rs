@@ -14,7 +14,9 @@ use clap::Args;
 use domain::Reason;
 use futures::{StreamExt, TryStreamExt, stream};
 use inference::Priority;
-use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, Passes, Rotate, VideoAnalysis};
+use pipeline::{
+    Analysis, AnalyzeOptions, AnalyzedFace, Analyzer, Enhance, MAX_FACES, Passes, Rotate, VideoAnalysis,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use vision::Detection;
@@ -35,8 +37,8 @@ pub struct DetectArgs {
     /// Minimum det_score of a face, from 0.1 to 1 [default: that of the detector]
     #[arg(long, value_name = "SCORE", value_parser = fraction)]
     min_score: Option<f32>,
-    /// Maximum number of faces per file; the best ones are kept
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of faces per image, up to 1000; the best ones are kept [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_FACES as i64))]
     max_faces: Option<u32>,
     /// If no face of an image or frame is certainly upright, also search it rotated
     #[arg(long)]

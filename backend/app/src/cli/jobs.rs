@@ -67,7 +67,8 @@ struct ListArgs {
     /// Only jobs of this crawl
     #[arg(long, value_name = "ID")]
     crawl: Option<Uuid>,
-    /// Only jobs older than this one; for the next page, the last job of the previous one
+    /// Only jobs older than this one; for the next page, the last job of the previous one (`next`
+    /// of the JSON)
     #[arg(long, value_name = "ID")]
     before: Option<Uuid>,
     /// Maximum number of jobs to list
@@ -161,9 +162,16 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
 }
 
 async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
-    let jobs = queue.list(args.state.0, args.kind.as_deref(), args.crawl, args.before, args.limit).await?;
+    let ListArgs { state: StateFilter(wanted), kind, crawl, before, limit } = args;
+    // One more row shows whether the list continues.
+    let mut jobs = queue.list(wanted, kind.as_deref(), crawl, before, limit + 1).await?;
+    let is_cut = jobs.len() as i64 > limit;
+    if is_cut {
+        jobs.pop();
+    }
+    let next = jobs.last().filter(|_| is_cut).map(|job| job.id);
     if json {
-        output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>() }))?;
+        output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))?;
         return Ok(Exit::Success);
     }
     let mut table = output::table_with_unbroken(
@@ -182,6 +190,9 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
         ]);
     }
     output::line(table)?;
+    if let Some(next) = next {
+        eprintln!("{} shown; --before {next} lists more", jobs.len());
+    }
     Ok(Exit::Success)
 }
 

@@ -23,6 +23,15 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     stage.open("/audit", "Audit log").await;
     browser.until_text("tbody tr", "Searched for a face").await;
     stage.check_view("audit").await;
+    // The table has one page of records so far. The file has all of them, and a header.
+    browser.until("document.querySelectorAll('tbody tr').length === 100").await;
+    browser
+        .run("const url = URL.createObjectURL; URL.createObjectURL = (blob) => url.call(URL, (window.saved = blob))")
+        .await;
+    browser.click_text("CSV").await;
+    browser.until("window.saved").await;
+    let lines = browser.run_async("return (await window.saved.text()).trim().split('\\r\\n').length").await;
+    assert_eq!(lines, 131);
     browser.run("scrollTo(0, document.documentElement.scrollHeight)").await;
     browser.until("document.querySelectorAll('tbody tr').length === 130").await;
 

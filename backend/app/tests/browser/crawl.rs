@@ -195,3 +195,22 @@ async fn a_running_crawl_is_watched_paused_resumed_and_cancelled() {
     browser.until("[...document.querySelectorAll('button')].some(e => e.textContent === 'Delete')").await;
     stage.stop().await;
 }
+
+#[testing::needs(browser)]
+#[testing::test(flavor = "multi_thread")]
+async fn the_form_of_a_crawl_has_the_limits_and_defaults_of_the_api() {
+    let stage = Stage::start().await;
+    stage.open("/crawls/new", "New crawl").await;
+    let differences = stage
+        .browser
+        .run_async(
+            "const api = (await (await fetch('/openapi.json')).json()).components.schemas.CreateCrawl.properties; \
+             const fields = [...document.querySelectorAll('input[type=number]')]; \
+             if (fields.length < 5) return 'fields are missing'; \
+             return fields.map(({ name, min, max, value }) => [name, min, max, value]).filter(([name, min, max, value]) => \
+                 min !== String(api[name].minimum) || max !== String(api[name].maximum) || value !== String(api[name].default ?? ''))",
+        )
+        .await;
+    assert_eq!(differences, serde_json::json!([]));
+    stage.stop().await;
+}

@@ -142,3 +142,30 @@ async fn the_videos_of_a_crawl_are_shown_with_their_origin() {
     stage.expect_empty_console().await;
     stage.stop().await;
 }
+
+#[testing::needs(browser, video)]
+#[testing::test(flavor = "multi_thread")]
+async fn a_failed_video_is_retried_where_its_file_can_be_read_again() {
+    let ffmpeg = testing::ffmpeg();
+    let stage = Stage::with(&[("FFMPEG", ffmpeg.to_str().unwrap())]).await;
+    let browser = &stage.browser;
+    stage
+        .database
+        .execute(
+            "insert into videos (id, collection_id, state, source_url, options, reason, finished_at)
+             select v.id::uuid, c.id, 'failed', v.url, '{}', 'job_discarded', now()
+             from collections c, (values ('00000000-0000-7000-8000-000000000001', null),
+                 ('00000000-0000-7000-8000-000000000002', 'http://127.0.0.1:9/film.mp4')) v (id, url)",
+        )
+        .await;
+    let retry = "[...document.querySelectorAll('button')].some(e => e.textContent === 'Retry')";
+    browser.load(&format!("{}/#/videos/00000000-0000-7000-8000-000000000001", stage.service.base)).await;
+    browser.until_text(".chip", "Failed").await;
+    browser.until(&format!("!{retry}")).await;
+    browser.load(&format!("{}/#/videos/00000000-0000-7000-8000-000000000002", stage.service.base)).await;
+    browser.until(retry).await;
+    browser.click_text("Retry").await;
+    browser.until_text(".chip", "Queued").await;
+    browser.until(&format!("!{retry}")).await;
+    stage.stop().await;
+}

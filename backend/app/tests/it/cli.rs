@@ -31,6 +31,7 @@ fn a_wrong_command_line_is_status_2() {
         &["scan"],
         &["detect", "--min-score", "2", "a.jpg"],
         &["detect", "--max-faces", "0", "a.jpg"],
+        &["detect", "--max-faces", "1001", "a.jpg"],
         &["scan", "nowhere"],
         &["detect", "--draw", "o.png", "a.jpg", "b.jpg"],
         &["--set", "PORT"],

@@ -37,6 +37,9 @@ async fn an_operator_sees_retries_and_cancels_jobs() {
     let discarded = ids(&jobs(&["list"]).expect(0).json());
     assert_eq!(discarded.len(), 2);
     assert_eq!(ids(&jobs(&["list", "--before", &discarded[0]]).expect(0).json()), discarded[1..]);
+    let first = jobs(&["list", "--limit", "1"]).expect(0).json();
+    assert_eq!((ids(&first), &first["next"]), (discarded[..1].to_vec(), &json!(discarded[0])));
+    assert_eq!(jobs(&["list", "--limit", "2"]).expect(0).json()["next"], json!(null));
     let any = ids(&jobs(&["list", "--state", "any", "--kind", "work"]).expect(0).json());
     assert_eq!(any.len(), 3);
     let shown = jobs(&["show", &discarded[0]]).expect(0).json();
@@ -69,7 +72,16 @@ async fn an_operator_sees_retries_and_cancels_jobs() {
     let table = Finished::of(
         place.facecrawl(&["jobs", "list", "--state", "any"]).env("DATABASE_URL", database.url()),
     );
-    assert!(table.expect(0).stdout.contains(&any[0]));
+    let table = table.expect(0);
+    assert!(table.stdout.contains(&any[0]) && !table.stderr.contains("--before"), "{table:?}");
+    let table = Finished::of(
+        place
+            .facecrawl(&["jobs", "list", "--state", "any", "--limit", "2"])
+            .env("DATABASE_URL", database.url()),
+    );
+    let more = format!("2 shown; --before {} lists more", any[1]);
+    let table = table.expect(0);
+    assert!(!table.stdout.contains(&any[2]) && table.stderr.contains(&more), "{table:?}");
     let table = Finished::of(place.facecrawl(&["jobs", "stats"]).env("DATABASE_URL", database.url()));
     assert!(table.expect(0).stdout.contains("Completed/s"));
 }

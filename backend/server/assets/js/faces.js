@@ -1,6 +1,6 @@
 // Stored faces as tiles, and the places where they were found.
 import { h, icon } from "./dom.js";
-import { ago, isWeb, percent, score, shortUrl } from "./format.js";
+import { ago, count, isWeb, percent, score, shortUrl } from "./format.js";
 import { crop } from "./picture.js";
 import { bar } from "./quality.js";
 import { href } from "./router.js";
@@ -22,7 +22,7 @@ export function match(found, signal, extra) {
       h("p.similarity", {}, h("b", {}, score(found.similarity)), bar(found.similarity)),
       extra,
       appearances(found.appearances ?? []),
-      (found.sources.length > 0 || !found.appearances?.length) && sources(found.sources, 2)));
+      (found.sources.length > 0 || !found.appearances?.length) && sources(found, 2)));
 }
 
 /** Returns the list of times at which a face is visible in videos. */
@@ -33,13 +33,14 @@ const appearances = (list) =>
 
 /**
  * Returns the list of places where an image was found: the page if there is one, else the image
- * itself. Local files are shown as text without a link.
+ * itself. Local files are shown as text without a link. The service counts up to 1,000 places.
  */
-export function sources(list, most = 100) {
+function sources({ sources: list, sources_total: total }, most) {
   const places = [...new Map(list.map((source) => [source.page_url ?? source.image_url, source])).keys()];
+  const rest = Math.max(places.length - most, 0) + total - list.length;
   return h("ul.sources", {},
     places.slice(0, most).map((place) => h("li", {}, externalLink(place))),
-    places.length > most && h("li.quiet", {}, `and ${places.length - most} more`),
+    rest > 0 && h("li.quiet", {}, total < 1000 ? `and ${count(rest)} more` : "1,000 or more in total"),
     places.length === 0 && h("li.quiet", {}, "No source is recorded"));
 }
 

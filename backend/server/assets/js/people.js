@@ -71,8 +71,11 @@ function choose(collection) {
     const abort = new AbortController();
     const list = h("div.choices");
     const fresh = h("input", { autocomplete: "off", maxlength: 200, autofocus: true });
-    fillWith(list, abort.signal, () => get("/subjects", { collection, origin: "enrolled", limit: 100 }), ({ subjects }) =>
-      subjects.length === 0 ? empty("people", "Nobody is enrolled yet.") : h("ul.choices", {}, subjects.map((subject) => h("li", {}, button(name(subject), { onclick: () => close(subject) })))));
+    fillWith(list, abort.signal, () => get("/subjects", { collection, origin: "enrolled", limit: 100 }), ({ subjects, next_cursor }) =>
+      subjects.length === 0 ? empty("people", "Nobody is enrolled yet.") : [
+        h("ul.choices", {}, subjects.map((subject) => h("li", {}, button(name(subject), { onclick: () => close(subject) })))),
+        next_cursor && h("p.hint", {}, `Only the newest ${subjects.length} people are listed.`),
+      ]);
     return h("form", { onsubmit: async (event) => {
       event.preventDefault();
       const text = fresh.value.trim();

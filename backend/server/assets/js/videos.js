@@ -37,7 +37,7 @@ export async function send(file, query, signal) {
   return response.json();
 }
 
-/** Pauses, resumes or cancels a video. Resolves to the updated video. */
+/** Pauses, resumes, retries or cancels a video. Resolves to the updated video. */
 export const changeState = (id, step) => call("POST", `/videos/${id}/${step}`);
 
 /** Asks for confirmation and cancels a video. */

@@ -163,7 +163,7 @@ pub(crate) struct Source {
     /// The crawl that found it; null if the crawl was deleted.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b01")]
     pub(crate) crawl_id: Option<Uuid>,
-    /// Its alternative text on the page.
+    /// Its alternative text on the page, cut at 500 characters.
     #[schema(example = "Ada Lovelace, portrait")]
     pub(crate) alt: Option<String>,
     /// `crawl` for an image that a crawl or a scan found, `enrolment` for an image that was sent to

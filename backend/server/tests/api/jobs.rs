@@ -77,3 +77,18 @@ async fn jobs_of_a_crawl_are_found_by_it() {
         assert_eq!(field(&wrong), query.split('=').next().unwrap(), "{wrong}");
     }
 }
+
+#[testing::test]
+async fn the_largest_page_of_jobs_leads_to_the_next() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let jobs: Vec<NewJob> = (0..1001).map(|n| NewJob::new("scan_image", json!({"n": n}))).collect();
+    let mut tx = app.state.services.store.begin().await.unwrap();
+    app.state.services.queue.enqueue(tx.conn(), &jobs).await.unwrap();
+    tx.commit().await.unwrap();
+    let path = "/jobs?state=available&kind=scan_image&limit=1000";
+    let first = app.get_ok(path).await;
+    assert_eq!(first["jobs"].as_array().unwrap().len(), 1000);
+    let cursor = first["next_cursor"].as_str().expect("one more job");
+    let rest = app.get_ok(&format!("{path}&cursor={cursor}")).await;
+    assert_eq!((rest["jobs"].as_array().unwrap().len(), &rest["next_cursor"]), (1, &json!(null)));
+}

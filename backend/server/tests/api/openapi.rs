@@ -193,6 +193,27 @@ async fn no_body_takes_a_field_that_the_document_does_not_name() {
     assert!(asked > 15, "{asked}");
 }
 
+/// Callers and the form of the web page read the limits from the document.
+#[testing::test]
+async fn the_service_has_the_limits_of_a_crawl_that_the_document_states() {
+    let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
+    let document = document();
+    let fields = document["components"]["schemas"]["CreateCrawl"]["properties"].as_object().unwrap();
+    let mut checked = 0;
+    for (name, schema) in fields {
+        let (Some(least), Some(most)) = (schema["minimum"].as_i64(), schema["maximum"].as_i64()) else {
+            continue;
+        };
+        for (value, status) in [(least, 201), (most, 201), (least - 1, 422), (most + 1, 422)] {
+            let body = json!({"seeds": ["http://127.0.0.1:9/"], name: value});
+            let answer = app.post_json("/crawls", &body).await;
+            assert_eq!(answer.status(), status, "{body}: {}", answer.text().await.unwrap());
+        }
+        checked += 1;
+    }
+    assert!(checked >= 6, "{checked}");
+}
+
 #[testing::test]
 async fn the_document_and_the_service_agree() {
     let app = App::spawn().await;

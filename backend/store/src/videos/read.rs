@@ -26,7 +26,7 @@ pub struct Video {
     pub page_url: Option<String>,
     /// The collection's earlier video of the same file. A live video waits for its end.
     pub original_id: Option<Uuid>,
-    /// The blob of an uploaded file; `None` after the video has ended.
+    /// The blob of a file that is kept; `None` after the video has ended, unless it may be retried.
     pub source_key: Option<String>,
     /// The options of the analysis (`pipeline::VideoRequest`).
     pub options: Value,
@@ -55,6 +55,15 @@ pub struct Video {
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
     pub finished_at: Option<OffsetDateTime>,
+}
+
+impl Video {
+    /// Returns whether the video can be read again ([`Store::requeue_video`]): it failed, and its
+    /// file is kept or at an address that a caller named.
+    pub fn is_retryable(&self) -> bool {
+        let has_file = self.source_key.is_some() || (self.crawl_id.is_none() && self.source_url.is_some());
+        self.state == VideoState::Failed && self.scan_id.is_none() && has_file
+    }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -4,21 +4,21 @@ import * as collections from "../collections.js";
 import { csv } from "../csv.js";
 import { h, put } from "../dom.js";
 import { endless } from "../endless.js";
-import { figure, time, title } from "../format.js";
+import { count, figure, time, title } from "../format.js";
 import { action, actions } from "../labels.js";
 import { href, setQuery } from "../router.js";
 import { may } from "../session.js";
 import { table } from "../table.js";
-import { button, empty, field, heading, linkButton } from "../ui.js";
+import { busy, button, empty, field, heading, linkButton, toast } from "../ui.js";
 
 const HEADS = ["When", "What", "Collection", "Key", "Details"];
+const MOST_SAVED = 10_000;
 
 export function show(page, { query, signal }) {
   const what = select(query.action, [["", "Everything"], ...actions()]);
   const where = select(query.collection, [["", "All"], ...collections.collections().map(({ name }) => [name, name])]);
   const [since, until] = [query.since, query.until].map((value) => h("input", { type: "date", value: value ?? "" }));
   const [list, end] = [h("div.panel"), h("div.end")];
-  const records = [];
   const filters = () => ({ action: what.value, collection: where.value, since: since.value, until: until.value, key_id: query.key_id });
   const params = () => ({ ...filters(), since: midnight(since.value, 0), until: midnight(until.value, 1) });
   let names = Promise.resolve(new Map());
@@ -30,22 +30,24 @@ export function show(page, { query, signal }) {
       return { ...answer, known };
     },
     add: ({ records: more, known }) => {
-      records.push(...more);
       rows.add(more.map((record) => cells(record, known)));
-      list.hidden = records.length === 0;
+      list.hidden &&= more.length === 0;
       return more.length;
     },
     none: () => empty("audit", "No record matches these filters."),
   });
   const begin = () => {
-    records.length = 0;
     rows = table("Records, newest first", HEADS);
     list.hidden = true;
     put(list, rows.element);
     log.begin();
   };
   for (const control of [what, where, since, until]) control.addEventListener("change", () => (setQuery(filters()), begin()));
-  const download = button("CSV", { symbol: "download", onclick: () => save(new Blob([sheet(records)], { type: "text/csv" }), "audit.csv") });
+  const download = button("CSV", { symbol: "download", onclick: () => busy(download, async () => {
+    const { records, cut } = await newest(params(), signal);
+    save(new Blob([sheet(records)], { type: "text/csv" }), "audit.csv");
+    if (cut) toast(`The file contains only the newest ${count(records.length)} records. Filter by day to save older ones.`);
+  }) });
   page.append(
     heading("Audit log", download),
     h("div.filters", {}, field("What", what), field("Collection", where), field("From", since), field("To", until),
@@ -56,6 +58,18 @@ export function show(page, { query, signal }) {
 }
 
 const select = (value, choices) => h("select", {}, choices.map(([code, text]) => h("option", { value: code, selected: code === (value ?? "") }, text)));
+
+/** Returns the newest records that match the filters, and whether there are more. */
+async function newest(params, signal) {
+  const records = [];
+  let cursor = null;
+  do {
+    const answer = await get("/audit", { ...params, limit: 1000, cursor }, signal);
+    records.push(...answer.records);
+    cursor = answer.next_cursor;
+  } while (cursor && records.length < MOST_SAVED);
+  return { records, cut: cursor !== null };
+}
 
 /**
  * Returns the instant at which a day begins in the local time zone of the user. The day is `days`

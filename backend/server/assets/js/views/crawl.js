@@ -12,6 +12,8 @@ import { plot } from "../plot.js";
 import { go, href } from "../router.js";
 import { busy, button, facts, failed, fillWith, heading, linkButton, panel, problemBox } from "../ui.js";
 
+const MOST_SEEDS = 100;
+
 export function show(page, { params: { id }, signal }) {
   fillWith(page, signal, () => get(`/crawls/${id}`, {}, signal), (crawl) => draw(crawl, signal));
 }
@@ -173,6 +175,7 @@ function options(crawl) {
       ["Collection", crawl.collection],
       ...chosen.map(([name, value]) => [title(name), value === true ? "Yes" : value === false ? "No" : Array.isArray(value) ? value.join(", ") : String(value)]),
     ]),
-    h("details", {}, h("summary", {}, "Seeds"), h("ul.sources", {}, crawl.seeds.slice(0, 100).map((seed) => h("li", {}, externalLink(seed))))),
+    h("details", {}, h("summary", {}, "Seeds"), h("ul.sources", {}, crawl.seeds.slice(0, MOST_SEEDS).map((seed) => h("li", {}, externalLink(seed))),
+      crawl.seed_count > MOST_SEEDS && h("li.quiet", {}, `and ${count(crawl.seed_count - MOST_SEEDS)} more`))),
   ];
 }

@@ -66,11 +66,16 @@ export function sourcesTable({ sources: list, sources_total: total, sources_cut:
   return h("div", {}, places, h("p.hint", {}, `The first ${list.length} of ${total < 1000 ? total : "1,000 or more"} places. GET /images/{id}/sources lists all places.`));
 }
 
+const MOST_SIMILAR = 12;
+
 const findSimilar = (face, slot, signal) => fillWith(slot, signal,
-  () => call("POST", "/faces/search", { json: { face_id: face.id, limit: 12 }, signal }),
+  () => call("POST", "/faces/search", { json: { face_id: face.id, limit: MOST_SIMILAR }, signal }),
   (answer) => answer.matches.length === 0
     ? h("p.quiet", {}, `No other face has a similarity of ${score(answer.threshold)} or more.`)
-    : h("ul.matches", {}, answer.matches.map((found) => match(found, signal))), loading("Searching…"));
+    : [
+      h("ul.matches", {}, answer.matches.map((found) => match(found, signal))),
+      answer.matches.length === MOST_SIMILAR && h("p.hint", {}, `Only the ${MOST_SIMILAR} most similar faces are shown. “Search this face” shows more.`),
+    ], loading("Searching…"));
 
 /** Returns a link to the form for an erasure that also suppresses the target. */
 export const eraseLink = (target) => may("erase") && linkButton("Erase and suppress", href("/erasures/new", target), { symbol: "erasures" });

@@ -6,7 +6,7 @@ import { csv } from "../csv.js";
 import { h, put, s } from "../dom.js";
 import { match } from "../faces.js";
 import { faceFilters } from "../filters.js";
-import { plural, score } from "../format.js";
+import { score } from "../format.js";
 import { receive } from "../handoff.js";
 import { pictureInput } from "../input.js";
 import { badge } from "../people.js";
@@ -104,7 +104,7 @@ function matches(answer, filters, signal) {
       h("div.heading", {}, status, h("div.actions", {}, defaults,
         button("CSV", { symbol: "download", onclick: () => save(new Blob([table(shown())], { type: "text/csv" }), "matches.csv") }))),
       h("div.slider", {}, h("label", { for: "threshold" }, "Threshold"), h("div", {}, distribution(answer.matches), slider), output),
-      h("p.hint", {}, `${plural(answer.matches.length, "face")} of ${answer.collection} compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match does not prove identity.`)),
+      h("p.hint", {}, `Faces of ${answer.collection}, compared by ${answer.model}, ${answer.exact ? "exactly" : "by the approximate index"}. A match does not prove identity.`)),
     list, none);
   filter();
   return drawn;
@@ -117,7 +117,7 @@ function distribution(found) {
 }
 
 function table(found) {
-  const head = ["face_id", "image_id", "similarity", "page_url", "image_url"];
-  return csv([head, ...found.flatMap(({ face_id, image_id, similarity, sources }) =>
-    (sources.length > 0 ? sources : [{}]).map(({ page_url, image_url }) => [face_id, image_id, similarity, page_url, image_url]))]);
+  const head = ["face_id", "image_id", "similarity", "page_url", "image_url", "sources_total"];
+  return csv([head, ...found.flatMap(({ face_id, image_id, similarity, sources, sources_total }) =>
+    (sources.length > 0 ? sources : [{}]).map(({ page_url, image_url }) => [face_id, image_id, similarity, page_url, image_url, sources_total]))]);
 }

@@ -9,6 +9,7 @@ import { outcome } from "../labels.js";
 import { lanes } from "../lanes.js";
 import { player } from "../player.js";
 import { go, href } from "../router.js";
+import { may } from "../session.js";
 import { busy, button, facts, failed, fillWith, heading, panel } from "../ui.js";
 import { cancel, changeState, isOver, name, progress, remove, stateChip } from "../videos.js";
 import { eraseLink } from "./face.js";
@@ -62,6 +63,7 @@ function controls(video, update) {
   return [
     ["queued", "running"].includes(video.state) && step("Pause", "pause", () => changeState(video.id, "pause")),
     video.state === "paused" && step("Resume", "play", () => changeState(video.id, "resume"), "primary"),
+    video.retryable && may("write") && step("Retry", "refresh", () => changeState(video.id, "retry"), "primary"),
     !over && step("Cancel", "stop", () => cancel(video)),
     over && step("Delete", "trash", async () => {
       if (await remove(video)) go("/videos");

@@ -65,14 +65,14 @@ pub(crate) struct CreateCrawl {
     /// Hosts for `list`; a leading `*.` covers subdomains.
     allow: Option<Vec<String>>,
     /// Maximum number of links between a seed and a page.
-    #[schema(value_type = Option<u32>, minimum = 0, maximum = 100, default = 3)]
-    max_depth: Option<Bounded<0, 100>>,
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 50, default = 3)]
+    max_depth: Option<Bounded<0, 50>>,
     /// Maximum number of pages.
-    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000000, default = 1000)]
-    max_pages: Option<Bounded<1, 10_000_000>>,
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000000, default = 1000)]
+    max_pages: Option<Bounded<1, 1_000_000>>,
     /// Maximum number of image URLs.
-    #[schema(value_type = Option<u32>, minimum = 0, maximum = 100000000, default = 5000)]
-    max_images: Option<Bounded<0, 100_000_000>>,
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10000000, default = 5000)]
+    max_images: Option<Bounded<1, 10_000_000>>,
     /// Minimum time in milliseconds between two requests to a host. Null means that robots.txt and
     /// the host's response time determine it.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 300000)]

@@ -19,7 +19,7 @@ pub(crate) struct DetectParams {
     #[param(value_type = Option<f32>, minimum = 0.1, maximum = 1, example = 0.7)]
     pub(crate) min_score: Option<Score>,
     /// Maximum number of faces; those with the best scores are kept.
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 1000)]
     pub(crate) max_faces: Option<Bounded<1, 1000>>,
     /// Whether to return the embeddings.
     #[param(default = true)]

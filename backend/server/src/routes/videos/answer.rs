@@ -54,7 +54,8 @@ pub(crate) struct TrackAnswer {
     samples: u32,
     /// The best shots, best quality first.
     faces: Vec<TrackFaceAnswer>,
-    /// Boxes over time: time in milliseconds, x, y, width and height in pixels.
+    /// Boxes over time: time in milliseconds, x, y, width and height in pixels. Long tracks omit
+    /// boxes that linear interpolation predicts well.
     boxes: Vec<(i64, f32, f32, f32, f32)>,
 }
 

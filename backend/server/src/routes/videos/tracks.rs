@@ -56,7 +56,8 @@ struct TrackView {
     samples: i32,
     /// The best shots, best quality first.
     faces: Vec<TrackFaceView>,
-    /// Boxes over time: time in milliseconds, x, y, width and height in pixels.
+    /// Boxes over time: time in milliseconds, x, y, width and height in pixels. Long tracks omit
+    /// boxes that linear interpolation predicts well.
     #[schema(value_type = Vec<Vec<f64>>, example = json!([[61200, 136.5, 108.5, 185.75, 244.25]]))]
     boxes: Vec<(i64, f32, f32, f32, f32)>,
 }

@@ -73,6 +73,10 @@ pub(super) struct VideoView {
     /// Details of `reason`.
     #[schema(example = json!(null))]
     detail: Option<String>,
+    /// Whether it can be retried: it failed, and its file is kept or is at a URL that a caller
+    /// sent.
+    #[schema(example = false)]
+    retryable: bool,
     /// Time at which it was added.
     #[serde(with = "time::serde::rfc3339")]
     created_at: OffsetDateTime,
@@ -85,6 +89,7 @@ impl From<Video> for VideoView {
     fn from(video: Video) -> Self {
         let request: Option<VideoRequest> = serde_json::from_value(video.options.clone()).ok();
         let tolerance_us = request.and_then(|request| request.tolerance_us());
+        let retryable = video.is_retryable();
         Self {
             id: video.id,
             state: video.state,
@@ -107,6 +112,7 @@ impl From<Video> for VideoView {
             unidentified_tracks: video.unidentified,
             reason: video.reason,
             detail: video.detail,
+            retryable,
             created_at: video.created_at,
             finished_at: video.finished_at,
         }

@@ -81,8 +81,15 @@ async fn a_failed_video_can_be_retried() {
     let video = json_of(app.post_json("/videos", &url).await, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", id(&video["id"]));
     ok(app.post_json(&format!("{path}/pause"), &json!({})).await).await;
-    problem(app.post_json(&format!("{path}/retry"), &json!({})).await, 409, "conflict").await;
-    app.database.execute("update videos set state = 'failed', finished_at = now()").await;
-    let retried = ok(app.post_json(&format!("{path}/retry"), &json!({})).await).await;
+    let retry = async || app.post_json(&format!("{path}/retry"), &json!({})).await;
+    assert_eq!(app.get_ok(&path).await["retryable"], false, "it is paused");
+    problem(retry().await, 409, "conflict").await;
+    app.database.execute("update videos set state = 'failed', finished_at = now(), source_url = null").await;
+    assert_eq!(app.get_ok(&path).await["retryable"], false, "its file is not kept");
+    problem(retry().await, 409, "conflict").await;
+    app.database.execute("update videos set source_url = 'http://127.0.0.1:9/a.mp4'").await;
+    assert_eq!(app.get_ok(&path).await["retryable"], true);
+    let retried = ok(retry().await).await;
     assert_eq!((id(&retried["state"]), &retried["finished_at"]), ("queued", &json!(null)));
+    assert_eq!(retried["retryable"], false);
 }
