@@ -102,8 +102,8 @@ impl Queue {
         Ok(row)
     }
 
-    /// Sets the tenant of a live job, for example of a retried one: the records of ended jobs do not
-    /// contain it.
+    /// Sets the tenant of a live job, for example of a retried one: the records of ended jobs do
+    /// not contain it.
     pub async fn set_tenant(
         &self,
         conn: &mut PgConnection,

@@ -347,8 +347,8 @@ impl Blobs {
         listed.boxed()
     }
 
-    /// Deletes what remains in a folder of writes that were interrupted before `before`, and returns
-    /// its number of files. A bucket keeps no such files.
+    /// Deletes what remains in a folder of writes that were interrupted before `before`, and
+    /// returns its number of files. A bucket keeps no such files.
     ///
     /// # Errors
     /// Fails with `Blob` if the folder cannot be read or a file cannot be deleted.

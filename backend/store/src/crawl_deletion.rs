@@ -13,8 +13,9 @@ use uuid::Uuid;
 
 impl Store {
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
-    /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their sources and its videos are kept; live videos are
-    /// cancelled. With `with_images`, images and videos that no other crawl found are deleted too.
+    /// commit, and the jobs of its videos from which nothing is left. The crawl's images, their
+    /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
+    /// videos that no other crawl found are deleted too.
     pub async fn delete_crawl(
         &self,
         conn: &mut PgConnection,

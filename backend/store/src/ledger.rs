@@ -63,8 +63,8 @@ impl Store {
         .await?)
     }
 
-    /// Locks the crawl's row until the transaction ends (lock order: after the
-    /// suppressions, before any row of its ledgers). Other transactions can still add rows that refer to the crawl.
+    /// Locks the crawl's row until the transaction ends (lock order: after the suppressions, before
+    /// any row of its ledgers). Other transactions can still add rows that refer to the crawl.
     pub async fn lock_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<Uuid, StoreError> {
         Ok(crate::pages::lock_crawl(conn, crawl).await?.collection_id)
     }

@@ -137,8 +137,8 @@ impl Store {
     }
 
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
-    /// else as cancelled. What is stored of the videos remains. Returns the jobs of other videos of the same files, if nothing is
-    /// left of them.
+    /// else as cancelled. What is stored of the videos remains. Returns the jobs of other videos of
+    /// the same files, if nothing is left of them.
     pub async fn end_scanned_videos(
         &self,
         conn: &mut PgConnection,

@@ -2,9 +2,10 @@
 //!
 //! A hostile tenant adds addresses that answer slowly, large files, films that take long and long
 //! playlists, and reads responses slowly. The service is killed and started again five times. The
-//! test requires that the videos of another tenant are read, that nothing that was accepted is lost,
-//! that memory and disk space stay within their limits, and that a stop leaves nothing behind. It
-//! prints the time until a video of the other tenant is read, but makes no assertion about it.
+//! test requires that the videos of another tenant are read, that nothing that was accepted is
+//! lost, that memory and disk space stay within their limits, and that a stop leaves nothing
+//! behind. It prints the time until a video of the other tenant is read, but makes no assertion
+//! about it.
 mod attackers;
 mod site;
 mod usage;

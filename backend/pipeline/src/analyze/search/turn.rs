@@ -79,10 +79,10 @@ impl Search<'_> {
         Ok(compared.output)
     }
 
-    /// Returns whether the best rotation of a comparison and its score show a face. As the image is,
-    /// it is enough that it is almost a face: otherwise, the image is not searched at all. Another
-    /// rotation costs a second search of the whole image, and almost-faces in images without a face
-    /// would cause most of these searches.
+    /// Returns whether the best rotation of a comparison and its score show a face. As the image
+    /// is, it is enough that it is almost a face: otherwise, the image is not searched at all.
+    /// Another rotation costs a second search of the whole image, and almost-faces in images
+    /// without a face would cause most of these searches.
     fn is_shown(&self, (rotation, score): (u32, f32)) -> bool {
         let min_score = self.looks_with().info().min_score;
         score >= if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }

@@ -142,7 +142,7 @@ function overLimit(counts) {
   return parts.length === 0 ? null : h("p", {}, `The limits of this crawl left out ${parts.join(", ")}. Start a crawl with higher limits to follow them.`);
 }
 
-/** Returns a sentence about links that were not followed because of their URL or directory, or null. */
+/** Returns a sentence about links that were not followed, or null. */
 function leftOut(counts) {
   const parts = Object.entries(counts).map(([reason, n]) => `${count(n)}: ${outcome(reason)}`);
   return parts.length === 0 ? null : h("p", {}, `Links that were not followed: ${parts.join("; ")}.`);
