@@ -48,8 +48,7 @@ pub struct SweepReport {
     pub blobs: u64,
     /// Number of blobs without a row that are older than the grace period.
     pub orphans: u64,
-    /// Number of deleted files: orphans, blobs left over from erasures, and what interrupted writes
-    /// left.
+    /// Number of deleted blobs: orphans, and blobs left over from erasures.
     pub removed: u64,
     /// Number of missing blobs: a row refers to them, but the blob store does not contain them.
     /// `None` if the caller did not request it.
@@ -161,9 +160,6 @@ impl Maintenance {
         // the clock of this process. Otherwise, a clock that is ahead could delete a blob that is
         // still being stored.
         let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
-        if !dry_run {
-            swept.removed += self.blobs.delete_drafts(before).await?;
-        }
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|error| error.1)?;

@@ -347,18 +347,6 @@ impl Blobs {
         listed.boxed()
     }
 
-    /// Deletes what remains in a folder of writes that were interrupted before `before`, and
-    /// returns its number of files. A bucket keeps no such files.
-    ///
-    /// # Errors
-    /// Fails with `Blob` if the folder cannot be read or a file cannot be deleted.
-    pub async fn delete_drafts(&self, before: OffsetDateTime) -> Result<u64, StoreError> {
-        let Some(folder) = self.folder.clone() else { return Ok(0) };
-        let deleted = tokio::task::spawn_blocking(move || folder.delete_drafts(before.into()));
-        let broken = |error: &dyn std::fmt::Display| StoreError::Blob(error.to_string());
-        deleted.await.map_err(|error| broken(&error))?.map_err(|error| broken(&error))
-    }
-
     fn location(&self, key: &str) -> Result<Path, StoreError> {
         if !is_key(key) {
             return Err(StoreError::Invalid(format!("{key:?} is not the key of a blob")));

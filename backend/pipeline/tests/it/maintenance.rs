@@ -69,21 +69,6 @@ async fn a_sweep_removes_what_nothing_names_and_tells_what_is_missing() {
     assert_eq!((swept.missing, swept.missing_keys), (Some(1), vec![chip]));
 }
 
-#[testing::test]
-async fn a_sweep_removes_what_an_interrupted_write_left() {
-    let world = World::new().await;
-    let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
-    let key = world.blobs.put("crops", "jpg", Bytes::from_static(b"nobody's")).await.unwrap();
-    let path = world.folder().join(&key);
-    // A write has this name until it is complete.
-    std::fs::rename(&path, path.with_file_name(format!("{}#1", path.file_name().unwrap().to_str().unwrap())))
-        .unwrap();
-    let swept = maintenance.sweep(Duration::from_secs(3600), false, false).await.unwrap();
-    assert_eq!((swept.removed, world.files()), (0, 1), "it may be a write of this moment");
-    let swept = maintenance.sweep(Duration::ZERO, false, false).await.unwrap();
-    assert_eq!((swept.removed, world.files()), (1, 0));
-}
-
 /// Starts and ends a request to a host.
 async fn asked(world: &World, host: &str) {
     let PermitOutcome::Granted { token } = world.store.acquire_host_permit(host, 1_000).await.unwrap() else {

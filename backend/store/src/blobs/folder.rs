@@ -12,7 +12,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// Maximum number of files that are synced together.
@@ -54,38 +53,7 @@ pub(super) fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Returns whether a file name is that of a draft: the name of a blob, `#` and a number.
-fn is_draft(name: &str) -> bool {
-    name.rsplit_once('#').is_some_and(|(_, number)| number.parse::<u32>().is_ok())
-}
-
 impl Folder {
-    /// Deletes drafts that were last written before `before`, and returns their number. They remain
-    /// if a process is killed while it writes a blob. Blocks the thread.
-    pub(super) fn delete_drafts(&self, before: SystemTime) -> io::Result<u64> {
-        let (mut deleted, mut folders) = (0, vec![self.root.to_path_buf()]);
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder)? {
-                let entry = entry?;
-                let kind = entry.file_type()?;
-                if kind.is_dir() {
-                    folders.push(entry.path());
-                } else if kind.is_file() && entry.file_name().to_str().is_some_and(is_draft) {
-                    match entry.metadata().and_then(|found| found.modified()) {
-                        Ok(modified) if modified < before => {
-                            std::fs::remove_file(entry.path())?;
-                            deleted += 1;
-                        }
-                        // Its process published or deleted it.
-                        Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        found => drop(found?),
-                    }
-                }
-            }
-        }
-        Ok(deleted)
-    }
-
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
