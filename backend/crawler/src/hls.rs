@@ -20,8 +20,24 @@ const VIDEO_CODECS: &[&str] = &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01"
 pub enum Playlist {
     /// The playlist of the best variant with at most 1080 lines.
     Variant(Url),
-    /// The files of the video, in order. Joined, they are a file in an ordinary container.
-    Files(Vec<Url>),
+    /// The files of the video. Joined, they are a file in an ordinary container.
+    Files(Files),
+}
+
+/// The files of a video, in order. Addresses are kept as the playlist lists them, because a fetch
+/// can last an hour, and a long base address makes absolute addresses much longer than the playlist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    base: Url,
+    listed: Vec<Box<str>>,
+}
+
+impl Files {
+    /// Returns the absolute addresses.
+    pub fn urls(&self) -> impl Iterator<Item = Url> {
+        // All of them could be resolved before.
+        self.listed.iter().filter_map(|text| urls::resolve(&self.base, text))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +105,7 @@ fn is_encrypted(key: &Key) -> bool {
     key.method != KeyMethod::None
 }
 
-fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
+fn files(media: &MediaPlaylist, base: &Url) -> Result<Files, PlaylistError> {
     if media.segments.iter().any(|segment| segment.key.as_ref().is_some_and(is_encrypted)) {
         return Err(PlaylistError::Encrypted);
     }
@@ -102,7 +118,8 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
     if media.segments.len() > MAX_FILES {
         return Err(PlaylistError::TooLong);
     }
-    let mut files = FileList { base, files: Vec::new(), budget: ByteBudget::new(MAX_URL_BYTES) };
+    let files = Files { base: base.clone(), listed: Vec::new() };
+    let mut files = FileList { files, budget: ByteBudget::new(MAX_URL_BYTES) };
     // Several segments can be parts of one file, which is then taken once and whole.
     let mut whole: HashSet<&str> = HashSet::new();
     let mut header: Option<&str> = None;
@@ -120,21 +137,20 @@ fn files(media: &MediaPlaylist, base: &Url) -> Result<Vec<Url>, PlaylistError> {
     Ok(files.files)
 }
 
-/// The absolute addresses of files. A base address of 8 KiB makes each of them that long, so their
-/// total length is limited.
-struct FileList<'a> {
-    base: &'a Url,
-    files: Vec<Url>,
+/// Collects files. A base address of 8 KiB makes each absolute address that long, so their total
+/// length is limited.
+struct FileList {
+    files: Files,
     budget: ByteBudget,
 }
 
-impl FileList<'_> {
+impl FileList {
     fn add(&mut self, text: &str) -> Result<(), PlaylistError> {
-        let file = urls::resolve(self.base, text).ok_or(PlaylistError::Invalid)?;
+        let file = urls::resolve(&self.files.base, text).ok_or(PlaylistError::Invalid)?;
         if !self.budget.take(file.as_str().len()) {
             return Err(PlaylistError::TooLong);
         }
-        self.files.push(file);
+        self.files.listed.push(text.into());
         Ok(())
     }
 }
@@ -148,9 +164,16 @@ mod tests {
         parse(text.as_bytes(), &Url::parse("http://site.example/v/list.m3u8").unwrap())
     }
 
-    fn files(names: &[&str]) -> Result<Playlist, PlaylistError> {
+    fn read_files(text: &str) -> Result<Vec<Url>, PlaylistError> {
+        match read(text)? {
+            Playlist::Files(files) => Ok(files.urls().collect()),
+            Playlist::Variant(url) => panic!("{url}"),
+        }
+    }
+
+    fn files(names: &[&str]) -> Result<Vec<Url>, PlaylistError> {
         let url = |name: &&str| Url::parse("http://site.example/v/").unwrap().join(name).unwrap();
-        Ok(Playlist::Files(names.iter().map(url).collect()))
+        Ok(names.iter().map(url).collect())
     }
 
     #[test]
@@ -180,7 +203,8 @@ mod tests {
 
     #[test]
     fn the_files_of_a_video_are_listed_in_order_with_their_headers() {
-        let list = |body: &str| read(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
+        let list =
+            |body: &str| read_files(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
         assert_eq!(list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"), files(&["a.ts", "../b.ts?x=1"]));
         let mapped = "#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:6,\n1.m4s\n#EXTINF:6,\n2.m4s\n";
         assert_eq!(list(mapped), files(&["init.mp4", "1.m4s", "2.m4s"]));
@@ -221,7 +245,7 @@ mod tests {
             assert_eq!(list(fits + 100, segment), Err(PlaylistError::TooLong), "{segment}");
         }
         // The parts of one file are one address.
-        assert!(matches!(list(MAX_FILES, ranges), Ok(Playlist::Files(files)) if files.len() == 1));
+        assert!(matches!(list(MAX_FILES, ranges), Ok(Playlist::Files(files)) if files.urls().count() == 1));
     }
 
     proptest::proptest! {

@@ -50,6 +50,8 @@ pub struct SweepReport {
     pub orphans: u64,
     /// Number of deleted blobs: orphans, and blobs left over from erasures.
     pub removed: u64,
+    /// Number of incomplete files that killed processes left. They are not blobs.
+    pub abandoned: u64,
     /// Number of missing blobs: a row refers to them, but the blob store does not contain them.
     /// `None` if the caller did not request it.
     pub missing: Option<u64>,
@@ -82,6 +84,7 @@ impl Maintenance {
             crawls = expiry.crawls,
             orphans = swept.orphans,
             removed = swept.removed,
+            abandoned = swept.abandoned,
             "maintenance finished"
         );
         Ok(())
@@ -140,8 +143,17 @@ impl Maintenance {
         }
     }
 
-    /// Deletes blobs left over from erasures, and blobs older than `grace` that no row refers to.
-    /// With `missing`, also counts the blobs that a row refers to and the blob store does not
+    /// Deletes incomplete files that killed processes left. Call it when a process starts: such
+    /// files can be large.
+    ///
+    /// # Errors
+    /// Fails if the blob store fails.
+    pub async fn remove_abandoned(&self) -> Result<u64, StoreError> {
+        self.blobs.remove_abandoned(OffsetDateTime::now_utc() - GRACE, false).await
+    }
+
+    /// Deletes blobs left over from erasures, blobs older than `grace` that no row refers to, and
+    /// incomplete files that killed processes left. With `missing`, also counts the blobs that a row refers to and the blob store does not
     /// contain. With `dry_run`, deletes nothing.
     ///
     /// # Errors
@@ -160,6 +172,7 @@ impl Maintenance {
         // the clock of this process. Otherwise, a clock that is ahead could delete a blob that is
         // still being stored.
         let before = self.store.clock().await?.min(OffsetDateTime::now_utc()) - grace;
+        swept.abandoned = self.blobs.remove_abandoned(before, dry_run).await?;
         let mut chunks = self.blobs.list().try_chunks(CHUNK);
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|error| error.1)?;

@@ -330,6 +330,20 @@ impl Blobs {
         }
     }
 
+    /// Deletes files that killed processes have not written to their end, and returns their number.
+    /// Files that are being written, here or in another process, are kept. In a file system
+    /// without locks, only files that were last changed before `before` are deleted. With
+    /// `dry_run`, deletes nothing. A bucket has no such files.
+    ///
+    /// # Errors
+    /// Fails with `Blob` and the error of the file system.
+    pub async fn remove_abandoned(&self, before: OffsetDateTime, dry_run: bool) -> Result<u64, StoreError> {
+        let Some(folder) = self.folder.clone() else { return Ok(0) };
+        let removed = tokio::task::spawn_blocking(move || folder.remove_abandoned(before.into(), dry_run));
+        let removed = removed.await.map_err(|error| StoreError::Blob(error.to_string()))?;
+        removed.map_err(|error| StoreError::Blob(error.to_string()))
+    }
+
     /// Lists all blobs. Other files in the same location are omitted.
     pub fn list(&self) -> BoxStream<'_, Result<ListedBlob, StoreError>> {
         let prefix = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);

@@ -35,8 +35,8 @@ pub(super) async fn run(settings: &Settings, args: SweepArgs) -> anyhow::Result<
     } else {
         let missing = swept.missing.unwrap_or_default();
         output::line(format!(
-            "{} blobs; {} unreferenced for an hour, {} deleted; {missing} missing",
-            swept.blobs, swept.orphans, swept.removed
+            "{} blobs; {} unreferenced for an hour, {} deleted; {missing} missing; {} incomplete files",
+            swept.blobs, swept.orphans, swept.removed, swept.abandoned
         ))?;
         for key in &swept.missing_keys {
             output::line(format!("missing: {key}"))?;

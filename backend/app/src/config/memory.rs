@@ -13,8 +13,9 @@ const PAGE: u64 = 24 * MIB;
 const SITEMAP: u64 = 66 * MIB;
 /// Rules of robots.txt files.
 const ROBOTS: u64 = 64 * MIB;
-/// The addresses of the files of a playlist, for eight videos that are fetched.
-const PLAYLISTS: u64 = 8 * 8 * MIB;
+/// The addresses of the files of a playlist, as it lists them, for eight videos that are fetched and
+/// 32 that wait for their host; and the values of one playlist that is parsed.
+const PLAYLISTS: u64 = 40 * 2 * MIB + 128 * MIB;
 /// Pictures of faces of the video that is read.
 const PICTURES: u64 = 256 * MIB;
 /// Work on parts of an image, for each core.
@@ -60,7 +61,7 @@ impl Settings {
             limit("a large sitemap, and rules of robots.txt files", "66 MiB and 64 MiB", SITEMAP + ROBOTS),
             limit("processes that decode videos", "`VIDEO_MEMORY_MB`", self.video.memory_mb * MIB),
             limit("pictures of faces of the video that is read", "256 MiB", PICTURES),
-            limit("addresses of playlists", "8 x 8 MiB", PLAYLISTS),
+            limit("playlists", "40 x 2 MiB and 128 MiB", PLAYLISTS),
             limit(
                 "work on parts of an image (tiles, buffers of decoders)",
                 "cores x 64 MiB",

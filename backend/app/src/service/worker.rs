@@ -105,8 +105,14 @@ async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) 
     }
 }
 
-/// Runs the storage maintenance whenever this process is selected for it.
+/// Runs the storage maintenance whenever this process is selected for it. Incomplete files are
+/// deleted at the start too: a process that was killed may have left large ones.
 async fn run_maintenance(maintenance: Maintenance, shutdown: CancellationToken) {
+    match maintenance.remove_abandoned().await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "deleted incomplete files that a killed process left"),
+        Err(error) => tracing::warn!(%error, "failed to delete incomplete files"),
+    }
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     loop {
         tokio::select! {

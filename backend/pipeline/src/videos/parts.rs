@@ -7,16 +7,21 @@
 use super::result::VideoTrack;
 use video::shots::{CutDetector, ReducedFrame};
 
-/// After this time, a part ends at the next cut, where all tracks end anyway.
+/// After this time or number of frames, a part ends at the next cut, where all tracks end anyway.
 const MIN_US: i64 = 30_000_000;
-/// Longest part. All tracks end with it.
+const MIN_FRAMES: u32 = 300;
+/// Longest part. All tracks end with it. A video lets one of another collection continue only at
+/// the end of a part, so a part with many frames must not take minutes.
 const MAX_US: i64 = 60_000_000;
+const MAX_FRAMES: u32 = 600;
 
 /// Decides which frames begin a part.
 #[derive(Debug, Default)]
 struct PartClock {
     /// Time of the first frame of the part.
     started_us: Option<i64>,
+    /// Number of frames of the part.
+    frames: u32,
 }
 
 impl PartClock {
@@ -24,10 +29,12 @@ impl PartClock {
     /// is whether the part before must end. The first frame does not begin a new part.
     fn begins(&mut self, at_us: i64, cut: bool, full: bool) -> bool {
         let length = at_us.saturating_sub(*self.started_us.get_or_insert(at_us));
-        let begins = full || length >= if cut { MIN_US } else { MAX_US };
+        let (us, frames) = if cut { (MIN_US, MIN_FRAMES) } else { (MAX_US, MAX_FRAMES) };
+        let begins = full || length >= us || self.frames >= frames;
         if begins {
-            self.started_us = Some(at_us);
+            *self = Self { started_us: Some(at_us), frames: 0 };
         }
+        self.frames += 1;
         begins
     }
 }
@@ -95,5 +102,14 @@ mod tests {
             .collect();
         // The part that began at 70 s is full after 10 s.
         assert_eq!(found, [31, 70, 80, 140]);
+    }
+
+    #[test]
+    fn a_part_ends_at_a_cut_after_300_frames_or_after_600() {
+        let mut clock = PartClock::default();
+        let cuts = [200, 350, 700];
+        let found: Vec<i64> =
+            (0..2_000).filter(|frame| clock.begins(frame * 33_333, cuts.contains(frame), false)).collect();
+        assert_eq!(found, [350, 700, 1_300, 1_900]);
     }
 }

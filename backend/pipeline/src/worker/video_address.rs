@@ -14,6 +14,7 @@ use std::sync::Arc;
 use store::crawled_videos::KnownVideo;
 use store::videos::Video;
 use store::{StoreError, retried};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
@@ -122,8 +123,8 @@ impl Source<'_> {
                 }
             }
         };
-        for (at, file) in files.iter().enumerate() {
-            let mut download = self.open_file(file).await?;
+        for (at, file) in files.urls().enumerate() {
+            let mut download = self.open_file(&file).await?;
             let head = read_head(&mut download).await?;
             if at == 0 && !begins_like_video(&head) {
                 return Err(CopyError::NotAVideo);
@@ -284,9 +285,15 @@ fn playlist_too_slow() -> FetchError {
     FetchError::Timeout("the files of the playlist were not complete within the time limit")
 }
 
-/// Parses a playlist on a blocking thread.
+/// Parses a playlist on a blocking thread, one at a time: a megabyte of text can become a hundred
+/// megabytes of values.
 async fn parse(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
-    let parsed = tokio::task::spawn_blocking(move || hls::parse(&text, &address)).await;
+    static PLACE: Semaphore = Semaphore::const_new(1);
+    let place = PLACE.acquire().await;
+    let parsed = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        hls::parse(&text, &address)
+    });
     // The parser panicked.
-    Ok(parsed.unwrap_or(Err(hls::PlaylistError::Invalid))?)
+    Ok(parsed.await.unwrap_or(Err(hls::PlaylistError::Invalid))?)
 }

@@ -4,14 +4,19 @@
 //! A file is written under another name, synced, renamed, and then its folders are synced. Writes
 //! that arrive while others are synced wait and are synced together: the file system then writes
 //! its journal once for all of them.
+//!
+//! A file is locked while it is written. The lock ends with the process, so an unlocked file under
+//! a temporary name is one that a killed process left.
 use super::disk::Disk;
 use crate::StoreError;
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// Maximum number of files that are synced together.
@@ -72,7 +77,9 @@ impl Folder {
             path.push(format!("#{number}"));
             let path = PathBuf::from(path);
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-                Ok(file) => return Ok(Draft { file, path, target, is_renamed: false }),
+                Ok(file) if lock(&file)? => return Ok(Draft { file, path, target, is_renamed: false }),
+                // A cleanup found the file before it was locked, and deletes it.
+                Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 // The deletion of a blob may delete the empty folder at the same time.
                 Err(error) if error.kind() == ErrorKind::NotFound => match target.parent() {
@@ -82,6 +89,31 @@ impl Folder {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Deletes the files that killed processes have not written to their end, and returns their
+    /// number. If the file system has no locks, only those that were last changed before `before`
+    /// are deleted. With `dry_run`, deletes nothing. Blocks the thread.
+    pub(super) fn remove_abandoned(&self, before: SystemTime, dry_run: bool) -> io::Result<u64> {
+        let mut removed = 0;
+        let mut folders = vec![self.root.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            // A folder is deleted together with its last blob.
+            let Some(entries) = found(std::fs::read_dir(&folder))? else { continue };
+            for entry in entries {
+                let Some(entry) = found(entry)? else { continue };
+                let Some(kind) = found(entry.file_type())? else { continue };
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if kind.is_file()
+                    && entry.file_name().as_bytes().contains(&b'#')
+                    && remove_if_abandoned(&entry.path(), before, dry_run)?
+                {
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
     }
 
     /// Makes a written file durable under its key. If the caller stops waiting, it still becomes
@@ -145,5 +177,46 @@ impl Folder {
             }
         }
         outcomes
+    }
+}
+
+/// Locks a new file. Returns `false` if a cleanup has locked or deleted it.
+fn lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(file.metadata()?.nlink() > 0),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        // Some network file systems have no locks.
+        Err(TryLockError::Error(_)) => Ok(true),
+    }
+}
+
+/// Deletes a file under a temporary name, unless a process writes it. Returns whether it was
+/// abandoned.
+fn remove_if_abandoned(path: &Path, before: SystemTime, dry_run: bool) -> io::Result<bool> {
+    let Some(file) = found(File::open(path))? else { return Ok(false) };
+    let opened = file.metadata()?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(_)) if opened.modified()? < before => {}
+        Err(TryLockError::Error(_)) => return Ok(false),
+    }
+    // Its writer may have renamed it, and another one may have created a file with its name.
+    let id = |file: &Metadata| (file.dev(), file.ino());
+    if found(std::fs::symlink_metadata(path))?.is_none_or(|named| id(&named) != id(&opened)) {
+        return Ok(false);
+    }
+    if !dry_run {
+        found(std::fs::remove_file(path))?;
+    }
+    Ok(true)
+}
+
+/// Returns `None` for a file that no longer exists.
+fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

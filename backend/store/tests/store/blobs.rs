@@ -15,6 +15,7 @@ use store::blobs::{Disk, LocalDisk};
 use store::videos::NewVideo;
 use store::{Blobs, StoreError};
 use testing::TestDatabase;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
 
 fn files(folder: &std::path::Path) -> Vec<String> {
@@ -235,6 +236,39 @@ async fn a_folder_keeps_every_blob_once_under_its_content() {
         assert_eq!(blobs.get(&key).await.unwrap(), None);
         assert!(files(&root).is_empty());
     }
+}
+
+#[testing::test]
+async fn a_file_of_a_killed_writer_is_deleted_and_that_of_another_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+    let kept = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
+    // Both write the same blob. The kernel unlocks the file of a process that ends.
+    let sha256: [u8; 32] = Sha256::digest(b"a file").into();
+    let name = hex::encode(sha256);
+    let of_killed = folder.path().join(format!("video/{}/{name}.bin#1", &name[..2]));
+    std::fs::create_dir_all(of_killed.parent().unwrap()).unwrap();
+    std::fs::write(&of_killed, "a f").unwrap();
+    let (mut content, mut read) = tokio::io::duplex(64);
+    let writer = blobs.clone();
+    let writing = tokio::spawn(async move { writer.put_file("video", "bin", &sha256, &mut read).await });
+    content.write_all(b"a ").await.unwrap();
+    while files(folder.path()).len() < 3 {
+        tokio::task::yield_now().await;
+    }
+
+    let now = time::OffsetDateTime::now_utc();
+    assert_eq!(blobs.remove_abandoned(now, true).await.unwrap(), 1);
+    assert!(of_killed.exists(), "nothing is deleted yet");
+    assert_eq!(blobs.remove_abandoned(now, false).await.unwrap(), 1);
+    assert!(!of_killed.exists());
+    content.write_all(b"file").await.unwrap();
+    drop(content);
+    let key = writing.await.unwrap().unwrap();
+    assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"a file"[..]));
+    assert_eq!(blobs.remove_abandoned(now, false).await.unwrap(), 0);
+    assert!(blobs.exists(&kept).await.unwrap());
+    assert_eq!(files(folder.path()).len(), 2);
 }
 
 #[testing::test]

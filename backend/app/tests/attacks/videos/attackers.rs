@@ -21,7 +21,7 @@ const PIECE: usize = 64 << 10;
 const MATROSKA: &[u8] = b"\x1a\x45\xdf\xa3";
 /// Pause of a caller after a large file. Otherwise, the transfers would use up the CPU time that
 /// the test needs.
-const PAUSE_OF_UPLOADS: Duration = Duration::from_secs(1);
+const PAUSE_OF_UPLOADS: Duration = Duration::from_secs(2);
 
 /// Statuses of a request that adds a video: the video exists or was added, or a limit refused it.
 const ADDED: &[u16] = &[200, 202, 429];

@@ -13,23 +13,32 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use testing::{MAX_WAIT, TestDatabase};
 
-/// Maximum size of an upload, in MiB.
-const MAX_VIDEO_MB: &str = "128";
+/// Name of the collection of the hostile tenant.
+pub(crate) const HOSTILE: &str = "hostile";
 /// Maximum size of the files of a collection that wait, in MiB.
-const MAX_WAITING_VIDEO_MB: &str = "320";
-/// Settings of a service on a small machine. The limits of videos are so low that the attackers
-/// reach them.
-const SETTINGS: [(&str, &str); 9] = [
-    ("AUTH", "keys"),
-    ("LOG_LEVEL", "error"),
-    ("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8"),
-    ("MAX_DECODED_MEGAPIXELS", "60"),
-    ("MAX_PENDING_BODY_MB", "64"),
-    ("VIDEO_MEMORY_MB", "256"),
-    ("MAX_VIDEO_MB", MAX_VIDEO_MB),
-    ("MAX_WAITING_VIDEO_MB", MAX_WAITING_VIDEO_MB),
-    ("MAX_WAITING_VIDEOS", "900"),
-];
+pub(crate) const MAX_WAITING_VIDEO_MB: i64 = 320;
+/// Maximum number of videos of a collection that wait.
+pub(crate) const MAX_WAITING_VIDEOS: i64 = 900;
+/// Number of uploads of one caller at the same time.
+const UPLOADS: u64 = 4;
+
+/// Returns the settings of a service on a small machine. The limits of videos are so low that the
+/// attackers reach them.
+fn settings() -> [(String, String); 9] {
+    [
+        ("AUTH", "keys"),
+        ("LOG_LEVEL", "error"),
+        ("CRAWL_ALLOW_PRIVATE", "127.0.0.0/8"),
+        ("MAX_DECODED_MEGAPIXELS", "60"),
+        ("MAX_PENDING_BODY_MB", "64"),
+        ("VIDEO_MEMORY_MB", "256"),
+        ("MAX_VIDEO_MB", "128"),
+        ("MAX_WAITING_VIDEO_MB", &MAX_WAITING_VIDEO_MB.to_string()),
+        ("MAX_WAITING_VIDEOS", &MAX_WAITING_VIDEOS.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
 /// Pause before a request is repeated while the service does not run.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -129,13 +138,13 @@ impl World {
         let base = Arc::new(Mutex::new(service.base.clone()));
         let tenant = |key| Tenant { base: base.clone(), key, client: client() };
         let operator = tenant(key(&place, &database, &["--all"], "admin"));
-        for name in ["normal", "hostile"] {
+        for name in ["normal", HOSTILE] {
             let request = operator.request(Method::POST, "/collections").json(&json!({"name": name}));
             assert_eq!(request.send().await.unwrap().status(), 201);
         }
         let scopes = "analyze,read,search,crawl,write,erase";
         let [normal, hostile] =
-            ["normal", "hostile"].map(|name| tenant(key(&place, &database, &["--collection", name], scopes)));
+            ["normal", HOSTILE].map(|name| tenant(key(&place, &database, &["--collection", name], scopes)));
         let usage = Usage::of(service.child.id(), data(&place));
         Self { service, database, place, base, usage, normal, hostile }
     }
@@ -171,6 +180,15 @@ impl World {
         files.iter().filter(|file| !used.iter().any(|key| file.ends_with(key))).count() as u64
     }
 
+    /// Returns the number of videos of a collection that wait, and the size of their files.
+    pub(crate) async fn waiting(&self, collection: &str) -> (i64, i64) {
+        let store = self.database.store();
+        let collection = store.collection(collection).await.unwrap().id;
+        let mut tx = store.begin().await.unwrap();
+        let waiting = store.waiting_in_collection(tx.conn(), collection).await.unwrap();
+        (waiting.videos, waiting.bytes)
+    }
+
     pub(crate) async fn number(&self, query: &'static str) -> i64 {
         self.database.number(query).await
     }
@@ -193,7 +211,7 @@ impl World {
 
 fn command(place: &TestFolder, database: &TestDatabase) -> Command {
     let mut command = place.facecrawl(&["up", "--port", "0"]);
-    command.envs(SETTINGS).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
+    command.envs(settings()).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
     command
 }
 
@@ -203,13 +221,12 @@ fn data(place: &TestFolder) -> PathBuf {
 
 /// Returns the sum of the memory limits that the program computes from its settings, in bytes.
 pub(crate) fn memory_limit() -> u64 {
-    let environment = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let nowhere = Path::new("/nonexistent");
     let sources = Sources {
         file: nowhere.join("facecrawl.toml"),
         file_required: false,
         dotenv: nowhere.join(".env"),
-        environment,
+        environment: settings().to_vec(),
         flags: Vec::new(),
     };
     let settings = load(&sources).unwrap_or_else(|errors| panic!("{errors}")).settings;
@@ -219,5 +236,5 @@ pub(crate) fn memory_limit() -> u64 {
 /// Returns the maximum size of the files of one collection on the disk, in bytes: those that wait,
 /// four uploads of one caller, each as a copy and as a blob, and the copy of the file that is read.
 pub(crate) fn disk_limit(file: u64) -> u64 {
-    (MAX_WAITING_VIDEO_MB.parse::<u64>().unwrap() << 20) + (4 * 2 + 1) * file
+    (MAX_WAITING_VIDEO_MB.unsigned_abs() << 20) + (UPLOADS * 2 + 1) * file
 }
