@@ -25,7 +25,8 @@ pub enum Playlist {
 }
 
 /// The files of a video, in order. Addresses are kept as the playlist lists them, because a fetch
-/// can last an hour, and a long base address makes absolute addresses much longer than the playlist.
+/// can last an hour, and a long base address makes absolute addresses much longer than the
+/// playlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     base: Url,

@@ -233,6 +233,10 @@ impl World {
         self.database.execute(statement).await;
     }
 
+    pub(crate) async fn number(&self, query: &'static str) -> i64 {
+        self.database.number(query).await
+    }
+
     /// Returns the number of live jobs of a crawl.
     pub(crate) async fn live(&self, crawl: Uuid) -> i64 {
         let mut tx = self.store.begin().await.unwrap();
