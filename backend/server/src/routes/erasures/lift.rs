@@ -2,7 +2,7 @@ use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::deletion::{DeletionParams, preview};
-use crate::{ApiError, AppState, Scope, Spec};
+use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -28,7 +28,7 @@ pub(super) struct LiftAnswer {
     lifted: u64,
 }
 
-pub(super) const SPEC: Spec = Spec::needs(Scope::Admin);
+pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::ConfirmationNeeded]]);
 
 /// Lift the suppressions of an erasure.
 ///
