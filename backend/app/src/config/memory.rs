@@ -13,8 +13,8 @@ const PAGE: u64 = 24 * MIB;
 const SITEMAP: u64 = 66 * MIB;
 /// Rules of robots.txt files.
 const ROBOTS: u64 = 64 * MIB;
-/// The addresses of the files of a playlist, as it lists them, for eight videos that are fetched and
-/// 32 that wait for their host; and the values of one playlist that is parsed.
+/// The addresses of the files of a playlist, as it lists them, for eight videos that are fetched
+/// and 32 that wait for their host; and the values of one playlist that is parsed.
 const PLAYLISTS: u64 = 40 * 2 * MIB + 128 * MIB;
 /// Pictures of faces of the video that is read.
 const PICTURES: u64 = 256 * MIB;
