@@ -153,8 +153,8 @@ impl Maintenance {
     }
 
     /// Deletes blobs left over from erasures, blobs older than `grace` that no row refers to, and
-    /// incomplete files that killed processes left. With `missing`, also counts the blobs that a row
-    /// refers to and the blob store does not contain. With `dry_run`, deletes nothing.
+    /// incomplete files that killed processes left. With `missing`, also counts the blobs that a
+    /// row refers to and the blob store does not contain. With `dry_run`, deletes nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
