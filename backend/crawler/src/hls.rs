@@ -24,9 +24,8 @@ pub enum Playlist {
     Files(Files),
 }
 
-/// The files of a video, in order. Addresses are kept as the playlist lists them, because a fetch
-/// can last an hour, and a long base address makes absolute addresses much longer than the
-/// playlist.
+/// The files of a video, in order. Addresses are kept as the playlist lists them. With a long base
+/// address, absolute addresses would need much more memory, and a fetch can last an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     base: Url,

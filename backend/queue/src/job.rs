@@ -136,7 +136,8 @@ pub struct ClaimedJob {
 }
 
 impl ClaimedJob {
-    /// Returns `true` if no other job may run in the process: after two lease expiries.
+    /// Returns `true` if no other job may run in the process: after two lease expiries. A runner
+    /// makes an exception for kinds that cannot end the process.
     pub fn runs_alone(&self) -> bool {
         self.crashes > 1
     }

@@ -5,7 +5,8 @@
 //! a response that is not allowed. The data of the normal tenant must not change. The test prints
 //! the latencies, their ratio and the peak memory, but makes no assertion about them.
 //! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 60) for a longer
-//! measurement. `ATTACKS` selects the attacks whose names contain its value.
+//! measurement. `ATTACKS` selects the attacks whose names contain its value. The module `videos`
+//! contains another test, with attacks of its own.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 mod attackers;

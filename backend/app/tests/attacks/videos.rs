@@ -2,10 +2,10 @@
 //!
 //! A hostile tenant adds addresses that answer slowly, large files, films that take long and long
 //! playlists, and reads responses slowly. The service is killed and started again five times. The
-//! test requires that the videos of another tenant are read, that nothing that was accepted is
-//! lost, that memory and disk space stay within their limits, and that a stop leaves nothing
-//! behind. It prints the time until a video of the other tenant is read, but makes no assertion
-//! about it.
+//! test requires that the videos of another tenant are read, that no accepted video is lost, that
+//! memory and disk space stay within their limits, and that a stop leaves nothing behind. It prints
+//! the time until a video of the other tenant is read, but makes no assertion about it.
+//! `ATTACK_ADDRESSES` sets the number of slow addresses (default 1,000).
 mod attackers;
 mod site;
 mod usage;
@@ -24,7 +24,7 @@ use testing::MAX_WAIT;
 use testing::film::{Codec, Container, Encoding, Film, MovieIndex, repeat};
 use world::{HOSTILE, Tenant, World};
 
-/// Number of slow addresses without `ATTACK_REQUESTS`.
+/// Number of slow addresses without `ATTACK_ADDRESSES`.
 const ADDRESSES: usize = 1_000;
 const KILLS: usize = 5;
 /// Space on the disk for everything except the files of the hostile tenant, in bytes.
@@ -91,7 +91,7 @@ async fn lost(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
 #[testing::needs(video, slow)]
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_tenant_that_attacks_with_videos_stops_no_other_while_the_service_is_killed() {
-    let addresses = std::env::var("ATTACK_REQUESTS").map_or(ADDRESSES, |count| count.parse().unwrap());
+    let addresses = std::env::var("ATTACK_ADDRESSES").map_or(ADDRESSES, |count| count.parse().unwrap());
     let films = Films::encode();
     let (mut world, site) = (World::start().await, Site::start().await);
     let (normal, tenant) = (world.normal.clone(), world.hostile.clone());

@@ -183,7 +183,7 @@ fn start(
     // until no other slot is occupied.
     for job in &jobs {
         shared.slots.take(&job.kind, job.tenant);
-        if job.runs_alone() {
+        if shared.runs_alone(job) {
             shared.slots.reserve();
         }
     }

@@ -59,6 +59,9 @@ pub struct RunnerConfig {
     /// Kinds of which a tenant never uses more than three quarters of the slots, even while other
     /// tenants have no jobs: a job takes so long that they could not wait for its end.
     pub keep_quarter: HashSet<String>,
+    /// Kinds whose jobs cannot end the process. They never run alone: their leases expire only
+    /// because of other jobs, and they can take so long that other tenants could not wait for them.
+    pub never_alone: HashSet<String>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,
     /// How long to wait for running jobs, both before a shutdown releases them and before a job
@@ -148,4 +151,11 @@ struct Shared {
     forced: CancellationToken,
     /// Fires when a run ends, because its partition key may have a free place.
     ended: Notify,
+}
+
+impl Shared {
+    /// Returns whether no other job may run in the process beside this one.
+    fn runs_alone(&self, job: &ClaimedJob) -> bool {
+        job.runs_alone() && !self.config.never_alone.contains(&job.kind)
+    }
 }

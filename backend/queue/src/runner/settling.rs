@@ -107,7 +107,7 @@ struct ExclusiveRun<'a> {
 impl<'a> ExclusiveRun<'a> {
     fn of(shared: &'a Shared, job: &ClaimedJob) -> Option<Self> {
         // `then_some` would create and drop the guard in every case, and the drop resumes claims.
-        job.runs_alone().then(|| Self { shared, marked: false })
+        shared.runs_alone(job).then(|| Self { shared, marked: false })
     }
 
     /// Ends the reservation when the job records progress, or after

@@ -2,6 +2,7 @@
 use crate::runner::{Worker, body};
 use crate::support::{Bench, SOON, image, page, soon, until};
 use queue::{ClaimedJob, Config, JobState, NewJob, Outcome, QueueError};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -152,7 +153,7 @@ async fn a_suspect_has_the_process_to_itself_and_then_the_others_go_on() {
                         .unwrap();
                     assert!(alone, "the job is marked as alone");
                     // Other jobs are always due. Waits until the lease was extended three times.
-                    let mut leases = std::collections::HashSet::new();
+                    let mut leases = HashSet::new();
                     while leases.len() < 4 {
                         let lease: OffsetDateTime =
                             sqlx::query_scalar("select lease_until from jobs where id = $1")
@@ -318,6 +319,39 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
     assert_eq!(soon("the suspect ends", marked.recv()).await, Some(false), "it is not marked as alone");
     until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
     assert_eq!(bench.state(suspect).await, JobState::Completed);
+    worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_a_kind_that_ends_no_process_runs_beside_others_after_two_crashes() {
+    let bench = Bench::new().await;
+    let suspect = bench.add_one(page()).await;
+    bench.run_sql("update jobs set crashes = 2").await;
+    let began = Arc::new(Semaphore::new(0));
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let pages = body({
+        let began = began.clone();
+        move |job: ClaimedJob, _| {
+            started.send(job.claim.id).unwrap();
+            let began = began.clone();
+            async move {
+                let _other = began.acquire().await.unwrap();
+                Outcome::Done
+            }
+        }
+    });
+    let images = body(move |_, _| {
+        began.add_permits(1);
+        async { Outcome::Done }
+    });
+    let worker = Worker::start_on(&bench.queue, &[("page", 1, pages), ("image", 1, images)], |config| {
+        config.never_alone = HashSet::from(["page".to_owned()]);
+        // The test would not wait for the end of an exclusive run.
+        config.alone = SOON * 100;
+    });
+    assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
+    bench.add_one(image()).await;
+    until("both are done", || async { bench.count("select count(*) from finished_jobs").await == 2 }).await;
     worker.stop().await;
 }
 

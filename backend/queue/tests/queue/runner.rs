@@ -1,7 +1,7 @@
 //! Tests the runner: executing, settling, waking up and stopping.
 use crate::support::{Bench, SOON, image, page, soon, until};
 use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Outcome, Queue, Runner, RunnerConfig};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,25 +54,25 @@ impl Worker {
         drain: Duration,
         alone: Duration,
     ) -> Self {
-        Self::start_on(queue, handlers, drain, alone, &[])
+        Self::start_on(queue, handlers, |config| (config.drain, config.alone) = (drain, alone))
     }
 
-    /// Works like [`Self::start_with`], with kinds of which a tenant never uses all slots.
+    /// Works like [`Self::start_with`]. `change` changes the configuration.
     pub(crate) fn start_on(
         queue: &Queue,
         handlers: &[(&str, usize, Arc<dyn Handler>)],
-        drain: Duration,
-        alone: Duration,
-        keep_quarter: &[&str],
+        change: impl FnOnce(&mut RunnerConfig),
     ) -> Self {
-        let config = RunnerConfig {
+        let mut config = RunnerConfig {
             concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
             poll: Duration::from_secs(3600),
-            keep_quarter: keep_quarter.iter().map(|kind| (*kind).to_owned()).collect(),
-            drain,
-            alone,
+            keep_quarter: HashSet::new(),
+            never_alone: HashSet::new(),
+            drain: SOON,
+            alone: SOON,
             worker: "runner".to_owned(),
         };
+        change(&mut config);
         let handlers: HashMap<_, _> =
             handlers.iter().map(|(kind, _, handler)| ((*kind).to_owned(), Arc::clone(handler))).collect();
         let shutdown = CancellationToken::new();

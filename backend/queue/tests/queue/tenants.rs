@@ -40,7 +40,9 @@ impl Shared {
                 }
             }
         });
-        let worker = Worker::start_on(&bench.queue, &[("page", places, handler)], SOON, SOON, keep_quarter);
+        let worker = Worker::start_on(&bench.queue, &[("page", places, handler)], |config| {
+            config.keep_quarter = keep_quarter.iter().map(|kind| (*kind).to_owned()).collect();
+        });
         Self { bench, worker, started, gates, running: HashMap::new() }
     }
 
