@@ -57,5 +57,13 @@ async fn the_log_is_filtered_and_grows_as_one_scrolls() {
     // A past day has no entries. The address contains the filters.
     stage.open("/audit?until=2020-01-01", "Audit log").await;
     browser.until_text(".empty", "No record matches").await;
+
+    // A file has a limit, and the page says so.
+    let fill = "insert into audit_log (action) select 'face.search' from generate_series(1, 10000)";
+    stage.database.execute(fill).await;
+    stage.open("/audit?until=", "Audit log").await;
+    browser.until_text("tbody tr", "Searched for a face").await;
+    browser.click_text("CSV").await;
+    browser.until_text(".toast", "only the newest 10,000 records").await;
     stage.stop().await;
 }

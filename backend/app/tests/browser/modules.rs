@@ -141,3 +141,41 @@ async fn numbers_rectangles_tables_and_metrics_come_out_right() {
     .await;
     stage.stop().await;
 }
+
+#[testing::needs(browser)]
+#[testing::test(flavor = "multi_thread")]
+async fn lists_that_are_cut_say_how_much_is_missing() {
+    let stage = Stage::start().await;
+    let browser = &stage.browser;
+    stage.open("/detect", "Detect").await;
+    let shown = "((listed, total) => [...m.match({ face_id: 'x', similarity: 0.5, sources_total: total, \
+        sources: Array.from({ length: listed }, (_, n) => ({ page_url: `https://example.org/${n}` })) }, \
+        new AbortController().signal).querySelectorAll('li.quiet')].map((e) => e.textContent))";
+    all(
+        &stage,
+        "faces",
+        &[
+            (&format!("{shown}(2, 2)"), json!([])),
+            (&format!("{shown}(3, 3)"), json!(["and 1 more"])),
+            (&format!("{shown}(100, 120)"), json!(["and 118 more"])),
+            (&format!("{shown}(100, 1000)"), json!(["1,000 or more in total"])),
+        ],
+    )
+    .await;
+
+    let fill = "insert into subjects (id, collection_id, name) \
+                select gen_random_uuid(), id, 'Person ' || n from collections, generate_series(1, 101) n";
+    stage.database.execute(fill).await;
+    let ask = "const m = await import('/assets/js/people.js'); m.enrolButton({ id: 'x', collection: 'default' }).click()";
+    browser.run_async(ask).await;
+    browser.until_text("dialog .hint", "Only the newest 100 people are listed").await;
+    browser.click_text("Cancel").await;
+
+    let start = "const seeds = Array.from({ length: 103 }, (_, n) => `http://127.0.0.1:9/${n}`); \
+        const body = JSON.stringify({ seeds }); const headers = { 'content-type': 'application/json' }; \
+        const crawl = await (await fetch('/crawls', { method: 'POST', headers, body })).json(); \
+        location.hash = `#/crawls/${crawl.id}`; return crawl.seed_count";
+    assert_eq!(browser.run_async(start).await, 103);
+    browser.until_text(".sources li", "and 3 more").await;
+    stage.stop().await;
+}
