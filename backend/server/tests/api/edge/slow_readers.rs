@@ -133,7 +133,8 @@ async fn the_answer_of_a_list_counts_until_it_has_been_read() {
 
 #[testing::test]
 async fn a_piece_of_an_export_counts_until_it_has_been_read() {
-    let app = spawn(Config { answer_budget: 300 << 10, ..Config::default() }).await;
+    let config = Config { answer_budget: 300 << 10, ..Options::default().config };
+    let app = App::spawn_with(Options { own_gauges: true, config, ..Options::default() }).await;
     let site = Site::with(&["ada.jpg", "ben.jpg"]).await;
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export?embeddings=true", crawl["id"].as_str().unwrap());
