@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use store::videos::WaitingVideos;
 use testing::{MAX_WAIT, TestDatabase};
 
 /// Name of the collection of the hostile tenant.
@@ -153,11 +154,12 @@ impl World {
     /// and that remain incomplete.
     pub(crate) async fn kill_and_start(&mut self) -> usize {
         self.service.signal(Signal::KILL);
-        self.service.ended();
+        tokio::task::block_in_place(|| self.service.ended());
         let incomplete = self.incomplete_files().len();
         // The leases of the dead worker need not run out.
         self.database.execute("update jobs set lease_until = now() where state = 'running'").await;
-        self.service = Service::start(&mut command(&self.place, &self.database));
+        let start = || Service::start(&mut command(&self.place, &self.database));
+        self.service = tokio::task::block_in_place(start);
         self.usage.follow(self.service.child.id());
         self.base.lock().unwrap().clone_from(&self.service.base);
         incomplete
@@ -180,13 +182,12 @@ impl World {
         files.iter().filter(|file| !used.iter().any(|key| file.ends_with(key))).count() as u64
     }
 
-    /// Returns the number of videos of a collection that wait, and the size of their files.
-    pub(crate) async fn waiting(&self, collection: &str) -> (i64, i64) {
+    /// Returns what waits in a collection.
+    pub(crate) async fn waiting(&self, collection: &str) -> WaitingVideos {
         let store = self.database.store();
         let collection = store.collection(collection).await.unwrap().id;
         let mut tx = store.begin().await.unwrap();
-        let waiting = store.waiting_in_collection(tx.conn(), collection).await.unwrap();
-        (waiting.videos, waiting.bytes)
+        store.waiting_in_collection(tx.conn(), collection).await.unwrap()
     }
 
     pub(crate) async fn number(&self, query: &'static str) -> i64 {
