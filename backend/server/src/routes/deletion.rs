@@ -56,17 +56,28 @@ pub(crate) async fn preview(
     dry_run: Option<bool>,
     confirm: Option<&str>,
 ) -> Result<Option<Response>, ApiError> {
-    let deletion = Deletion { target, count: extent.rows() };
-    let confirmations = state.confirmations().await?;
-    if dry_run.unwrap_or(false) {
-        let preview = DeletionPreview::new(extent, confirmations.token(&deletion));
-        return Ok(Some(Json(preview).into_response()));
-    }
-    confirmations.check(&deletion, confirm)?;
-    Ok(None)
+    let preview = DeletionPreview::of(state, target, extent, dry_run, confirm).await?;
+    Ok(preview.map(|preview| Json(preview).into_response()))
 }
 
 impl DeletionPreview {
+    /// Does the same as [`preview`], and returns the body of the response.
+    pub(crate) async fn of(
+        state: &AppState,
+        target: String,
+        extent: Extent,
+        dry_run: Option<bool>,
+        confirm: Option<&str>,
+    ) -> Result<Option<Self>, ApiError> {
+        let deletion = Deletion { target, count: extent.rows() };
+        let confirmations = state.confirmations().await?;
+        if dry_run.unwrap_or(false) {
+            return Ok(Some(Self::new(extent, confirmations.token(&deletion))));
+        }
+        confirmations.check(&deletion, confirm)?;
+        Ok(None)
+    }
+
     pub(crate) fn new(extent: Extent, confirm: String) -> Self {
         let Extent { images, faces, videos, subjects, suppressions } = extent;
         Self { dry_run: true, images, faces, videos, subjects, suppressions, confirm }

@@ -1,11 +1,10 @@
 use super::view::ErasureView;
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
-use crate::routes::deletion::{DeletionParams, preview};
+use crate::routes::deletion::{DeletionParams, DeletionPreview};
 use crate::{ApiError, AppState, Code, Scope, Spec};
 use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use store::audit::Action;
@@ -28,6 +27,14 @@ pub(super) struct LiftAnswer {
     lifted: u64,
 }
 
+/// The response: that of a dry run, or the result.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum LiftOutcome {
+    Preview(DeletionPreview),
+    Lifted(LiftAnswer),
+}
+
 pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::ConfirmationNeeded]]);
 
 /// Lift the suppressions of an erasure.
@@ -40,7 +47,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confi
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "Id of the erasure"), DeletionParams),
     responses(
-        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, what would be deleted", body = LiftAnswer),
+        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, what would be deleted", body = LiftOutcome),
     ),
 )]
 pub(super) async fn lift_suppressions(
@@ -48,13 +55,13 @@ pub(super) async fn lift_suppressions(
     caller: Caller,
     Id(id): Id,
     Query(params): Query<DeletionParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Json<LiftOutcome>, ApiError> {
     let store = caller.store();
     let extent = store.extent_of_suppressions(id).await?;
     let target = format!("lift_suppressions.{id}");
-    if let Some(response) = preview(&state, target, extent, params.dry_run, params.confirm.as_deref()).await?
-    {
-        return Ok(response);
+    let (dry_run, confirm) = (params.dry_run, params.confirm.as_deref());
+    if let Some(preview) = DeletionPreview::of(&state, target, extent, dry_run, confirm).await? {
+        return Ok(Json(LiftOutcome::Preview(preview)));
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {
         let mut tx = store.begin().await?;
@@ -66,5 +73,6 @@ pub(super) async fn lift_suppressions(
         Ok::<_, ApiError>((record, lifted, collection))
     })
     .await?;
-    Ok(Json(LiftAnswer { erasure: ErasureView::new(record, &collection.name), lifted }).into_response())
+    let erasure = ErasureView::new(record, &collection.name);
+    Ok(Json(LiftOutcome::Lifted(LiftAnswer { erasure, lifted })))
 }
