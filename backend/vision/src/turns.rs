@@ -32,7 +32,8 @@ impl TurnScores {
         // The scale is that of the face. A small image is not enlarged to fill the tile.
         let side = |pixels: u32| ((pixels as f32 * scale).round() as u32).clamp(1, TILE);
         let content = (side(around.region.width), side(around.region.height));
-        let tile = Letterbox { scale, canvas: (TILE, TILE), content }.draw(&around.crop(frame));
+        let tile = Letterbox { scale, canvas: (TILE, TILE), content };
+        let tile = if around.is_whole() { tile.draw(frame) } else { tile.draw(&around.crop(frame)) };
         let mut canvas = Frame::filled(Self::CANVAS, Self::CANVAS, [0; 3]);
         let (row, whole_row) = (TILE as usize * 3, Self::CANVAS as usize * 3);
         for (at, degrees) in TURNS.into_iter().enumerate() {

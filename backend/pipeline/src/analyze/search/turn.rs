@@ -38,45 +38,33 @@ impl Search<'_> {
         keep_best(&mut boxes, super::MAX_VIEW_FACES);
         let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
-        let compared = self.compare(&boxes, timings, views).await?;
-        let best = compared.iter().map(TurnScores::best).filter(|best| self.is_shown(*best));
-        let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
-        Ok(best.map(|(rotation, _)| rotation))
+        self.turn_of(&boxes, self.analyzer.reliable_score(), timings, views).await
     }
 
-    /// Compares faint boxes one by one, best first, until one of them shows a face. Returns the
-    /// rotation at which that face is upright.
-    pub(super) async fn turn_of_signs(
+    /// Compares boxes one by one, best first, until the score of one is `enough`. Returns the
+    /// rotation with the highest score, or `None` if no box shows a face.
+    pub(super) async fn turn_of(
         &self,
-        signs: &[Detection],
+        boxes: &[Detection],
+        enough: f32,
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<Option<u32>, AnalyzeError> {
-        for sign in signs {
-            let scores = self.compare(std::slice::from_ref(sign), timings, views).await?;
-            let best = scores.first().map(TurnScores::best).filter(|best| self.is_shown(*best));
-            if let Some((rotation, _)) = best {
-                return Ok(Some(rotation));
+        let mut best: Option<(u32, f32)> = None;
+        for face in boxes {
+            *views += 1;
+            let compared = self.analyzer.turn_scores(self.frame, vec![face.bbox], self.priority).await?;
+            timings.queue += compared.queued;
+            timings.detect += compared.ran;
+            let next = compared.output.first().map(TurnScores::best).filter(|next| self.is_shown(*next));
+            if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
+                best = Some(next);
+                if next.1 >= enough {
+                    break;
+                }
             }
         }
-        Ok(None)
-    }
-
-    async fn compare(
-        &self,
-        boxes: &[Detection],
-        timings: &mut Timings,
-        views: &mut usize,
-    ) -> Result<Vec<TurnScores>, AnalyzeError> {
-        if boxes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let boxes: Vec<_> = boxes.iter().map(|face| face.bbox).collect();
-        *views += boxes.len();
-        let compared = self.analyzer.turn_scores(self.frame, boxes, self.priority).await?;
-        timings.queue += compared.queued;
-        timings.detect += compared.ran;
-        Ok(compared.output)
+        Ok(best.map(|(rotation, _)| rotation))
     }
 
     /// Returns whether the best rotation of a comparison and its score show a face. As the image
