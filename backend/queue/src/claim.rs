@@ -19,15 +19,17 @@ impl Queue {
         worker: &str,
     ) -> Result<Vec<ClaimedJob>, QueueError> {
         let slots: Vec<(&str, i64)> = kinds.iter().map(|kind| (kind.as_str(), limit)).collect();
-        self.claim_slots(&slots, limit, worker).await
+        self.claim_slots(&slots, limit, worker, &[]).await
     }
 
     /// Works like [`claim`](Self::claim), with limits per kind (`slots`) besides the total one.
+    /// Jobs of the kinds `never_alone` never have to run alone.
     pub async fn claim_slots(
         &self,
         slots: &[(&str, i64)],
         limit: i64,
         worker: &str,
+        never_alone: &[String],
     ) -> Result<Vec<ClaimedJob>, QueueError> {
         let (kinds, counts): (Vec<&str>, Vec<i64>) =
             slots.iter().filter(|(_, count)| *count > 0).copied().unzip();
@@ -41,6 +43,7 @@ impl Queue {
             .bind(interval(self.config.lease))
             .bind(worker)
             .bind(self.config.schema_version)
+            .bind(never_alone)
             .fetch_all(&self.pool)
             .await?)
     }
@@ -57,6 +60,7 @@ impl Queue {
         slots: &[(&str, Uuid, i64)],
         running: &[(&str, Uuid, i64)],
         worker: &str,
+        never_alone: &[String],
     ) -> Result<Vec<ClaimedJob>, QueueError> {
         let kinds = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.0.to_owned()).collect::<Vec<_>>();
         let tenants = |rows: &[(&str, Uuid, i64)]| rows.iter().map(|row| row.1).collect::<Vec<_>>();
@@ -71,6 +75,7 @@ impl Queue {
             .bind(tenants(running))
             .bind(counts(running))
             .bind(self.config.schema_version)
+            .bind(never_alone)
             .fetch_all(&self.pool)
             .await?)
     }
@@ -221,7 +226,7 @@ const CLAIM: &str = concat!(
     bands!(),
     ", suspect as materialized (
     select j.id, j.kind from jobs j
-    where (select count(*) from wanted) > 0 and j.kind = any($1) and j.crashes > 1 and j.state <> 'running' and not j.held and j.scheduled_at <= now()
+    where (select count(*) from wanted) > 0 and j.kind = any($1) and j.crashes > 1 and j.kind <> all($7) and j.state <> 'running' and not j.held and j.scheduled_at <= now()
     order by j.priority, j.scheduled_at, j.id limit 1
     for update skip locked
 ), due as (
@@ -230,7 +235,7 @@ const CLAIM: &str = concat!(
         select j.scheduled_at, j.id from jobs j
         where j.kind = b.kind and j.priority = b.priority
           and (j.scheduled_at, j.id) >= (b.first_at, b.first_id) and j.scheduled_at <= now()
-          and j.state <> 'running' and not j.held and j.crashes <= 1
+          and j.state <> 'running' and not j.held and (j.crashes <= 1 or j.kind = any($7))
         order by j.kind, j.priority, j.scheduled_at, j.id limit b.slots
     ) d
 ), placed as (
@@ -247,7 +252,7 @@ const CLAIM: &str = concat!(
         select j.id from jobs j
         where j.kind = s.kind and j.priority = s.priority
           and (j.scheduled_at, j.id) >= (s.first_at, s.first_id) and j.scheduled_at <= now()
-          and j.state <> 'running' and not j.held and j.crashes <= 1
+          and j.state <> 'running' and not j.held and (j.crashes <= 1 or j.kind = any($7))
         order by j.kind, j.priority, j.scheduled_at, j.id limit s.share
         for update skip locked
     ) p
@@ -285,7 +290,7 @@ const CLAIM_OTHER_TENANTS: &str = concat!(
     cross join lateral (
         select j.id, j.priority, j.scheduled_at from jobs j
         where j.kind = t.kind and j.tenant = t.tenant and j.scheduled_at <= now()
-          and j.state <> 'running' and not j.held and j.crashes <= 1
+          and j.state <> 'running' and not j.held and (j.crashes <= 1 or j.kind = any($10))
         order by j.kind, j.tenant, j.priority, j.scheduled_at, j.id limit t.slots
     ) d
     where t.tenant <> t.busy

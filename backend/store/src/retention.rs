@@ -163,6 +163,7 @@ impl Store {
             "select r.id from crawls r join collections c on c.id = r.collection_id
              where c.id = $1 and c.deleting_at is null and r.finished_at < now() - make_interval(days => c.retention_days)
                and r.next_run_at is null and not r.closing
+               and not exists (select from videos v where v.crawl_id = r.id and v.finished_at is null)
              order by r.id limit 1 for update of r skip locked",
         )
         .bind(collection)
@@ -177,7 +178,7 @@ impl Store {
                 sqlx::query(part).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
         }
         if expired.rows == 0 {
-            // The crawl has ended, so it has no live videos and therefore no jobs of videos.
+            // The crawl has no live video, so no records of jobs have to be cleared.
             expired.blobs = self.delete_crawl(conn, crawl, false).await?.blobs;
             expired.crawls = 1;
         }

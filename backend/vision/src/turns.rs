@@ -62,8 +62,13 @@ impl TurnScores {
     /// Returns the clockwise rotation in degrees with the highest score, and the score. If scores
     /// are equal, the smaller rotation is preferred.
     pub fn best(&self) -> (u32, f32) {
-        let pairs = TURNS.into_iter().zip(self.0);
-        pairs.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or_default()
+        self.best_from(|_| 0.0).unwrap_or_default()
+    }
+
+    /// Works like [`Self::best`], but considers only rotations with at least their minimum score.
+    pub fn best_from(&self, min_score: impl Fn(u32) -> f32) -> Option<(u32, f32)> {
+        let pairs = TURNS.into_iter().zip(self.0).filter(|(rotation, score)| *score >= min_score(*rotation));
+        pairs.reduce(|best, next| if next.1 > best.1 { next } else { best })
     }
 
     /// Returns the roll in degrees (clockwise, -90..=180) of the face if the best rotation is not
@@ -108,6 +113,15 @@ mod tests {
             let at = |sign: i32| canvas.pixel((x + sign * dx) as u32, (y + sign * dy) as u32)[0];
             assert!(at(1) > 200 && at(-1) < 60, "{x},{y}: {} {}", at(1), at(-1));
         }
+    }
+
+    #[test]
+    fn a_rotation_counts_only_with_its_minimum_score() {
+        let scores = TurnScores([0.4, 0.5, 0.0, 0.0]);
+        assert_eq!(scores.best(), (90, 0.5));
+        let min_score = |rotation| if rotation == 0 { 0.36 } else { 0.6 };
+        assert_eq!(scores.best_from(min_score), Some((0, 0.4)));
+        assert_eq!(TurnScores([0.3, 0.5, 0.0, 0.0]).best_from(min_score), None);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
             .collect(),
         keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
         // It writes what arrives to a file, and decodes nothing.
-        never_alone: HashSet::from([JobKind::FetchVideo.into()]),
+        never_alone: vec![JobKind::FetchVideo.into()],
         poll: Duration::from_secs(1),
         drain: settings.drain(),
         alone: ALONE,

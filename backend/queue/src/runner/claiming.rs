@@ -131,6 +131,7 @@ async fn claim(
     done: &mpsc::Sender<Completion>,
 ) -> Result<usize, crate::QueueError> {
     let (worker, lease) = (&shared.config.worker, shared.queue.config().lease);
+    let never_alone = &shared.config.never_alone;
     let other_tenants: Vec<(&str, Uuid, i64)> = (requests.iter())
         .filter_map(|request| {
             request.other_tenants.map(|(tenant, most)| (request.kind.as_str(), tenant, most as i64))
@@ -144,9 +145,11 @@ async fn claim(
     let mut found: HashMap<String, usize> = HashMap::new();
     if !other_tenants.is_empty() {
         let sent = Instant::now();
-        let jobs =
-            with_time_limit(lease, shared.queue.claim_of_other_tenants(&other_tenants, &running, worker))
-                .await?;
+        let jobs = with_time_limit(
+            lease,
+            shared.queue.claim_of_other_tenants(&other_tenants, &running, worker, never_alone),
+        )
+        .await?;
         telemetry::claimed(sent.elapsed());
         for job in &jobs {
             *found.entry(job.kind.clone()).or_default() += 1;
@@ -165,7 +168,9 @@ async fn claim(
         return Ok(count);
     }
     let sent = Instant::now();
-    let jobs = with_time_limit(lease, shared.queue.claim_slots(&any, MAX_JOBS_PER_CLAIM, worker)).await?;
+    let jobs =
+        with_time_limit(lease, shared.queue.claim_slots(&any, MAX_JOBS_PER_CLAIM, worker, never_alone))
+            .await?;
     telemetry::claimed(sent.elapsed());
     Ok(count + start(shared, jobs, sent, runs, done))
 }

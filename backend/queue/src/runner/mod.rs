@@ -61,7 +61,7 @@ pub struct RunnerConfig {
     pub keep_quarter: HashSet<String>,
     /// Kinds whose jobs cannot end the process. They never run alone: their leases expire only
     /// because of other jobs, and they can take so long that other tenants could not wait for them.
-    pub never_alone: HashSet<String>,
+    pub never_alone: Vec<String>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,
     /// How long to wait for running jobs, both before a shutdown releases them and before a job

@@ -154,8 +154,8 @@ impl Slot {
         ClaimRequest { kind: kind.to_owned(), other_tenants, any: free, running }
     }
 
-    /// Records the result of a claim for other tenants before it is sent, so that a wake-up during
-    /// the claim is not lost. [`Slots::found_other_tenants`] corrects it.
+    /// Assumes that a claim for other tenants will find no job. A wake-up during the claim, and
+    /// [`Slots::found_other_tenants`], end this assumption.
     fn expect_no_other_tenants(&mut self, is_claimed: bool, now: Instant) {
         if is_claimed {
             self.no_other_tenants_at = Some(now);

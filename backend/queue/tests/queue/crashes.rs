@@ -103,7 +103,7 @@ async fn a_claim_takes_one_job_that_runs_alone_and_counts_it() {
     let alone = |jobs: &[ClaimedJob]| jobs.iter().filter(|job| job.runs_alone()).count();
     let first = bench.claim(3).await;
     assert_eq!((first.len(), alone(&first)), (3, 1));
-    let second = bench.queue.claim_slots(&[("page", 2)], 10, "w").await.unwrap();
+    let second = bench.queue.claim_slots(&[("page", 2)], 10, "w", &[]).await.unwrap();
     assert_eq!((second.len(), alone(&second)), (2, 1));
     let third = bench.claim(1).await;
     assert_eq!((third.len(), alone(&third)), (1, 1));
@@ -345,7 +345,7 @@ async fn a_job_of_a_kind_that_ends_no_process_runs_beside_others_after_two_crash
         async { Outcome::Done }
     });
     let worker = Worker::start_on(&bench.queue, &[("page", 1, pages), ("image", 1, images)], |config| {
-        config.never_alone = HashSet::from(["page".to_owned()]);
+        config.never_alone = vec!["page".to_owned()];
         // The test would not wait for the end of an exclusive run.
         config.alone = SOON * 100;
     });

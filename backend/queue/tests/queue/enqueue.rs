@@ -128,7 +128,8 @@ async fn a_claim_keeps_to_its_kinds_and_slots() {
     let bench = Bench::new().await;
     bench.add(&[page(), page(), page(), image(), image(), image()]).await;
     bench.add(&vec![NewJob { priority: -1, ..page() }; 3]).await;
-    let claimed = bench.queue.claim_slots(&[("page", 2), ("image", 1), ("other", 9)], 10, "w").await.unwrap();
+    let claimed =
+        bench.queue.claim_slots(&[("page", 2), ("image", 1), ("other", 9)], 10, "w", &[]).await.unwrap();
     let kinds: Vec<&str> = claimed.iter().map(|job| job.kind.as_str()).collect();
     assert_eq!(kinds, ["page", "page", "image"]);
     let claimed = bench.queue.claim(&["image".to_owned()], 10, "w").await.unwrap();

@@ -67,7 +67,7 @@ impl Worker {
             concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
             poll: Duration::from_secs(3600),
             keep_quarter: HashSet::new(),
-            never_alone: HashSet::new(),
+            never_alone: Vec::new(),
             drain: SOON,
             alone: SOON,
             worker: "runner".to_owned(),

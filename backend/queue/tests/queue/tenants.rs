@@ -42,6 +42,7 @@ impl Shared {
         });
         let worker = Worker::start_on(&bench.queue, &[("page", places, handler)], |config| {
             config.keep_quarter = keep_quarter.iter().map(|kind| (*kind).to_owned()).collect();
+            config.never_alone = keep_quarter.iter().map(|kind| (*kind).to_owned()).collect();
         });
         Self { bench, worker, started, gates, running: HashMap::new() }
     }
@@ -149,6 +150,22 @@ async fn a_quarter_of_the_places_for_long_jobs_is_always_free_for_others() {
     for _ in 0..2 {
         assert_eq!(shared.next().await, other, "no job has ended");
     }
+    shared.gates.values().for_each(|gate| gate.add_permits(1_000));
+    shared.worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_crashed_use_the_quarter_of_the_others_too() {
+    let (slow, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let bench = Bench::new().await;
+    bench.add(&vec![of(slow); 20]).await;
+    bench.add(&vec![of(other); 4]).await;
+    bench.run_sql("update jobs set crashes = 2").await;
+    let mut shared = Shared::with(bench, &[slow, other], PLACES, &["page"]);
+    for _ in 0..PLACES {
+        shared.next().await;
+    }
+    assert_eq!(shared.running, [(slow, 6), (other, 2)].into(), "no job has ended");
     shared.gates.values().for_each(|gate| gate.add_permits(1_000));
     shared.worker.stop().await;
 }

@@ -82,7 +82,7 @@ codes! {
     VideoUnavailable = "video_unavailable", SERVICE_UNAVAILABLE, "Videos cannot be decoded here";
     NoFace = "no_face", UNPROCESSABLE_ENTITY, "No face was found";
     /// The face index is larger than the number of faces found.
-    NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "The image has no face with this index, or several and no index";
+    NoSuchFace = "no_such_face", UNPROCESSABLE_ENTITY, "No face of the image has this index, or `face_index` is missing";
     /// The quality of the face is too low for enrolment. `errors` lists the reasons.
     LowQuality = "low_quality", UNPROCESSABLE_ENTITY, "The face does not meet the quality profile";
     /// The embedding of the stored face is from a different model than the current one.

@@ -8,11 +8,11 @@
 //! A file is locked while it is written. The lock ends with the process, so an unlocked file under
 //! a temporary name is one that a killed process left.
 use super::disk::Disk;
+use super::is_key;
 use crate::StoreError;
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +106,7 @@ impl Folder {
                 if kind.is_dir() {
                     folders.push(entry.path());
                 } else if kind.is_file()
-                    && entry.file_name().as_bytes().contains(&b'#')
+                    && self.is_temporary(&entry.path())
                     && remove_if_abandoned(&entry.path(), before, dry_run)?
                 {
                     removed += 1;
@@ -114,6 +114,14 @@ impl Folder {
             }
         }
         Ok(removed)
+    }
+
+    /// Returns whether a path is the temporary name of a blob: its key, `#` and a number. Other
+    /// programs may keep files in the folder.
+    fn is_temporary(&self, path: &Path) -> bool {
+        let name = path.strip_prefix(&self.root).ok().and_then(Path::to_str);
+        let parts = name.and_then(|name| name.rsplit_once('#'));
+        parts.is_some_and(|(key, number)| is_key(key) && number.parse::<u32>().is_ok())
     }
 
     /// Makes a written file durable under its key. If the caller stops waiting, it still becomes
@@ -193,7 +201,8 @@ fn lock(file: &File) -> io::Result<bool> {
 /// Deletes a file under a temporary name, unless a process writes it. Returns whether it was
 /// abandoned.
 fn remove_if_abandoned(path: &Path, before: SystemTime, dry_run: bool) -> io::Result<bool> {
-    let Some(file) = found(File::open(path))? else { return Ok(false) };
+    // NFS locks only files that can be written.
+    let Some(file) = found(OpenOptions::new().write(true).open(path))? else { return Ok(false) };
     let opened = file.metadata()?;
     match file.try_lock() {
         Ok(()) => {}

@@ -56,7 +56,8 @@ impl Search<'_> {
             let compared = self.analyzer.turn_scores(self.frame, vec![face.bbox], self.priority).await?;
             timings.queue += compared.queued;
             timings.detect += compared.ran;
-            let next = compared.output.first().map(TurnScores::best).filter(|next| self.is_shown(*next));
+            let scores: Option<&TurnScores> = compared.output.first();
+            let next = scores.and_then(|scores| scores.best_from(|rotation| self.min_shown(rotation)));
             if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
                 best = Some(next);
                 if next.1 >= enough {
@@ -67,12 +68,11 @@ impl Search<'_> {
         Ok(best.map(|(rotation, _)| rotation))
     }
 
-    /// Returns whether the best rotation of a comparison and its score show a face. As the image
-    /// is, it is enough that it is almost a face: otherwise, the image is not searched at all.
-    /// Another rotation costs a second search of the whole image, and almost-faces in images
-    /// without a face would cause most of these searches.
-    fn is_shown(&self, (rotation, score): (u32, f32)) -> bool {
+    /// Returns the minimum score that shows a face at a rotation. At 0, a box that is almost a face
+    /// is enough, as in a search without rotations. At another rotation, it must be a face: the
+    /// image is searched a second time, and in images without a face, that would find nothing.
+    fn min_shown(&self, rotation: u32) -> f32 {
         let min_score = self.looks_with().info().min_score;
-        score >= if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }
+        if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }
     }
 }

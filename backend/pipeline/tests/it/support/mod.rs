@@ -152,7 +152,7 @@ impl World {
             .map(|(kind, places)| (kind.into(), places))
             .into(),
             keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
-            never_alone: HashSet::from([JobKind::FetchVideo.into()]),
+            never_alone: vec![JobKind::FetchVideo.into()],
             poll: Duration::from_millis(50),
             // A video takes longer than a worker may take to stop.
             drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },

@@ -47,7 +47,7 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Admin).problems(&[&[Code::Confi
     delete, path = "/erasures/{id}/suppressions", operation_id = "lift_suppressions", tag = "erasures",
     params(("id" = Uuid, Path, description = "Id of the erasure"), DeletionParams),
     responses(
-        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, what would be deleted", body = LiftOutcome),
+        (status = 200, description = "The suppressions of the erasure are lifted; or, with `dry_run`, how many would be lifted", body = LiftOutcome),
     ),
 )]
 pub(super) async fn lift_suppressions(

@@ -233,7 +233,7 @@ async fn likeness(
     let threshold = state.match_threshold(request, collection.match_threshold);
     let model = state.services.analyzer.engine().embedder().match_threshold;
     let threshold = erasure_threshold(threshold, model, params.force.unwrap_or(false))?;
-    let seen = Likeness::unmistakable(state, bytes, params.face_index, params.min_score, "image").await?;
+    let seen = Likeness::of_one_face(state, bytes, params.face_index, params.min_score, "image").await?;
     let target = Target::Likeness {
         embedding: seen.embedding.as_slice().to_vec(),
         model_id: state.services.ingest.model_id(),

@@ -16,12 +16,6 @@ use std::time::Duration;
 /// Maximum time for which a piece waits for memory. It then aborts the connection.
 const MAX_PIECE_WAIT: Duration = Duration::from_secs(60);
 
-/// Returns the bytes of a piece, which hold memory for responses until they have been sent.
-async fn held(state: &AppState, text: String) -> Result<Bytes, ApiError> {
-    let memory = AnswerMemory::take(state, text.len() as u64).await?;
-    Ok(Arc::new(memory).hold_piece(text.into()))
-}
-
 /// A piece of an export. `next` is the cursor of the next piece; `None` after the last one.
 pub(crate) struct Piece<C> {
     pub(crate) text: String,
@@ -61,7 +55,9 @@ impl Export {
         };
         // The layers for requests count the connection of the first piece.
         let first = read(caller.clone(), start).await?;
-        let begin = held(&state, head + &first.text).await?;
+        let begin = head + &first.text;
+        let memory = AnswerMemory::try_take(&state, begin.len() as u64)?;
+        let begin = Arc::new(memory).hold_piece(begin.into());
         // The body is read outside of the request.
         let caller_id = CallerId::current();
         let rest = stream::try_unfold(first.next, move |next| {
@@ -73,9 +69,10 @@ impl Export {
                 caller.recheck_key(&state.keyring, &state.services.store).await?;
                 let Piece { text, next } = read(caller, cursor).await?;
                 drop(connection);
-                let piece = tokio::time::timeout(MAX_PIECE_WAIT, held(&state, text));
-                let piece = piece.await.map_err(|_| state.response_memory.exhausted())??;
-                Ok(Some((piece, next)))
+                let memory = AnswerMemory::take(&state, text.len() as u64);
+                let memory = tokio::time::timeout(MAX_PIECE_WAIT, memory).await;
+                let memory = memory.map_err(|_| state.response_memory.exhausted())??;
+                Ok(Some((Arc::new(memory).hold_piece(text.into()), next)))
             })
         });
         let body = stream::once(async move { Ok(begin) }).chain(rest);

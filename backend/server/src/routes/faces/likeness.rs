@@ -29,7 +29,7 @@ impl Likeness {
     }
 
     /// Works like [`Self::of`], but an image with several faces needs an index.
-    pub(crate) async fn unmistakable(
+    pub(crate) async fn of_one_face(
         state: &AppState,
         bytes: Bytes,
         index: Option<Bounded<0, 999>>,

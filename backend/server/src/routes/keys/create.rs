@@ -30,7 +30,8 @@ pub(crate) struct CreateKey {
     /// Its scopes: at least one, and only scopes of the calling key.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
-    /// Maximum number of requests per minute; null means no limit.
+    /// Maximum number of requests per minute, at most that of the calling key; null means no limit,
+    /// which only a key without a limit can grant.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
     /// Time of expiry, in the future and not after that of the calling key; null means that the key
@@ -55,7 +56,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Confli
 /// Create a key with at most the permissions of the calling key.
 ///
 /// The new key can have only scopes of the calling key. It can access only collections that the
-/// calling key can access, and it expires no later than the calling key.
+/// calling key can access. It expires no later than the calling key, and has no higher limit of
+/// requests.
 #[utoipa::path(
     post, path = "/keys", operation_id = "create_key", tag = "keys",
     request_body = CreateKey,

@@ -192,7 +192,7 @@ impl App {
                     ("scan_video".into(), 1),
                 ]),
                 keep_quarter: HashSet::new(),
-                never_alone: HashSet::new(),
+                never_alone: Vec::new(),
                 poll: Duration::from_millis(100),
                 drain: Duration::from_secs(5),
                 alone: Duration::from_secs(60),
