@@ -15,7 +15,7 @@ fn quick() -> Config {
 }
 
 impl Bench {
-    async fn run_sql(&self, sql: &'static str) {
+    pub(crate) async fn run_sql(&self, sql: &'static str) {
         sqlx::raw_sql(sql).execute(self.db.pool()).await.unwrap();
     }
 

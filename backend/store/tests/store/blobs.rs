@@ -257,6 +257,10 @@ async fn a_file_of_a_killed_writer_is_deleted_and_that_of_another_is_not() {
         tokio::task::yield_now().await;
     }
 
+    // Other programs may keep files in the folder.
+    let foreign = folder.path().join("notes#1");
+    std::fs::write(&foreign, "mine").unwrap();
+
     let now = time::OffsetDateTime::now_utc();
     assert_eq!(blobs.remove_abandoned(now, true).await.unwrap(), 1);
     assert!(of_killed.exists(), "nothing is deleted yet");
@@ -267,8 +271,8 @@ async fn a_file_of_a_killed_writer_is_deleted_and_that_of_another_is_not() {
     let key = writing.await.unwrap().unwrap();
     assert_eq!(blobs.get(&key).await.unwrap().as_deref(), Some(&b"a file"[..]));
     assert_eq!(blobs.remove_abandoned(now, false).await.unwrap(), 0);
-    assert!(blobs.exists(&kept).await.unwrap());
-    assert_eq!(files(folder.path()).len(), 2);
+    assert!(blobs.exists(&kept).await.unwrap() && foreign.exists());
+    assert_eq!(files(folder.path()).len(), 3);
 }
 
 #[testing::test]

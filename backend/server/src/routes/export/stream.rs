@@ -6,7 +6,7 @@ use super::Format;
 use crate::answer_memory::AnswerMemory;
 use crate::auth::{Caller, CallerId};
 use crate::{ApiError, AppState};
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, stream};
