@@ -142,6 +142,7 @@ async fn progress_is_counted_from_the_ledgers_and_adds_up() {
             "videos": {"queued": 0, "running": 0, "paused": 0, "completed": 0, "cancelled": 0, "failed": 0},
             "faces": 2,
             "over_limit": {"pages": 0, "images": 0, "videos": 0},
+            "links_left_out": {},
             "reasons": {"not_an_image": 2, "timeout": 2, "robots_disallowed": 1},
         })
     );
