@@ -151,7 +151,7 @@ impl Search<'_> {
         if self.rotate == Rotate::Auto {
             let mut signs = found.signs.clone();
             keep_best(&mut signs, MAX_CLOSE_UPS);
-            return self.turn_of(&signs, 0.0, timings, views).await;
+            return self.turn_of(&signs, true, timings, views).await;
         }
         let enlarged = self.enlarges_to_face(found.signs.clone(), rotation, timings, views).await?;
         Ok(enlarged.then_some(rotation))

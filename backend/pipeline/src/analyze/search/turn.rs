@@ -38,15 +38,15 @@ impl Search<'_> {
         keep_best(&mut boxes, super::MAX_VIEW_FACES);
         let mut boxes = nms(boxes, self.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
-        self.turn_of(&boxes, self.analyzer.reliable_score(), timings, views).await
+        self.turn_of(&boxes, false, timings, views).await
     }
 
-    /// Compares boxes one by one, best first, until the score of one is `enough`. Returns the
-    /// rotation with the highest score, or `None` if no box shows a face.
+    /// Compares boxes one by one, best first. Returns the rotation with the highest score, or
+    /// `None` if no box shows a face. With `first_shown`, stops at the first box that shows a face.
     pub(super) async fn turn_of(
         &self,
         boxes: &[Detection],
-        enough: f32,
+        first_shown: bool,
         timings: &mut Timings,
         views: &mut usize,
     ) -> Result<Option<u32>, AnalyzeError> {
@@ -60,7 +60,7 @@ impl Search<'_> {
             let next = scores.and_then(|scores| scores.best_from(|rotation| self.min_shown(rotation)));
             if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
                 best = Some(next);
-                if next.1 >= enough {
+                if first_shown {
                     break;
                 }
             }
