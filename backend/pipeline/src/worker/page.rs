@@ -275,8 +275,8 @@ async fn store(
     let forbidden = ImageState::Skipped.as_str();
     (0..stored.forbidden_images).for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
     for (reason, count) in stored.links_left_out {
-        let labels = [("reason", reason.code())];
-        metrics::counter!("facecrawl_crawl_links_left_out_total", &labels).increment(count.cast_unsigned());
+        let left_out = metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code());
+        left_out.increment(count.cast_unsigned());
     }
     let PageResult { state, reason, .. } = &outcome.result;
     count_outcome("page", state.as_str(), reason.as_ref());
