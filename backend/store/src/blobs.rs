@@ -330,7 +330,7 @@ impl Blobs {
         }
     }
 
-    /// Deletes files that killed processes have not written to their end, and returns their number.
+    /// Deletes the incomplete files that killed processes left, and returns their number.
     /// Files that are being written, here or in another process, are kept. In a file system
     /// without locks, only files that were last changed before `before` are deleted. With
     /// `dry_run`, deletes nothing. A bucket has no such files.

@@ -93,7 +93,8 @@ impl Store {
         collection: Uuid,
     ) -> Result<Expired, StoreError> {
         let mut expired = Expired::default();
-        // An erasure locks images before videos, so it must not run at the same time.
+        // An erasure locks images before videos, and this transaction locks them the other way
+        // round. The lock keeps them from running at the same time.
         self.lock_suppressions(conn, collection, false).await?;
         let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
             "select i.id, v.id from collections c join images i on i.collection_id = c.id

@@ -112,7 +112,7 @@ async fn lost(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
 struct Kills {
     /// Ids of the videos of the normal tenant that were accepted.
     accepted: Vec<String>,
-    /// Number of requests that were sent for them.
+    /// Number of requests that sent these videos, with repeated ones.
     requests: usize,
     /// Number of files whose writing was interrupted.
     incomplete: usize,

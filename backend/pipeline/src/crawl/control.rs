@@ -174,7 +174,7 @@ impl Crawls {
     }
 
     /// Returns a discarded or cancelled job to the queue with new attempts, and reopens the ledger
-    /// row that its failure settled. The job shares the workers with those of its collection.
+    /// row that its failure settled. The job counts as a job of its collection again.
     ///
     /// # Errors
     /// Fails with `QueueError::NotFound` and `QueueError::Duplicate` like [`queue::Queue::retry`],

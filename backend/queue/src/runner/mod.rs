@@ -59,8 +59,8 @@ pub struct RunnerConfig {
     /// Kinds of which a tenant never uses more than three quarters of the slots, even while other
     /// tenants have no jobs: a job takes so long that they could not wait for its end.
     pub keep_quarter: HashSet<String>,
-    /// Kinds whose jobs cannot end the process. They never run alone: their leases expire only
-    /// because of other jobs, and they can take so long that other tenants could not wait for them.
+    /// Kinds whose jobs cannot end the process, so they never run alone. Such a job can take very
+    /// long, and other tenants would have to wait for its end.
     pub never_alone: Vec<String>,
     /// Poll interval while no notification arrives.
     pub poll: Duration,

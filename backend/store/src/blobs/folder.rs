@@ -91,9 +91,9 @@ impl Folder {
         }
     }
 
-    /// Deletes the files that killed processes have not written to their end, and returns their
-    /// number. If the file system has no locks, only those that were last changed before `before`
-    /// are deleted. With `dry_run`, deletes nothing. Blocks the thread.
+    /// Deletes the incomplete files that killed processes left, and returns their number. If the
+    /// file system has no locks, only those that were last changed before `before` are deleted.
+    /// With `dry_run`, deletes nothing. Blocks the thread.
     pub(super) fn remove_abandoned(&self, before: SystemTime, dry_run: bool) -> io::Result<u64> {
         let mut removed = 0;
         let mut folders = vec![self.root.to_path_buf()];

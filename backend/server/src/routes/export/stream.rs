@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time for which a piece waits for memory. It then aborts the connection.
+/// Maximum time for which a piece waits for memory. After this time, the connection is aborted.
 const MAX_PIECE_WAIT: Duration = Duration::from_secs(60);
 
 /// A piece of an export. `next` is the cursor of the next piece; `None` after the last one.
