@@ -15,8 +15,8 @@ mod linkage;
 use crate::domain::jobs::ClusterJob;
 use queue::{Claim, Queue, QueueError};
 use std::collections::{BTreeSet, HashMap};
-use store::clusterings::Clustering;
-use store::clusters::ClusterScope;
+use store::people::clusterings::Clustering;
+use store::people::clusters::ClusterScope;
 use store::{Store, StoreError, retried};
 use uuid::Uuid;
 

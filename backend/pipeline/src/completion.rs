@@ -14,7 +14,7 @@ pub(crate) mod notifications;
 use crate::domain::ChangeError;
 use domain::{CrawlState, Reason};
 use queue::{Claim, Queue, QueueError};
-use store::ledger::Outcomes;
+use store::crawls::ledger::Outcomes;
 use store::{Store, StoreError, Tx, retried};
 use uuid::Uuid;
 

@@ -41,7 +41,7 @@ use queue::{Claim, Queue, QueueError};
 use record::Analyzed;
 use same_people::ShownFaces;
 use std::sync::Arc;
-use store::http_cache::CachedResponse;
+use store::crawls::http_cache::CachedResponse;
 use store::{Blobs, Store, StoreError, retried};
 use suppress::{ImageAddress, SuppressedParts};
 use uuid::Uuid;

@@ -6,8 +6,8 @@ use crate::domain::jobs::erase_collection;
 use queue::{Queue, QueueError};
 use serde::Serialize;
 use serde_json::json;
-use store::audit::{Action, AuditEntry};
-use store::deletion_log::Entry;
+use store::erasures::deletion_log::Entry;
+use store::keys::audit::{Action, AuditEntry};
 use store::{Store, StoreError};
 use uuid::Uuid;
 

@@ -24,7 +24,7 @@ use qdrant_client::qdrant::{
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::vector_engine::{
+use store::index::engine::{
     Candidate, EngineError, EngineFace, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
 use uuid::Uuid;

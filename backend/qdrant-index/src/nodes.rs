@@ -5,7 +5,7 @@ use qdrant_client::{Qdrant, QdrantError};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::vector_engine::EngineError;
+use store::index::engine::EngineError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the gRPC client. It is longer than every limit of a caller, so those apply.

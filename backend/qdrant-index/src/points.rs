@@ -6,7 +6,7 @@ use qdrant_client::qdrant::{
     VectorsOutput, point_id, vector_output, vectors, vectors_output,
 };
 use std::collections::HashMap;
-use store::vector_engine::{EngineError, EngineFace, EngineFilter};
+use store::index::engine::{EngineError, EngineFace, EngineFilter};
 use uuid::Uuid;
 
 /// The name of the embedding of a point. It has a name because Qdrant allows a point without a

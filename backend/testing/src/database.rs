@@ -5,7 +5,7 @@ use crate::server;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use std::str::FromStr;
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
 use uuid::Uuid;
 
 /// A test's own migrated database. Dropping the value closes all connections and drops the

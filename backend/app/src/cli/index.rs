@@ -12,11 +12,11 @@ use crate::service::{Database, Sharing, listen_for_signals};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
-use store::external_index::{Checked, ExternalIndex, Followed};
-use store::face_index::pgvector::HnswIndex;
-use store::face_index::{FaceIndex, Pgvector};
-use store::index_sets::{IndexSet, IndexSetState};
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
+use store::index::external::{Checked, ExternalIndex, Followed};
+use store::index::pgvector::HnswIndex;
+use store::index::sets::{IndexSet, IndexSetState};
+use store::index::{FaceIndex, Pgvector};
 use store::{Store, StoreError};
 
 /// Number of times in succession that a command tries again while the index is not available.

@@ -11,7 +11,7 @@ use queue::{JobRow, JobState, Queue, QueueError};
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::StoreError;
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
 use uuid::Uuid;
 
 /// The arguments of `jobs`.

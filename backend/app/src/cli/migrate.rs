@@ -4,7 +4,7 @@ use crate::output;
 use crate::service::{Database, Sharing};
 use clap::Args;
 use serde_json::json;
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
 
 /// The arguments of `migrate`.
 #[derive(Args, Debug)]

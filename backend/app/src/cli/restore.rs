@@ -12,9 +12,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use store::Blobs;
-use store::copies::Copied;
-use store::deletion_log::Entry;
-use store::schema::OlderPrograms;
+use store::blobs::copies::Copied;
+use store::db::schema::OlderPrograms;
+use store::erasures::deletion_log::Entry;
 
 /// The arguments of `restore`.
 #[derive(Args, Debug)]

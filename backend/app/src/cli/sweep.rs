@@ -5,7 +5,7 @@ use crate::service::{Database, Sharing, open_blobs};
 use clap::Args;
 use pipeline::Maintenance;
 use pipeline::maintenance::GRACE;
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
 
 /// The arguments of `sweep`.
 #[derive(Args, Debug)]

@@ -253,10 +253,10 @@ impl Settings {
         self.storage.data_dir.join("postgres")
     }
 
-    pub fn search_index(&self) -> store::external_index::Config {
+    pub fn search_index(&self) -> store::index::external::Config {
         let rebuild_age = Duration::from_secs(self.storage.search_index_rebuild_hours * 3600);
         let candidates = self.storage.search_candidates;
-        store::external_index::Config { rebuild_age, candidates, ..Default::default() }
+        store::index::external::Config { rebuild_age, candidates, ..Default::default() }
     }
 
     /// Returns the settings of the Qdrant server; `None` if `QDRANT_URL` is not set.

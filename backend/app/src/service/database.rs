@@ -5,7 +5,7 @@ use anyhow::{Context, anyhow, bail};
 use embedded_postgres::Cluster;
 use std::time::{Duration, Instant};
 use store::Store;
-use store::schema::{Migrated, OlderPrograms, SchemaUse};
+use store::db::schema::{Migrated, OlderPrograms, SchemaUse};
 use tokio::sync::Mutex;
 
 /// Maximum time to wait for connections in use when the database closes.

@@ -26,8 +26,8 @@ use inference::OperationReport;
 use pipeline::worker::VideoTools;
 use pipeline::{Analyzer, Crawls, Ingest, Videos};
 use queue::Queue;
-use store::external_index::ExternalIndex;
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
+use store::index::external::ExternalIndex;
 use store::{Blobs, Store};
 use video::{Decoder, VideoError};
 

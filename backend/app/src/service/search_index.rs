@@ -6,7 +6,7 @@ use crate::config::Settings;
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
-use store::external_index::{ExternalIndex, Followed};
+use store::index::external::{ExternalIndex, Followed};
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 

@@ -1,7 +1,7 @@
 //! Tests the audit log.
 use crate::stage::Stage;
 use serde_json::json;
-use store::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, AuditEntry};
 
 #[testing::needs(browser)]
 #[testing::test(flavor = "multi_thread")]

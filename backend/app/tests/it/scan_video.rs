@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use store::tracks::{Track, TrackFilter};
+use store::videos::tracks::{Track, TrackFilter};
 use store::videos::{Video, VideoFilter};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
 use testing::{MAX_WAIT, TestDatabase};

@@ -10,7 +10,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use store::external_index::ExternalIndex;
+use store::index::external::ExternalIndex;
 use testing::{MAX_WAIT, TestDatabase, needs};
 use world::{FACES_PER_IMAGE, Program, Writer, found, search, with_faces};
 

@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "1")]
     tenants: std::num::NonZeroUsize,
     /// Number of faces in scope up to which a search compares with every face
-    #[arg(long, default_value_t = store::database::DEFAULT_EXACT_LIMIT)]
+    #[arg(long, default_value_t = store::db::DEFAULT_EXACT_LIMIT)]
     exact_limit: i64,
     /// The indexes to measure with the same faces; exact uses no index
     #[arg(long, value_delimiter = ',', default_value = "pgvector")]

@@ -15,7 +15,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashSet};
-use store::clusters::{ClusterUnit, Group};
+use store::people::clusters::{ClusterUnit, Group};
 use uuid::Uuid;
 
 /// Returns the groups of units that are the same person; a unit is a subject or a face without a

@@ -6,8 +6,8 @@ use crate::completion::{self, notifications};
 use crate::domain::{CrawlError, Row, RowEnd, forget_jobs, jobs};
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
-use store::crawl_closing::Skipped;
 use store::crawls::Crawl;
+use store::crawls::closing::Skipped;
 use store::{StoreError, Tx, retried};
 use uuid::Uuid;
 

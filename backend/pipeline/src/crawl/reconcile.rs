@@ -12,8 +12,8 @@ use crate::domain::{CrawlError, Row, RowEnd};
 use crate::ingest::scan;
 use domain::{CrawlKind, CrawlState, JobKind, Reason, Unprocessed};
 use std::collections::HashSet;
+use store::crawls::ledger::Ledger;
 use store::crawls::{Crawl, CrawlFilter};
-use store::ledger::Ledger;
 use uuid::Uuid;
 
 /// Number of rows or crawls that one query reads.

@@ -3,7 +3,7 @@
 use super::{CrawlError, Interval};
 use crawler::Scope;
 use std::ops::RangeInclusive;
-use store::crawled_videos::VideoLimits;
+use store::videos::crawled::VideoLimits;
 use url::Url;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

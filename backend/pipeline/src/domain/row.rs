@@ -2,8 +2,8 @@
 //! in the crate `store`.
 
 use domain::{Reason, Unprocessed};
-use store::ledger::Ledger;
-use store::pages::{ImageUrlResult, PageResult};
+use store::crawls::ledger::Ledger;
+use store::crawls::pages::{ImageUrlResult, PageResult};
 use store::{Store, StoreError, Tx};
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 
 use queue::{Queue, QueueError};
 use store::Tx;
-use store::traces::LedgerJobs;
+use store::erasures::traces::LedgerJobs;
 use uuid::Uuid;
 
 /// Clears the records of the jobs that processed these ledger rows and videos. Call it in the

@@ -4,11 +4,11 @@
 
 macro_rules! transient {
     ($($error:ident),*) => {
-        $(impl store::transient::Transient for $error {
-            fn cause(&self) -> Option<store::transient::Cause> {
+        $(impl store::db::transient::Transient for $error {
+            fn cause(&self) -> Option<store::db::transient::Cause> {
                 match self {
                     Self::Store(error) => error.cause(),
-                    Self::Queue(error) => error.database().and_then(store::transient::Cause::of),
+                    Self::Queue(error) => error.database().and_then(store::db::transient::Cause::of),
                     #[allow(unreachable_patterns, reason = "some have further errors, which do not pass")]
                     _ => None,
                 }

@@ -12,9 +12,9 @@ use crate::{Analysis, AnalyzedFace, Dedupe, completion};
 use domain::{ImageState, Reason};
 use queue::Claim;
 use store::Tx;
+use store::crawls::pages::ImageUrlResult;
 use store::faces::NewFace;
 use store::images::NewImage;
-use store::pages::ImageUrlResult;
 use uuid::Uuid;
 
 /// An analysed image that is about to be stored.

@@ -5,8 +5,8 @@ use crate::AnalyzeError;
 use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
-use store::models::EmbeddingModel;
-use store::reembedding::Outdated;
+use store::faces::models::EmbeddingModel;
+use store::faces::reembedding::Outdated;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 

@@ -11,7 +11,7 @@ use crate::domain::{VideoRequest, forget_jobs};
 use domain::{Reason, Unprocessed, VideoState};
 use std::path::Path;
 use std::time::Duration;
-use store::scanned_videos::VideoCounts;
+use store::videos::scanned::VideoCounts;
 use store::videos::{NewVideo, Video, VideoEnd};
 use store::{StoreError, retried};
 use url::Url;

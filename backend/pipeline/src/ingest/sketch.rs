@@ -15,7 +15,7 @@ use inference::EmbedderInfo;
 use sha2::Sha256;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use store::suppressions::{SKETCH_BITS, Sketch};
+use store::erasures::suppressions::{SKETCH_BITS, Sketch};
 
 /// Number of components of an embedding whose signs come from one digest for each plane.
 const BLOCK: usize = 256;

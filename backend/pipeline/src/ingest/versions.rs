@@ -5,7 +5,7 @@
 use super::{Ingest, dedupe};
 use dedupe::Candidate;
 use serde_json::json;
-use store::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, AuditEntry};
 use store::{StoreError, Tx};
 use uuid::Uuid;
 use vision::Frame;

@@ -8,7 +8,7 @@ use crate::domain::{ChangeError, CrawlError};
 use queue::{Claim, ClaimedJob, Handler, Outcome, Queue, QueueError};
 use serde_json::json;
 use std::time::Duration;
-use store::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

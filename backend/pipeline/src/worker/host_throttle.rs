@@ -11,8 +11,8 @@ use crawler::pace::{Bounds, Outcome, Pace};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::host_delays::OwnDelay;
-use store::hosts::{HostPace, PermitOutcome};
+use store::crawls::host_delays::OwnDelay;
+use store::crawls::hosts::{HostPace, PermitOutcome};
 use store::{Store, retried};
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 //! store contains the visits.
 
 use crawler::{Fetched, Validators};
-use store::http_cache::CachedResponse;
+use store::crawls::http_cache::CachedResponse;
 use url::Url;
 
 pub(super) const NOT_MODIFIED: u16 = 304;

@@ -14,7 +14,7 @@ use crawler::{Directives, Referrer, Request};
 use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, Outcome};
 use std::sync::Arc;
-use store::ledger::Ledger;
+use store::crawls::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
 use url::Url;

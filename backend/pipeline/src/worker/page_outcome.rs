@@ -10,9 +10,9 @@ use crawler::{Directives, Fetched, ImageCandidate, Page, ReferrerPolicy, Scope, 
 use domain::{PageState, Reason};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use store::crawled_videos::NewVideoUrl;
-use store::http_cache::CachedPage;
-use store::pages::{NewImageUrl, NewPage, PageResult};
+use store::crawls::http_cache::CachedPage;
+use store::crawls::pages::{NewImageUrl, NewPage, PageResult};
+use store::videos::crawled::NewVideoUrl;
 use url::Url;
 
 /// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.

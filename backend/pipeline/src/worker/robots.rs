@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use store::hosts::RobotsRecord;
+use store::crawls::hosts::RobotsRecord;
 use store::{Store, StoreError};
 use url::Url;
 

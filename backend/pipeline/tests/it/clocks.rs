@@ -5,7 +5,7 @@ use crate::support::{Answer, Site, World, fast, fast_politeness, wait_for};
 use bytes::Bytes;
 use pipeline::{CrawlOptions, Maintenance, crawl};
 use std::time::{Duration, SystemTime};
-use store::hosts::PermitOutcome;
+use store::crawls::hosts::PermitOutcome;
 use testing::{TestDatabase, picture};
 
 /// The process is behind the database, and ahead of it.

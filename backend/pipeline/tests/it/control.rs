@@ -8,7 +8,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
-use store::pages::{Admitted, NewPage, PageResult};
+use store::crawls::pages::{Admitted, NewPage, PageResult};
 use testing::picture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;

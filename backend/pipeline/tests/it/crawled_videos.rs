@@ -7,7 +7,7 @@ use domain::{CrawlState, JobKind, Reason, VideoState};
 use pipeline::{CrawlOptions, Videos};
 use store::crawls::Crawl;
 use store::erasures::Target;
-use store::suppressions::Suppression;
+use store::erasures::suppressions::Suppression;
 use store::videos::{Video, VideoFilter};
 use testing::film::{Codec, Container, Encoding, Film};
 

@@ -3,8 +3,8 @@ use crate::support::{Answer, Site, World, counts, fast};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe};
 use store::crawls::CrawlProgress;
-use store::search::SearchQuery;
-use store::suppressions::Suppression;
+use store::erasures::suppressions::Suppression;
+use store::faces::search::SearchQuery;
 use testing::people;
 use testing::picture;
 use vision::{Frame, Limits, PerceptualHashes, crop, encode};
@@ -101,7 +101,7 @@ async fn assert_alone(world: &World, side: i32, sources: usize) {
         threshold: 0.5,
         limit: 10,
         exact: false,
-        filter: store::face_scope::FaceFilter::default(),
+        filter: store::faces::scope::FaceFilter::default(),
         exclude_face: None,
         with_subject: false,
     };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use store::Blobs;
 use store::blobs::{Disk, LocalDisk};
-use store::hosts::PermitOutcome;
+use store::crawls::hosts::PermitOutcome;
 use tokio::sync::Notify;
 
 async fn scan(world: &World, names: &[&str]) {

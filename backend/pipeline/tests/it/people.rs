@@ -4,8 +4,8 @@ use crate::support::{World, wait_for};
 use domain::ClusteringState;
 use pipeline::{AnalyzeOptions, Clusters, Dedupe, Scan};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use store::clusters::ClusterScope;
-use store::subjects::SubjectFilter;
+use store::people::SubjectFilter;
+use store::people::clusters::ClusterScope;
 use testing::picture;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -70,7 +70,7 @@ async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap
     best
 }
 
-async fn cluster(world: &World, threshold: f32) -> store::clusterings::Clustering {
+async fn cluster(world: &World, threshold: f32) -> store::people::clusterings::Clustering {
     let collection = world.store.collection("default").await.unwrap().id;
     let model_id = world.ingest.model_id();
     let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };

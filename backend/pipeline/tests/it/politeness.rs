@@ -5,7 +5,7 @@ use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, crawl};
 use std::sync::Arc;
 use std::time::Duration;
-use store::hosts::PermitOutcome;
+use store::crawls::hosts::PermitOutcome;
 use testing::picture;
 use tokio::sync::Semaphore;
 

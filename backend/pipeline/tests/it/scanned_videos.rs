@@ -11,7 +11,7 @@ use std::fs::File;
 use std::path::Path;
 use store::StoreError;
 use store::erasures::Target;
-use store::tracks::Track;
+use store::videos::tracks::Track;
 use store::videos::{Video, VideoFilter};
 use uuid::Uuid;
 use video::{Config, Decoder, Launcher, Limits};

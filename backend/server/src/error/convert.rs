@@ -8,7 +8,7 @@ use pipeline::ingest::EnrolError;
 use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError, VideoAnalyzeError};
 use queue::QueueError;
 use store::StoreError;
-use store::transient::{Cause, Transient};
+use store::db::transient::{Cause, Transient};
 use video::VideoError;
 use vision::DecodeError;
 

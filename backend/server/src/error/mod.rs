@@ -13,7 +13,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::time::Duration;
-use store::transient::{Cause, Transient};
+use store::db::transient::{Cause, Transient};
 use utoipa::ToSchema;
 
 /// Value of `Retry-After` while the database is unavailable.

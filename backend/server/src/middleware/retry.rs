@@ -5,8 +5,8 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
+use store::db::transient::{Cause, Transient};
 use store::retried;
-use store::transient::{Cause, Transient};
 
 /// A response that reports a database failure.
 struct Failed(Response, Cause);

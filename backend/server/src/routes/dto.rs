@@ -2,7 +2,7 @@
 use crate::ApiError;
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
-use store::sources::{MAX_SOURCES_BYTES, SourceList};
+use store::images::sources::{MAX_SOURCES_BYTES, SourceList};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;

@@ -1,13 +1,14 @@
 //! Carries out a planned erasure.
 use super::chip::chip_shows;
 use super::{Plan, PlannedFace};
-use crate::blob_deletions::enqueue_blob_deletions;
-use crate::erasure::delete_images;
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::erasures::deletion::delete_images;
+use crate::erasures::tombstones;
+use crate::erasures::traces::videos::{emptied, videos_of_frames};
+use crate::erasures::traces::{LedgerJobs, Traces};
 use crate::faces::CROP_MARGIN;
-use crate::traces::videos::{emptied, videos_of_frames};
-use crate::traces::{LedgerJobs, Traces};
 use crate::videos::{delete_video_rows, drop_files_of_ended};
-use crate::{Store, StoreError, tombstones};
+use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;

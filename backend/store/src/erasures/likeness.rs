@@ -1,8 +1,8 @@
 //! Finds the faces that are similar to an embedding.
 use super::plan::{FaceRow, PlannedFace};
 use crate::StoreError;
-use crate::embeddings::{ROUNDING, halfvec};
-use crate::face_index::{AllSimilar, FaceIndex};
+use crate::faces::embeddings::{ROUNDING, halfvec};
+use crate::index::{AllSimilar, FaceIndex};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 

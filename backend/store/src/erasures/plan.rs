@@ -2,12 +2,12 @@
 use super::likeness::similar_faces;
 use super::videos::same_files;
 use super::{Target, subjects};
-use crate::crawled_videos::videos_at;
-use crate::embeddings::check_embedding;
-use crate::face_index::AllSimilar;
-use crate::models::EmbeddingModel;
-use crate::suppressions::Suppression;
-use crate::text::{url_hash, without_nul};
+use crate::db::text::{url_hash, without_nul};
+use crate::erasures::suppressions::Suppression;
+use crate::faces::embeddings::check_embedding;
+use crate::faces::models::EmbeddingModel;
+use crate::index::AllSimilar;
+use crate::videos::crawled::videos_at;
 use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use sqlx::{FromRow, PgConnection};

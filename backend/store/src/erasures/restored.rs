@@ -1,6 +1,6 @@
 //! Uses the tombstones to find deleted data that a restored backup contains, and deletes it again.
 use super::{CarriedOut, Plan};
-use crate::traces::LedgerJobs;
+use crate::erasures::traces::LedgerJobs;
 use crate::videos::frames_of;
 use crate::{Store, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};

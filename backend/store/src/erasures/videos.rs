@@ -1,7 +1,7 @@
 //! Erasures of whole videos: which videos are of the same file, and how the file is suppressed.
 use super::Plan;
 use crate::StoreError;
-use crate::suppressions::Suppression;
+use crate::erasures::suppressions::Suppression;
 use sqlx::PgConnection;
 use std::collections::HashSet;
 use uuid::Uuid;

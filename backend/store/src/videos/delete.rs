@@ -1,7 +1,8 @@
 //! Deletes videos with their tracks and frames.
-use crate::blob_deletions::enqueue_blob_deletions;
-use crate::erasure::delete_images;
-use crate::{Store, StoreError, tombstones};
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::erasures::deletion::delete_images;
+use crate::erasures::tombstones;
+use crate::{Store, StoreError};
 use domain::VideoState;
 use sqlx::PgConnection;
 use uuid::Uuid;

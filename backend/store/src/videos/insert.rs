@@ -1,5 +1,5 @@
 //! Adds videos, and finds those of the same file or address.
-use crate::text::without_nul;
+use crate::db::text::without_nul;
 use crate::{Store, StoreError};
 use serde_json::Value;
 use sqlx::PgConnection;

@@ -1,6 +1,6 @@
 //! What is known of a video while it is read: its file, and how far it is stored.
 use super::insert::repeated_video;
-use crate::text::without_nul;
+use crate::db::text::without_nul;
 use crate::{Store, StoreError};
 use domain::VideoState;
 use sqlx::postgres::PgArguments;

@@ -1,7 +1,7 @@
 //! Changes of the state of a video, and its end.
 use super::insert::found_again;
-use crate::blob_deletions::enqueue_blob_deletions;
-use crate::text::without_nul;
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::db::text::without_nul;
 use crate::{Store, StoreError};
 use domain::{Reason, VideoState};
 use sqlx::PgConnection;

@@ -3,7 +3,7 @@ use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use store::StoreError;
 use store::crawls::CrawlFilter;
-use store::pages::PageResult;
+use store::crawls::pages::PageResult;
 use testing::TestDatabase;
 use uuid::Uuid;
 

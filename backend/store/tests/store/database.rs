@@ -1,6 +1,6 @@
 //! Tests connecting and migrating.
 
-use store::schema::OlderPrograms;
+use store::db::schema::OlderPrograms;
 use store::{Config, Store, StoreError};
 use testing::TestDatabase;
 

@@ -1,7 +1,7 @@
 use crate::fixture;
 use store::StoreError;
-use store::face_scope::{FaceFilter, Site};
 use store::faces::FaceListQuery;
+use store::faces::scope::{FaceFilter, Site};
 use testing::TestDatabase;
 use uuid::Uuid;
 

@@ -3,8 +3,8 @@ use crate::hosts::clock;
 use std::time::Duration;
 use store::Store;
 use store::collections::CollectionSettings;
-use store::host_delays::OwnDelay;
-use store::hosts::PermitOutcome;
+use store::crawls::host_delays::OwnDelay;
+use store::crawls::hosts::PermitOutcome;
 use testing::TestDatabase;
 use uuid::Uuid;
 

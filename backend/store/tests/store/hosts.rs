@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 use store::Store;
-use store::hosts::{PermitOutcome, RobotsRecord};
+use store::crawls::hosts::{PermitOutcome, RobotsRecord};
 use testing::TestDatabase;
 use time::OffsetDateTime;
 

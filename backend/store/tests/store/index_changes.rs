@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use store::Store;
 use store::erasures::Target;
 use store::faces::NewFace;
-use store::index_changes::IndexChange;
-use store::models::EmbeddingModel;
-use store::subjects::NewSubject;
+use store::faces::models::EmbeddingModel;
+use store::index::changes::IndexChange;
+use store::people::NewSubject;
 use testing::TestDatabase;
 use uuid::Uuid;
 

@@ -4,10 +4,10 @@ use domain::{CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use std::collections::HashSet;
 use store::StoreError;
-use store::crawled_videos::{NewVideoUrl, VideoLimits};
 use store::crawls::OverLimit;
-use store::ledger::{Ledger, Outcomes};
-use store::pages::{ImageUrlResult, NewImageUrl, PageResult};
+use store::crawls::ledger::{Ledger, Outcomes};
+use store::crawls::pages::{ImageUrlResult, NewImageUrl, PageResult};
+use store::videos::crawled::{NewVideoUrl, VideoLimits};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -20,7 +20,8 @@ async fn pages_are_admitted_once_in_order_and_up_to_the_limit() {
     let db = TestDatabase::create().await;
     let store = db.store();
     let crawl = fixture::crawl(&store).await;
-    let urls = |rows: &[store::pages::Admitted]| rows.iter().map(|row| row.url.clone()).collect::<Vec<_>>();
+    let urls =
+        |rows: &[store::crawls::pages::Admitted]| rows.iter().map(|row| row.url.clone()).collect::<Vec<_>>();
     let first = admit_pages(&store, crawl.id, 4, &[page("b"), page("a"), page("b")]).await;
     assert_eq!(urls(&first), ["http://site.test/b", "http://site.test/a"]);
     assert_eq!(first[0].depth, 1);

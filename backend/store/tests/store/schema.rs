@@ -3,7 +3,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::migrate::Migrator;
 use std::path::Path;
 use std::time::Duration;
-use store::schema::{OlderPrograms, STOPS_OLDER_PROGRAMS};
+use store::db::schema::{OlderPrograms, STOPS_OLDER_PROGRAMS};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 

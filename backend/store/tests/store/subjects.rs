@@ -2,9 +2,9 @@
 use crate::fixture::{self, direction, wait_for_a_lock};
 use domain::ClusteringState;
 use std::sync::Arc;
-use store::clusters::{ClusterScope, Group};
-use store::models::EmbeddingModel;
-use store::subjects::{NewSubject, Subject, SubjectFilter, SubjectPatch};
+use store::faces::models::EmbeddingModel;
+use store::people::clusters::{ClusterScope, Group};
+use store::people::{NewSubject, Subject, SubjectFilter, SubjectPatch};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use tokio::sync::Barrier;

@@ -1,6 +1,6 @@
 //! Tests the suppressions of a large erasure.
 use crate::fixture;
-use store::suppressions::{Sketch, Suppression};
+use store::erasures::suppressions::{Sketch, Suppression};
 use testing::TestDatabase;
 
 /// Number of images. Inserting their suppressions takes more than two statements.

@@ -1,8 +1,8 @@
 //! Tests that a restored database repeats the deletions that followed its backup.
 use crate::fixture::{self, admit_images, image_url};
-use store::deletion_log::Entry;
+use store::erasures::deletion_log::Entry;
+use store::erasures::suppressions::{Sketch, SuppressedPicture, Suppression};
 use store::erasures::{ErasureRecord, Target};
-use store::suppressions::{Sketch, SuppressedPicture, Suppression};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;

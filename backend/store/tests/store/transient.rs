@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use std::cell::Cell;
 use std::str::FromStr;
 use std::sync::Arc;
-use store::transient::{Cause, Transient};
+use store::db::transient::{Cause, Transient};
 use store::{Store, StoreError, retried};
 use testing::TestDatabase;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -2,7 +2,7 @@ use super::super::UsageError;
 use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use store::Store;
-use store::face_index::Pgvector;
+use store::index::Pgvector;
 
 /// Drops the indexes of pgvector. Fails if the index outside Postgres is not complete. With
 /// `forget`, deletes only the records of the index `qdrant`.

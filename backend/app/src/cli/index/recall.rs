@@ -10,13 +10,14 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
-use store::external_index::{self, ExternalIndex};
-use store::face_index::pgvector::{HnswIndex, MAX_CANDIDATES};
-use store::face_index::{FaceIndex, Nearest, Pgvector};
-use store::face_scope::FaceScope;
-use store::models::EmbeddingModel;
-use store::probes::Probe;
-use store::vector_engine::VectorEngine;
+use store::faces::models::EmbeddingModel;
+use store::faces::probes::Probe;
+use store::faces::scope::FaceScope;
+use store::index::engine::VectorEngine;
+use store::index::external;
+use store::index::external::ExternalIndex;
+use store::index::pgvector::{HnswIndex, MAX_CANDIDATES};
+use store::index::{FaceIndex, Nearest, Pgvector};
 
 /// The arguments of `index recall`.
 #[derive(Args, Debug)]
@@ -163,7 +164,7 @@ fn index_with(
     candidates: Option<usize>,
 ) -> Arc<dyn FaceIndex> {
     // The index of pgvector must not answer instead of the engine.
-    let config = external_index::Config { candidates, fall_back: false, ..settings.search_index() };
+    let config = external::Config { candidates, fall_back: false, ..settings.search_index() };
     match engine {
         None => Arc::new(Pgvector::new(store.pool().clone()).with_candidates(candidates)),
         Some(engine) => Arc::new(ExternalIndex::new(store.clone(), engine.clone()).with_config(config)),

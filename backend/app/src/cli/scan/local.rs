@@ -16,7 +16,7 @@ use pipeline::{AnalyzeOptions, Ingested};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::crawls::Crawl;
-use store::pages::Admitted;
+use store::crawls::pages::Admitted;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use vision::DecodeError;

@@ -4,8 +4,8 @@ use domain::{ImageState, Reason, Unprocessed, VideoState};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use store::scanned_videos::VideoCounts;
 use store::videos::Video;
+use store::videos::scanned::VideoCounts;
 use uuid::Uuid;
 
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@ use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use qdrant_index::Server;
 use std::sync::Arc;
-use store::vector_engine::VectorEngine;
+use store::index::engine::VectorEngine;
 
 /// Opens the engine of `SEARCH_INDEX`; `None` with `pgvector`. The Qdrant server is not contacted
 /// yet.

@@ -5,8 +5,8 @@ use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use std::fs::File;
 use store::Store;
-use store::external_index::ExternalIndex;
-use store::vector_engine::VectorEngine;
+use store::index::engine::VectorEngine;
+use store::index::external::ExternalIndex;
 use uuid::Uuid;
 
 /// The name under which the database records the index in files of earlier versions.

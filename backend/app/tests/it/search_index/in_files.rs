@@ -4,8 +4,8 @@ use crate::search_index::world::{FACES_PER_IMAGE, Program, found, search, with_f
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use store::external_index::ExternalIndex;
-use store::face_index::Pgvector;
+use store::index::Pgvector;
+use store::index::external::ExternalIndex;
 use testing::TestDatabase;
 
 /// Writes the records of an index in files, as an earlier version had them.

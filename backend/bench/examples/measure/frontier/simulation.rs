@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 use store::Store;
-use store::hosts::{HostPace, PermitOutcome};
+use store::crawls::hosts::{HostPace, PermitOutcome};
 use testing::TestDatabase;
 use testing::clock::VirtualClock;
 use time::OffsetDateTime;

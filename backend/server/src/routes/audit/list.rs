@@ -6,13 +6,13 @@ use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::audit::{Action, AuditFilter, AuditRecord};
+use store::keys::audit::{Action, AuditFilter, AuditRecord};
 use time::OffsetDateTime;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use uuid::Uuid;
 
-/// Describes `store::audit::Action` in the OpenAPI document.
+/// Describes `store::keys::audit::Action` in the OpenAPI document.
 struct ActionName;
 
 impl PartialSchema for ActionName {

@@ -10,8 +10,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use store::audit::Action;
 use store::collections::CollectionSettings;
+use store::keys::audit::Action;
 use store::retried;
 use utoipa::ToSchema;
 

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection;
 use serde_json::json;
-use store::audit::Action;
+use store::keys::audit::Action;
 use store::retried;
 
 pub(super) const SPEC: Spec =

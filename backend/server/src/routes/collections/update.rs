@@ -12,9 +12,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::audit::Action;
 use store::collections::CollectionSettings;
-use store::extent::Extent;
+use store::erasures::extent::Extent;
+use store::keys::audit::Action;
 use store::retried;
 use utoipa::ToSchema;
 

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::Duration;
-use store::audit::Action;
+use store::keys::audit::Action;
 use store::retried;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use store::audit::Action;
 use store::erasures::CarriedOut;
-use store::extent::Extent;
+use store::erasures::extent::Extent;
+use store::keys::audit::Action;
 use store::retried;
 use utoipa::IntoParams;
 

@@ -6,7 +6,7 @@ use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use domain::{ImageState, Reason};
 use serde::{Deserialize, Serialize};
-use store::ledger::UnprocessedImage;
+use store::crawls::ledger::UnprocessedImage;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 

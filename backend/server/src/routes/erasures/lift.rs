@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::json;
-use store::audit::Action;
+use store::keys::audit::Action;
 use store::retried;
 use utoipa::ToSchema;
 

@@ -2,10 +2,10 @@
 use crate::routes::dto::Quality;
 use domain::VideoState;
 use serde_json::json;
-use store::export::{ExportedFace, ExportedTrack, ExportedVideo, VideoSource};
 use store::faces::Face;
-use store::tracks::Track;
+use store::images::export::{ExportedFace, ExportedTrack, ExportedVideo, VideoSource};
 use store::videos::Video;
+use store::videos::tracks::Track;
 use time::OffsetDateTime;
 use time::macros::datetime;
 use utoipa::PartialSchema;

@@ -1,6 +1,6 @@
 //! The conditions common to `GET /faces` and `POST /faces/search`.
 use crate::{ApiError, Code};
-use store::face_scope::FaceFilter;
+use store::faces::scope::FaceFilter;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

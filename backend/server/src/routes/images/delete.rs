@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use store::audit::Action;
+use store::keys::audit::Action;
 use store::retried;
 
 pub(super) const SPEC: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);

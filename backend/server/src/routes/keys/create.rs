@@ -7,7 +7,7 @@ use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use store::audit::Action;
+use store::keys::audit::Action;
 use store::keys::{ApiKey, NewKey};
 use store::retried;
 use time::OffsetDateTime;

@@ -4,8 +4,8 @@ use crate::extract::{Id, Query};
 use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
-use store::audit::Action;
 use store::keys::Revocation;
+use store::keys::audit::Action;
 use store::retried;
 use utoipa::{IntoParams, ToSchema};
 

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use store::subjects::NewSubject;
+use store::people::NewSubject;
 use store::{StoreError, retried};
 use utoipa::ToSchema;
 

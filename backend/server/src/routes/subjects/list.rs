@@ -6,7 +6,7 @@ use crate::extract::values::Bounded;
 use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use serde::{Deserialize, Serialize};
-use store::subjects::SubjectFilter;
+use store::people::SubjectFilter;
 use utoipa::{IntoParams, ToSchema};
 
 /// How a subject was created.

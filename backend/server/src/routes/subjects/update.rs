@@ -7,8 +7,8 @@ use crate::{ApiError, Code, Scope, Spec};
 use axum::Json;
 use serde::Deserialize;
 use serde_json::Value;
+use store::people::SubjectPatch;
 use store::retried;
-use store::subjects::SubjectPatch;
 use utoipa::ToSchema;
 
 /// The changes to a subject. A field that is absent keeps its value.

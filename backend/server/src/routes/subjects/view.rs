@@ -2,7 +2,7 @@
 use crate::{ApiError, Code};
 use serde::Serialize;
 use serde_json::Value;
-use store::subjects::{MAX_METADATA_BYTES, Subject};
+use store::people::{MAX_METADATA_BYTES, Subject};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 use uuid::Uuid;

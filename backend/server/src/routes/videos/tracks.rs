@@ -7,7 +7,7 @@ use crate::{ApiError, Scope, Spec};
 use axum::Json;
 use domain::VideoState;
 use serde::{Deserialize, Serialize};
-use store::tracks::{Track, TrackFilter};
+use store::videos::tracks::{Track, TrackFilter};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 

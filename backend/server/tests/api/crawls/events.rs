@@ -4,7 +4,7 @@ use crate::support::{App, Options, json_of, problem};
 use domain::{ImageState, Reason};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use store::pages::{ImageUrlResult, NewImageUrl};
+use store::crawls::pages::{ImageUrlResult, NewImageUrl};
 
 #[testing::test]
 async fn progress_is_told_until_the_crawl_is_done() {

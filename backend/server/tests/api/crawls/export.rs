@@ -4,8 +4,8 @@ use domain::ImageState;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use store::crawls::pages::{ImageUrlResult, NewImageUrl};
 use store::images::NewImage;
-use store::pages::{ImageUrlResult, NewImageUrl};
 use uuid::Uuid;
 
 async fn text(app: &App, path: &str, content_type: &str) -> String {

@@ -10,8 +10,8 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use store::faces::NewFace;
-use store::tracks::{NewTrack, ShotFace};
 use store::videos::NewVideo;
+use store::videos::tracks::{NewTrack, ShotFace};
 use uuid::Uuid;
 
 async fn text(app: &App, path: &str, content_type: &str) -> String {

@@ -227,7 +227,7 @@ async fn traces(app: &App, tracks: &[Value]) -> Traces {
     let video = store.videos(&filter, None, 1).await.unwrap()[0].id;
     let ids: BTreeSet<&str> = tracks.iter().map(|track| id(&track["id"])).collect();
     for track in
-        store.tracks(video, &store::tracks::TrackFilter::default(), None, 1_000).await.unwrap().tracks
+        store.tracks(video, &store::videos::tracks::TrackFilter::default(), None, 1_000).await.unwrap().tracks
     {
         if ids.contains(track.id.to_string().as_str()) {
             traces.texts.insert(hex::encode(&track.boxes));

@@ -5,10 +5,10 @@ use crate::fixture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use store::StoreError;
-use store::external_index::{Config, ExternalIndex};
-use store::face_index::{FaceIndex, Nearest, Neighbours, Pgvector};
-use store::face_scope::FaceScope;
-use store::vector_engine::{EngineError, EngineQuery};
+use store::faces::scope::FaceScope;
+use store::index::engine::{EngineError, EngineQuery};
+use store::index::external::{Config, ExternalIndex};
+use store::index::{FaceIndex, Nearest, Neighbours, Pgvector};
 use testing::TestDatabase;
 
 /// Records the numbers of candidates, and fails every call while `is_down`.

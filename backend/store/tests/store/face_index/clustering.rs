@@ -2,8 +2,8 @@
 use super::{Implementation, World};
 use crate::fixture::{self, direction};
 use store::Store;
-use store::clusters::ClusterScope;
-use store::models::EmbeddingModel;
+use store::faces::models::EmbeddingModel;
+use store::people::clusters::ClusterScope;
 use uuid::Uuid;
 
 super::suite!(

@@ -3,7 +3,7 @@ use super::gallery::{DIMENSIONS, gallery, ids, query};
 use super::{Implementation, World};
 use crate::fixture;
 use store::Store;
-use store::search::SearchQuery;
+use store::faces::search::SearchQuery;
 use uuid::Uuid;
 
 super::suite!(deleted_faces_are_not_found, a_deleted_collection_is_not_searched);

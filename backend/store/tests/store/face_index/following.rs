@@ -5,10 +5,10 @@ use domain::IndexSetState;
 use std::sync::Arc;
 use std::time::Duration;
 use store::erasures::Target;
-use store::external_index::{ExternalIndex, Followed};
-use store::models::EmbeddingModel;
-use store::subjects::NewSubject;
-use store::vector_engine::{EngineFace, Update, VectorEngine};
+use store::faces::models::EmbeddingModel;
+use store::index::engine::{EngineFace, Update, VectorEngine};
+use store::index::external::{ExternalIndex, Followed};
+use store::people::NewSubject;
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -116,7 +116,7 @@ async fn one_process_at_a_time_changes_the_engine() {
     let world = World::create().await;
     world.index.take_over().await.unwrap();
     world.faces(1, 2).await;
-    // The advisory lock of `store::external_index`, held by another process.
+    // The advisory lock of `store::index::external`, held by another process.
     let lock = world.db.hold("select pg_advisory_xact_lock(439720568067)").await;
     assert_eq!(world.index.step(10).await.unwrap(), Followed::Busy);
     drop(lock);

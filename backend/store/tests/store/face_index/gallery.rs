@@ -2,8 +2,8 @@
 use crate::fixture::{self, direction};
 use half::f16;
 use store::Store;
-use store::face_scope::FaceFilter;
-use store::search::{Hit, SearchQuery};
+use store::faces::scope::FaceFilter;
+use store::faces::search::{Hit, SearchQuery};
 use uuid::Uuid;
 
 pub(crate) const DIMENSIONS: usize = 64;
@@ -24,7 +24,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 pub(crate) async fn gallery(
     store: &Store,
     collection: Uuid,
-    model: &store::models::EmbeddingModel,
+    model: &store::faces::models::EmbeddingModel,
     count: usize,
     seed: u64,
 ) -> Vec<(Uuid, Vec<f32>)> {

@@ -1,7 +1,7 @@
 //! Tests that an engine builds a graph of each large collection, and searches in it.
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use store::vector_engine::{
+use store::index::engine::{
     EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine, search_candidates,
 };
 use testing::embeddings::Random;

@@ -2,8 +2,8 @@
 use super::gallery::{DIMENSIONS, assert_same, brute_force, gallery, query};
 use crate::fixture;
 use store::StoreError;
-use store::face_index::{FaceIndex, Neighbours, Pgvector};
-use store::face_scope::FaceScope;
+use store::faces::scope::FaceScope;
+use store::index::{FaceIndex, Neighbours, Pgvector};
 use testing::TestDatabase;
 
 #[testing::test]

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
-use store::external_index::{Checked, Config, ExternalIndex};
-use store::vector_engine::{EngineFace, FaceSet, Update, VectorEngine};
+use store::index::engine::{EngineFace, FaceSet, Update, VectorEngine};
+use store::index::external::{Checked, Config, ExternalIndex};
 use testing::TestDatabase;
 use uuid::Uuid;
 

@@ -3,8 +3,8 @@ use super::gallery::{DIMENSIONS, assert_best, assert_same, brute_force, gallery,
 use super::{Implementation, World};
 use crate::fixture::{self, direction};
 use store::StoreError;
-use store::face_scope::Site;
-use store::pages::NewImageUrl;
+use store::crawls::pages::NewImageUrl;
+use store::faces::scope::Site;
 use uuid::Uuid;
 
 super::suite!(

@@ -2,7 +2,7 @@
 use super::gallery::{DIMENSIONS, brute_force, gallery, query};
 use super::{Implementation, World};
 use crate::fixture;
-use store::search::SearchQuery;
+use store::faces::search::SearchQuery;
 use uuid::Uuid;
 
 super::suite!(grouping_gives_the_best_face_of_each_subject, a_face_without_a_subject_is_not_a_person);
@@ -17,7 +17,7 @@ async fn grouping_gives_the_best_face_of_each_subject<I: Implementation>() {
     let mut subjects = Vec::new();
     for faces in [&gallery[..60], &gallery[60..120], &gallery[120..121]] {
         let mut tx = store.begin().await.unwrap();
-        let new = store::subjects::NewSubject {
+        let new = store::people::NewSubject {
             metadata: serde_json::json!({}),
             name: Some(format!("person {}", subjects.len())),
             ..Default::default()
@@ -55,7 +55,7 @@ async fn a_face_without_a_subject_is_not_a_person<I: Implementation>() {
     let model = fixture::model(store, "m", DIMENSIONS as i32).await;
     let gallery = gallery(store, collection, &model, 60, 9).await;
     let ids: Vec<Uuid> = gallery[..20].iter().map(|(id, _)| *id).collect();
-    let new = store::subjects::NewSubject { metadata: serde_json::json!({}), ..Default::default() };
+    let new = store::people::NewSubject { metadata: serde_json::json!({}), ..Default::default() };
     let mut tx = store.begin().await.unwrap();
     let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
     store.enrol_faces(tx.conn(), collection, subject, &ids, false).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_search_that_stops_at_its_limit_of_faces_is_not_exact() {
     fixture::store_image(&store, collection, &fixture::image(2), std::slice::from_ref(&far)).await.unwrap();
     let mut subjects = Vec::new();
     for faces in [&known[..], &[far.id][..]] {
-        let new = store::subjects::NewSubject { metadata: serde_json::json!({}), ..Default::default() };
+        let new = store::people::NewSubject { metadata: serde_json::json!({}), ..Default::default() };
         let mut tx = store.begin().await.unwrap();
         let subject = store.insert_subject(tx.conn(), collection, &new).await.unwrap();
         for faces in faces.chunks(1_000) {

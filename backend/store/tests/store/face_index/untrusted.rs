@@ -5,8 +5,8 @@ use super::memory::{self, Faults, Faulty};
 use sqlx::PgPool;
 use std::sync::Arc;
 use store::Store;
-use store::external_index::ExternalIndex;
-use store::vector_engine::Candidate;
+use store::index::engine::Candidate;
+use store::index::external::ExternalIndex;
 use testing::TestDatabase;
 use uuid::Uuid;
 

@@ -1,8 +1,8 @@
 //! Writes one row per face, and one row per image or video without faces.
 use crate::routes::dto::to_ms;
 use crate::routes::export::csv::{FACE_COLUMNS, about_face, embedding, empty, number, row};
-use store::export::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo};
-use store::tracks::FRAME_FORMAT;
+use store::images::export::{ExportedFace, ExportedImage, ExportedTrack, ExportedVideo};
+use store::videos::tracks::FRAME_FORMAT;
 
 /// Columns that describe the image or video of a face.
 const FILE_COLUMNS: &str = "image_id,sha256,width,height,format,bytes,image_url,page_url,sources";

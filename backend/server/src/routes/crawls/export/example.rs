@@ -2,9 +2,9 @@
 use super::{csv, image};
 use crate::routes::export::example::{CREATED_AT, face, track, video};
 use crate::routes::export::video::{track_line, video_line};
-use store::export::ExportedImage;
+use store::images::export::ExportedImage;
+use store::images::sources::SourceList;
 use store::images::{Image, Source};
-use store::sources::SourceList;
 use uuid::{Uuid, uuid};
 
 /// Returns the line of one image with one face, and the lines of a video with one track.

@@ -2,8 +2,8 @@
 use crate::routes::dto::hash_hex;
 use crate::routes::export::lines::{FaceLine, Kind, json};
 use serde::Serialize;
-use store::export::ExportedImage;
 use store::images::Source;
+use store::images::export::ExportedImage;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use inference::Embedding;
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
-use store::face_scope::Site;
+use store::faces::scope::Site;
 use store::retried;
 use time::OffsetDateTime;
 use utoipa::ToSchema;

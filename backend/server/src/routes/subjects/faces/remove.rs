@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use store::audit::Action;
-use store::extent::Extent;
+use store::erasures::extent::Extent;
+use store::keys::audit::Action;
 use store::retried;
 
 pub(in super::super) const SPEC: Spec = Spec::needs(Scope::Write).problems(&[&[Code::ConfirmationNeeded]]);

@@ -1,0 +1,452 @@
+//! The page ledger and the image ledger of a crawl: each URL once, with its outcome.
+//!
+//! Admitting URLs locks the crawl's row until the caller's transaction ends. So each URL is
+//! admitted once, and the limits are exact, even under concurrency. Lock order within a
+//! transaction: crawl, pages, image URLs, sources.
+use crate::db::text::{clipped, url_hash, without_nul};
+use crate::{Store, StoreError};
+use domain::{ImageState, PageState, Reason};
+use sqlx::PgConnection;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// A page URL to admit.
+#[derive(Clone, Debug)]
+pub struct NewPage {
+    /// Normalised URL.
+    pub url: String,
+    /// Number of links between a seed and the page.
+    pub depth: i32,
+}
+
+/// An image URL found on a page (or given as a seed, with no page).
+#[derive(Clone, Debug)]
+pub struct NewImageUrl {
+    /// Normalised URL or path.
+    pub url: String,
+    /// The page that contains the image: its URL after redirects.
+    pub page_url: Option<String>,
+    /// The requested URL of the page, if it differs from `page_url`.
+    pub asked_url: Option<Arc<str>>,
+    pub alt: Option<String>,
+}
+
+/// A new ledger row, whose URL has to be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct Admitted {
+    pub id: Uuid,
+    pub url: String,
+    /// Number of links between a seed and the page (0 for images).
+    pub depth: i32,
+}
+
+#[derive(Clone, Debug)]
+pub struct PageResult {
+    /// The state, which must not be `Queued`.
+    pub state: PageState,
+    /// The reason, if the page was not fetched or its images are not used.
+    pub reason: Option<Reason>,
+    /// A human-readable explanation.
+    pub detail: Option<String>,
+    /// HTTP status.
+    pub status: Option<i32>,
+    /// The URL after redirects.
+    pub final_url: Option<String>,
+    pub title: Option<String>,
+    /// `ETag` for the next conditional request.
+    pub etag: Option<String>,
+    /// `Last-Modified` for the next conditional request.
+    pub last_modified: Option<String>,
+}
+
+impl PageResult {
+    pub fn new(state: PageState) -> Self {
+        Self {
+            state,
+            reason: None,
+            detail: None,
+            status: None,
+            final_url: None,
+            title: None,
+            etag: None,
+            last_modified: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ImageUrlResult<'a> {
+    /// The state, which must not be `Queued`.
+    pub state: ImageState,
+    /// The reason, if the image was not processed, or only in part.
+    pub reason: Option<Reason>,
+    /// A human-readable explanation.
+    pub detail: Option<&'a str>,
+    pub image: Option<Uuid>,
+}
+
+impl Store {
+    /// Adds pages that are new to the crawl, up to `max_pages` in total. Returns the new rows in
+    /// input order. The other pages are known or over the limit. Those over the limit are counted
+    /// ([`crate::crawls::OverLimit`]).
+    pub async fn admit_pages(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        max_pages: i64,
+        pages: &[NewPage],
+    ) -> Result<Vec<Admitted>, StoreError> {
+        if pages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let room = (max_pages - lock_crawl(conn, crawl).await?.pages).max(0);
+        let mut seen = HashSet::new();
+        let mut new = NewRows::default();
+        let mut depths = Vec::new();
+        for page in pages {
+            if new.push(&mut seen, &page.url) {
+                depths.push(page.depth.max(0));
+            }
+        }
+        let rows: Vec<AdmittedRow> = sqlx::query_as(
+            "with fresh as (
+                 select n.* from unnest($2::uuid[], $3::text[], $4::uuid[], $5::int[]) as n (id, url, url_hash, depth)
+                 where not exists (select 1 from pages p where p.crawl_id = $1 and p.url_hash = n.url_hash)),
+             added as (
+                 insert into pages (id, crawl_id, url, url_hash, depth)
+                 select id, $1, url, url_hash, depth from fresh order by id limit $6
+                 returning id, url, depth)
+             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+        )
+        .bind(crawl)
+        .bind(&new.ids)
+        .bind(&new.urls)
+        .bind(&new.hashes)
+        .bind(&depths)
+        .bind(room)
+        .fetch_all(&mut *conn)
+        .await?;
+        let (mut admitted, over_limit) = AdmittedRow::split(rows);
+        if !admitted.is_empty() || over_limit > 0 {
+            sqlx::query(
+                "update crawls set pages_admitted = pages_admitted + $2, pages_over_limit = pages_over_limit + $3
+                 where id = $1",
+            )
+            .bind(crawl)
+            .bind(admitted.len() as i64)
+            .bind(over_limit)
+            .execute(conn)
+            .await?;
+        }
+        // The ids were generated in input order, and UUIDv7 values of one process are ordered.
+        admitted.sort_by_key(|row| row.id);
+        Ok(admitted)
+    }
+
+    /// Adds image URLs that are new to the crawl, up to `max_images` in total. Returns the new rows
+    /// in input order. Sightings of known URLs are recorded as sources, with the image if it is
+    /// known already. URLs over the limit are counted, but not recorded.
+    pub async fn admit_images(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        max_images: i64,
+        images: &[NewImageUrl],
+    ) -> Result<Vec<Admitted>, StoreError> {
+        if images.is_empty() {
+            return Ok(Vec::new());
+        }
+        let room = (max_images - lock_crawl(conn, crawl).await?.images).max(0);
+        let mut seen = HashSet::new();
+        let mut new = NewRows::default();
+        for image in images {
+            new.push(&mut seen, &image.url);
+        }
+        let rows: Vec<AdmittedRow> = sqlx::query_as(
+            "with fresh as (
+                 select n.* from unnest($2::uuid[], $3::text[], $4::uuid[]) as n (id, url, url_hash)
+                 where not exists (select 1 from image_urls u where u.crawl_id = $1 and u.url_hash = n.url_hash)),
+             added as (
+                 insert into image_urls (id, crawl_id, url, url_hash)
+                 select id, $1, url, url_hash from fresh order by id limit $5
+                 returning id, url, 0 as depth)
+             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+        )
+        .bind(crawl)
+        .bind(&new.ids)
+        .bind(&new.urls)
+        .bind(&new.hashes)
+        .bind(room)
+        .fetch_all(&mut *conn)
+        .await?;
+        let (mut admitted, over_limit) = AdmittedRow::split(rows);
+        if !admitted.is_empty() || over_limit > 0 {
+            sqlx::query(
+                "update crawls set images_admitted = images_admitted + $2, images_over_limit = images_over_limit + $3
+                 where id = $1",
+            )
+            .bind(crawl)
+            .bind(admitted.len() as i64)
+            .bind(over_limit)
+            .execute(&mut *conn)
+            .await?;
+        }
+        record_sightings(conn, crawl, images).await?;
+        admitted.sort_by_key(|row| row.id);
+        Ok(admitted)
+    }
+
+    /// Returns the URL of a page after redirects, or its requested URL while it was not fetched.
+    /// Returns `None` if its row was deleted. The URL of an erased page is no http URL.
+    pub async fn page_address(&self, page: Uuid) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar("select coalesce(final_url, url) from pages where id = $1")
+            .bind(page)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
+    /// does not change.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if the new state is `Queued`.
+    pub async fn settle_page(
+        &self,
+        conn: &mut PgConnection,
+        page: Uuid,
+        result: &PageResult,
+    ) -> Result<(), StoreError> {
+        settled(result.state != PageState::Queued)?;
+        // The crawl's row is locked before the page's row, because this transaction then admits
+        // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
+        // then all page rows.
+        sqlx::query(
+            "with held as materialized (
+                 select c.id from crawls c join pages p on p.crawl_id = c.id where p.id = $1 for no key update of c)
+             update pages set state = $2, reason = $3, detail = $4, status = $5, final_url = $6, title = $7,
+                    etag = $8, last_modified = $9, finished_at = now()
+             from held where pages.id = $1 and pages.crawl_id = held.id and pages.state = 'queued'",
+        )
+        .bind(page)
+        .bind(result.state)
+        .bind(&result.reason)
+        .bind(clipped(result.detail.as_deref()))
+        .bind(result.status)
+        .bind(result.final_url.as_deref().map(without_nul))
+        .bind(clipped(result.title.as_deref()))
+        .bind(clipped(result.etag.as_deref()))
+        .bind(clipped(result.last_modified.as_deref()))
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Settles an image URL's row if it is `queued`, and links its sources to `image`, if given. A
+    /// row that is settled, or deleted with its crawl, does not change. Insert the image before
+    /// this call, so that all transactions lock in the same order.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if the new state is `Queued`.
+    pub async fn settle_image_url(
+        &self,
+        conn: &mut PgConnection,
+        image_url: Uuid,
+        result: ImageUrlResult<'_>,
+    ) -> Result<(), StoreError> {
+        let ImageUrlResult { state, reason, detail, image } = result;
+        settled(state != ImageState::Queued)?;
+        let settled = sqlx::query(
+            "update image_urls set state = $2, reason = $3, detail = $4, image_id = $5, finished_at = now()
+             where id = $1 and state = 'queued'",
+        )
+        .bind(image_url)
+        .bind(state)
+        .bind(reason)
+        .bind(clipped(detail))
+        .bind(image)
+        .execute(&mut *conn)
+        .await?;
+        if let (1, Some(image)) = (settled.rows_affected(), image) {
+            // A separate statement, so that it sees sightings of transactions for which the first
+            // statement had to wait.
+            sqlx::query(
+                "update image_sources set image_id = $2 where image_url_id = $1 and image_id is null",
+            )
+            .bind(image_url)
+            .bind(image)
+            .execute(conn)
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Settles those of the image URLs that are `queued` as skipped, without an image. They are
+    /// never fetched.
+    pub async fn skip_image_urls(
+        &self,
+        conn: &mut PgConnection,
+        image_urls: &[Uuid],
+        reason: Reason,
+        detail: &str,
+    ) -> Result<(), StoreError> {
+        if image_urls.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "update image_urls set state = 'skipped', reason = $2, detail = $3, finished_at = now()
+             where id = any($1) and state = 'queued'",
+        )
+        .bind(image_urls)
+        .bind(reason)
+        .bind(clipped(Some(detail)))
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Records that a redirect led from an image URL to another URL, in its row and in the sources
+    /// recorded so far.
+    pub async fn record_moved_image(
+        &self,
+        conn: &mut PgConnection,
+        image_url: Uuid,
+        answered: &str,
+    ) -> Result<(), StoreError> {
+        let hash = url_hash(Some(&without_nul(answered)));
+        for note in [
+            "update image_urls set final_hash = $2 where id = $1",
+            "update image_sources set final_hash = $2 where image_url_id = $1",
+        ] {
+            sqlx::query(note).bind(image_url).bind(hash).execute(&mut *conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of `queued` rows in both ledgers, and of live videos.
+    pub async fn queued_in_crawl(&self, conn: &mut PgConnection, crawl: Uuid) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select (select count(*) from pages where crawl_id = $1 and state = 'queued')
+                  + (select count(*) from image_urls where crawl_id = $1 and state = 'queued')
+                  + (select count(*) from videos where crawl_id = $1 and state in ('queued', 'running', 'paused'))",
+        )
+        .bind(crawl)
+        .fetch_one(conn)
+        .await?)
+    }
+}
+
+fn settled(is_settled: bool) -> Result<(), StoreError> {
+    if is_settled { Ok(()) } else { Err(StoreError::Invalid("queued is not the state of a result".into())) }
+}
+
+/// A crawl whose row is locked.
+#[derive(sqlx::FromRow)]
+pub(crate) struct LockedCrawl {
+    pub(crate) collection_id: Uuid,
+    /// Number of pages admitted so far.
+    #[sqlx(rename = "pages_admitted")]
+    pages: i64,
+    /// Number of image URLs admitted so far.
+    #[sqlx(rename = "images_admitted")]
+    images: i64,
+}
+
+/// Locks the crawl's row until the transaction ends, without blocking foreign key checks.
+pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<LockedCrawl, StoreError> {
+    sqlx::query_as(
+        "select collection_id, pages_admitted, images_admitted from crawls where id = $1 for no key update",
+    )
+    .bind(crawl)
+    .fetch_optional(conn)
+    .await?
+    .ok_or_else(|| StoreError::not_found("crawl", crawl))
+}
+
+/// A row that was added, with the number of addresses that were new to the crawl. Without an added
+/// row there is one with only the number.
+#[derive(sqlx::FromRow)]
+struct AdmittedRow {
+    id: Option<Uuid>,
+    url: Option<String>,
+    depth: Option<i32>,
+    fresh: i64,
+}
+
+impl AdmittedRow {
+    /// Returns the added rows, and the number of new addresses that were not added.
+    fn split(rows: Vec<Self>) -> (Vec<Admitted>, i64) {
+        let fresh = rows.first().map_or(0, |row| row.fresh);
+        let row = |row: Self| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
+        let admitted: Vec<Admitted> = rows.into_iter().filter_map(row).collect();
+        let over_limit = fresh - admitted.len() as i64;
+        (admitted, over_limit)
+    }
+}
+
+/// Distinct URLs as columns for `unnest`, with ids in input order.
+#[derive(Default)]
+pub(crate) struct NewRows {
+    pub(crate) ids: Vec<Uuid>,
+    pub(crate) urls: Vec<String>,
+    pub(crate) hashes: Vec<Uuid>,
+}
+
+impl NewRows {
+    /// Adds a URL. Returns `false` if it was added before.
+    pub(crate) fn push(&mut self, seen: &mut HashSet<Uuid>, url: &str) -> bool {
+        let url = without_nul(url);
+        let hash = url_hash(Some(&url));
+        let first = seen.insert(hash);
+        if first {
+            self.ids.push(Uuid::now_v7());
+            self.hashes.push(hash);
+            self.urls.push(url);
+        }
+        first
+    }
+}
+
+/// Records one source per image URL in the ledger and page. Records no sources for suppressed or
+/// erased URLs, which must not be stored again. `for share` waits for a transaction that settles
+/// such a row. So either this statement sees the image, or that transaction sees the source.
+async fn record_sightings(
+    conn: &mut PgConnection,
+    crawl: Uuid,
+    images: &[NewImageUrl],
+) -> Result<(), StoreError> {
+    let urls: Vec<String> = images.iter().map(|image| without_nul(&image.url)).collect();
+    let hashes: Vec<Uuid> = urls.iter().map(|url| url_hash(Some(url))).collect();
+    let pages: Vec<Option<String>> =
+        images.iter().map(|image| image.page_url.as_deref().map(without_nul)).collect();
+    let page_hashes: Vec<Uuid> = pages.iter().map(|page| url_hash(page.as_deref())).collect();
+    // All images of a page have the same URL here. This URL can be long, so it is hashed once.
+    let mut known: HashMap<&str, Uuid> = HashMap::new();
+    let mut hash = |url| *known.entry(url).or_insert_with(|| url_hash(Some(&without_nul(url))));
+    let asked: Vec<Option<Uuid>> =
+        images.iter().map(|image| image.asked_url.as_deref().map(&mut hash)).collect();
+    let alts: Vec<Option<String>> = images.iter().map(|image| clipped(image.alt.as_deref())).collect();
+    sqlx::query(
+        "with ledger as materialized (
+             select id, url_hash, image_id, final_hash from image_urls
+             where crawl_id = $1 and url_hash = any($3) and state <> 'suppressed' and url <> 'erased:' || id
+             order by id for share)
+         insert into image_sources (image_id, image_url_id, crawl_id, page_url, page_hash, image_url, alt, final_hash, page_asked_hash)
+         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt, u.final_hash, n.asked_hash
+         from unnest($2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::uuid[])
+              with ordinality as n (url, url_hash, page_url, page_hash, alt, asked_hash, position)
+         join ledger u using (url_hash)
+         order by n.position
+         on conflict (image_url_id, page_hash) do nothing",
+    )
+    .bind(crawl)
+    .bind(&urls)
+    .bind(&hashes)
+    .bind(&pages)
+    .bind(&page_hashes)
+    .bind(&alts)
+    .bind(&asked)
+    .execute(conn)
+    .await?;
+    Ok(())
+}

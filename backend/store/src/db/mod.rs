@@ -1,0 +1,307 @@
+//! Database connection and transactions.
+
+pub mod error;
+pub mod schema;
+pub(crate) mod text;
+pub mod transient;
+use crate::StoreError;
+use crate::db::transient::Cause;
+use crate::faces::large_scopes::LargeScopes;
+use crate::index::{FaceIndex, Pgvector};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Oldest supported Postgres version: the oldest that is tested and still maintained.
+const MIN_POSTGRES_VERSION: i32 = 15;
+/// Oldest supported pgvector version. Version 0.8 added iterative index scans, and version 0.8.4
+/// contains fixes for these scans.
+const MIN_PGVECTOR_VERSION: (u32, u32, u32) = (0, 8, 4);
+/// How long `connect` retries while the server starts.
+const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Idle time above which a connection is tested before its next use. A test costs one more request
+/// to the server, and connections that were just used are rarely broken.
+const MAX_UNTESTED_IDLE: Duration = Duration::from_secs(1);
+
+/// Fails if the server accepts no changes.
+pub(crate) const REJECT_READ_ONLY: &str = "do $$ begin
+    if current_setting('transaction_read_only')::bool then
+        raise 'the database server accepts no changes' using errcode = 'read_only_sql_transaction';
+    end if; end $$";
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `postgres://…`. The parameter `?host=` can specify a socket folder.
+    pub url: String,
+    pub max_connections: u32,
+    /// Time limit of a statement, enforced by the server. Zero means no limit. Migrations and index
+    /// builds are exempt.
+    pub statement_timeout: Duration,
+    /// Maximum number of faces in scope for exact search. Above it, search uses the vector index.
+    pub exact_limit: i64,
+    /// Minimum number of candidates of a search in the index of pgvector. `None`: 100.
+    pub candidates: Option<usize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            max_connections: 16,
+            statement_timeout: Duration::from_secs(30),
+            exact_limit: DEFAULT_EXACT_LIMIT,
+            candidates: None,
+        }
+    }
+}
+
+pub const DEFAULT_EXACT_LIMIT: i64 = 50_000;
+
+/// A handle to the database. It is cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) pool: PgPool,
+    pub(crate) exact_limit: i64,
+    pub(crate) large_scopes: Arc<LargeScopes>,
+    pub(crate) index: Arc<dyn FaceIndex>,
+    /// The only collection whose rows this handle can access; see [`Store::within`].
+    pub(crate) collection_scope: Option<Uuid>,
+}
+
+/// A transaction, which is rolled back when dropped.
+pub struct Tx(Transaction<'static, Postgres>);
+
+impl Store {
+    /// Returns the time of the database's clock, which all processes share.
+    pub async fn clock(&self) -> Result<OffsetDateTime, StoreError> {
+        Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(&self.pool).await?)
+    }
+
+    /// Connects to the database. Checks that the version of Postgres is at least 15 and that of
+    /// pgvector at least 0.8.4. Retries for up to ten seconds while the server starts.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if the URL cannot be parsed, with `Unsupported` if the server is too
+    /// old, and otherwise with the database's error.
+    pub async fn connect(config: &Config) -> Result<Self, StoreError> {
+        let options = parse_url(&config.url)?.application_name("facecrawl");
+        let mut first = connect_with_retries(&options, CONNECT_TIME_LIMIT).await?;
+        check_versions(&mut first).await?;
+        first.close().await?;
+
+        let timeout = config.statement_timeout.as_millis();
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections.max(1))
+            .acquire_timeout(Duration::from_secs(15))
+            .idle_timeout(Duration::from_secs(600))
+            .max_lifetime(Duration::from_secs(3600))
+            .test_before_acquire(false)
+            .before_acquire(|conn, state| {
+                Box::pin(async move {
+                    // The pool replaces a connection that fails the test.
+                    Ok(state.idle_for <= MAX_UNTESTED_IDLE || conn.ping().await.is_ok())
+                })
+            })
+            .after_connect(move |conn, _| {
+                Box::pin(async move {
+                    // Limits how long a process that stopped inside a transaction keeps its row
+                    // locks. After a failover, the address may lead to a standby for a while. The
+                    // pool connects again until the server accepts changes.
+                    let settings = format!(
+                        "set statement_timeout = {timeout}; set idle_in_transaction_session_timeout = 60000;
+                         {REJECT_READ_ONLY}"
+                    );
+                    sqlx::raw_sql(AssertSqlSafe(settings)).execute(conn).await?;
+                    Ok(())
+                })
+            })
+            .connect_with(options)
+            .await?;
+        let index = Pgvector::new(pool.clone()).with_candidates(config.candidates);
+        Ok(Self::from_pool(pool).with_exact_limit(config.exact_limit).with_index(Arc::new(index)))
+    }
+
+    /// Wraps a pool (for tests).
+    pub fn from_pool(pool: PgPool) -> Self {
+        Self {
+            index: Arc::new(Pgvector::new(pool.clone())),
+            pool,
+            exact_limit: DEFAULT_EXACT_LIMIT,
+            large_scopes: Arc::default(),
+            collection_scope: None,
+        }
+    }
+
+    /// Returns the same store with another [`Config::exact_limit`].
+    pub fn with_exact_limit(mut self, faces: i64) -> Self {
+        self.exact_limit = faces;
+        self
+    }
+
+    /// Returns the same store with another vector index. The default is [`Pgvector`].
+    #[must_use]
+    pub fn with_index(mut self, index: Arc<dyn FaceIndex>) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Returns the same store limited to one collection. A call that takes an id then finds no
+    /// other collection, and no crawl, image or face of another collection. Every statement that
+    /// reads or deletes a row identified by a caller's id contains this condition, because a caller
+    /// may have guessed the id.
+    #[must_use]
+    pub fn within(&self, collection: Uuid) -> Self {
+        Self { collection_scope: Some(collection), ..self.clone() }
+    }
+
+    /// Returns the pool, for the queue and for single statements outside a transaction.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    pub async fn begin(&self) -> Result<Tx, StoreError> {
+        Ok(Tx(self.pool.begin().await?))
+    }
+
+    /// Runs `select 1` with a time limit of one second.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let answer = sqlx::query("select 1").execute(&self.pool);
+        match tokio::time::timeout(Duration::from_secs(1), answer).await {
+            Ok(answer) => Ok(answer.map(drop)?),
+            Err(_) => Err(StoreError::Database(sqlx::Error::PoolTimedOut)),
+        }
+    }
+}
+
+impl Tx {
+    /// Returns the connection to pass to calls that take part in the transaction.
+    pub fn conn(&mut self) -> &mut PgConnection {
+        &mut self.0
+    }
+
+    /// Commits the transaction.
+    ///
+    /// # Errors
+    /// Fails with `CommitUnknown` if the connection broke before the server responded. Only then
+    /// may the transaction have been committed despite the error.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        self.0.commit().await.map_err(|error| match Cause::of(&error) {
+            Some(Cause::Connection) => StoreError::CommitUnknown(error),
+            _ => error.into(),
+        })
+    }
+}
+
+fn parse_url(url: &str) -> Result<PgConnectOptions, StoreError> {
+    // Neither message repeats the URL, because it may contain a password.
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(StoreError::Invalid(
+            "the database URL must begin with postgres:// or postgresql://".into(),
+        ));
+    }
+    PgConnectOptions::from_str(url)
+        .map_err(|error| StoreError::Invalid(format!("the database URL cannot be read: {error}")))
+}
+
+async fn connect_with_retries(
+    options: &PgConnectOptions,
+    time_limit: Duration,
+) -> Result<PgConnection, StoreError> {
+    let begin = Instant::now();
+    let mut pauses = transient::pauses();
+    loop {
+        let error = match connect_to_primary(options).await {
+            Ok(Some(conn)) => return Ok(conn),
+            // The server may be a standby that will become the primary.
+            Ok(None) => StoreError::Unsupported(
+                "the database server accepts no changes, because it is a standby or its settings make it read-only: set DATABASE_URL to the primary".into(),
+            ),
+            Err(error) if Cause::of(&error).is_none() => return Err(error.into()),
+            // These errors are retried: the connection is refused, the socket file does not exist
+            // yet, or the server reports that it is starting.
+            Err(error) => error.into(),
+        };
+        let pause = pauses.next().filter(|pause| begin.elapsed() + *pause < time_limit);
+        let Some(pause) = pause else { return Err(error) };
+        tracing::debug!(%error, "database not ready; retrying");
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Connects to the server. Returns `None` if the server accepts no changes.
+async fn connect_to_primary(options: &PgConnectOptions) -> Result<Option<PgConnection>, sqlx::Error> {
+    let mut conn = options.connect().await?;
+    Ok(if is_read_only(&mut conn).await? { None } else { Some(conn) })
+}
+
+/// Returns whether the server rejects changes. On a standby, `transaction_read_only` is always on.
+async fn is_read_only(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select current_setting('transaction_read_only')::bool").fetch_one(conn).await
+}
+
+async fn check_versions(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (number, name): (i32, String) = sqlx::query_as(
+        "select current_setting('server_version_num')::int, current_setting('server_version')",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    if number / 10_000 < MIN_POSTGRES_VERSION {
+        return Err(StoreError::Unsupported(format!(
+            "the database server is Postgres {name}; version {MIN_POSTGRES_VERSION} or newer is needed"
+        )));
+    }
+    let (installed, available): (Option<String>, Option<String>) = sqlx::query_as(
+        "select (select extversion from pg_extension where extname = 'vector'),
+                (select default_version from pg_available_extensions where name = 'vector')",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    check_pgvector(installed.as_deref(), available.as_deref()).map_err(StoreError::Unsupported)
+}
+
+fn check_pgvector(installed: Option<&str>, available: Option<&str>) -> Result<(), String> {
+    let (a, b, c) = MIN_PGVECTOR_VERSION;
+    let needed = format!("version {a}.{b}.{c} or newer is needed");
+    let new_enough = |version: &str| version_triple(version) >= MIN_PGVECTOR_VERSION;
+    match (installed, available) {
+        (Some(version), _) if new_enough(version) => Ok(()),
+        (Some(version), Some(newer)) if new_enough(newer) => Err(format!(
+            "this database uses pgvector {version}; {needed}, and the server has {newer}: run `alter extension vector update`"
+        )),
+        (Some(version), _) => Err(format!("this database uses pgvector {version}; {needed}")),
+        (None, Some(version)) if new_enough(version) => Ok(()),
+        (None, Some(version)) => Err(format!("the database server has pgvector {version}; {needed}")),
+        (None, None) => Err(format!("the database server does not have the pgvector extension; {needed}")),
+    }
+}
+
+fn version_triple(version: &str) -> (u32, u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    (next(), next(), next())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn pgvector_versions_are_judged_by_number_and_the_answer_says_what_was_found() {
+        assert_eq!(check_pgvector(Some("0.8.4"), None), Ok(()));
+        assert_eq!(check_pgvector(None, Some("0.10.0")), Ok(()));
+        assert!(
+            check_pgvector(Some("0.7.4"), Some("0.8.5"))
+                .unwrap_err()
+                .contains("alter extension vector update")
+        );
+        assert!(check_pgvector(None, Some("0.8.3")).unwrap_err().contains("0.8.3"));
+        assert!(check_pgvector(Some("0.5.0"), Some("0.6.0")).unwrap_err().contains("0.5.0"));
+        assert!(check_pgvector(None, None).unwrap_err().contains("does not have"));
+    }
+}

@@ -1,0 +1,438 @@
+//! Migrates the schema, and decides which versions of the program may run on it.
+//!
+//! A program may run on a newer schema than its own, so that a service can be upgraded process by
+//! process. A migration that older programs cannot work with contains the line
+//! [`STOPS_OLDER_PROGRAMS`]. Before such a migration runs, its version is written to the table
+//! `required_schema`. Programs that do not know that version claim no further jobs, exit, and
+//! refuse to start.
+//!
+//! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
+//! migration that stops older programs takes it exclusively, so it waits for their end.
+use crate::db::REJECT_READ_ONLY;
+use crate::db::transient;
+use crate::db::transient::Cause;
+use crate::{Store, StoreError};
+use sha2::{Digest, Sha256};
+use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection};
+use std::time::{Duration, Instant};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
+
+/// One of the first two lines of a migration that programs without it cannot work with.
+pub const STOPS_OLDER_PROGRAMS: &str = "-- Stops older programs.";
+
+/// Advisory lock of the process that migrates.
+const MIGRATING: i64 = 0x0066_6163_6501;
+/// Advisory lock that every process of the program holds in shared mode.
+const RUNNING: i64 = 0x0066_6163_6502;
+
+/// Time between two reads of the required version by a running program.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Time limit of such a read.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time that a migration waits for older programs to end, or for the lock of a table.
+const WAIT_LIMIT: Duration = Duration::from_secs(600);
+/// Time between two attempts to acquire an advisory lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time between two log lines during a wait.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The error code of a lock that was not acquired in time.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// What a migration that stops older programs does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OlderPrograms {
+    /// It stops them and waits for them.
+    Stop,
+    /// It fails. A short command must not stop a service.
+    Keep,
+}
+
+#[must_use = "the lock of the schema ends when the value is dropped"]
+pub struct Migrated {
+    /// Number of migrations that ran. It is 0 if the schema is newer than this program.
+    pub ran: usize,
+    /// The use of the schema. Keep it as long as the process uses the database.
+    pub schema: SchemaUse,
+}
+
+/// A connection whose lock prevents migrations that this program cannot work with.
+#[must_use = "the lock ends when the value is dropped"]
+pub struct SchemaUse {
+    conn: PgConnection,
+    options: PgConnectOptions,
+    /// The newest schema version that the program knows.
+    known: i64,
+}
+
+impl SchemaUse {
+    /// Returns when a newer program requires a schema version that this program does not know. The
+    /// result is the error to report. If the connection breaks, a new one is opened.
+    pub async fn superseded(&mut self) -> StoreError {
+        let mut log = LogLimit::default();
+        let mut locked = true;
+        loop {
+            match tokio::time::timeout(WATCH_TIMEOUT, self.watch(&mut locked)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error @ StoreError::Unsupported(_))) => return error,
+                failed => {
+                    if log.is_due() {
+                        let error =
+                            failed.map_or_else(|_| "no response".into(), |failed| format!("{failed:?}"));
+                        tracing::warn!(error, "cannot read the required schema version; trying again");
+                    }
+                    if let Ok(Ok(conn)) = tokio::time::timeout(WATCH_TIMEOUT, connect(&self.options)).await {
+                        (self.conn, locked) = (conn, false);
+                    }
+                }
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+    }
+
+    /// Ends the use, and waits until the connection is closed.
+    pub async fn end(self) -> Result<(), StoreError> {
+        Ok(self.conn.close().await?)
+    }
+
+    /// Checks the required version once. Acquires the lock again if the connection is new. A newer
+    /// program that migrates has it meanwhile.
+    async fn watch(&mut self, locked: &mut bool) -> Result<(), StoreError> {
+        if !*locked {
+            *locked = try_lock_shared(&mut self.conn, RUNNING).await?;
+        }
+        check_required(required_version(&mut self.conn).await?, self.known)
+    }
+}
+
+impl Store {
+    /// Migrates the schema. One process at a time does so. A migration that stops older programs
+    /// waits at most ten minutes for them. With `OlderPrograms::Keep`, it fails instead.
+    ///
+    /// # Errors
+    /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
+    /// not end or must be kept; with `Migrate` if a migration fails. Failed ones leave no trace.
+    pub async fn migrate(&self, older: OlderPrograms) -> Result<Migrated, StoreError> {
+        self.migrate_to(&MIGRATIONS, older).await
+    }
+
+    /// Works like [`Self::migrate`], with the migrations of another version (for tests).
+    pub async fn migrate_to(
+        &self,
+        migrations: &Migrator,
+        older: OlderPrograms,
+    ) -> Result<Migrated, StoreError> {
+        // Statement logging is off. On a slow disk, each migration would be logged as a slow
+        // statement, with its whole text.
+        let options = self.pool.connect_options().as_ref().clone().disable_statement_logging();
+        let mut conn = connect(&options).await?;
+        let known = newest_version(migrations.iter());
+        acquire_migration_lock(&mut conn, known).await?;
+        let table = &migrations.table_name;
+        conn.ensure_migrations_table(table).await?;
+        let applied = conn.list_applied_migrations(table).await?;
+        let newest = newest_applied(&applied);
+        let (mut ran, mut stopped) = (0, false);
+        if newest > known {
+            check_required(required_version(&mut conn).await?, known)?;
+            tracing::warn!(
+                schema = newest,
+                known,
+                "the schema is newer than this program, which may run on it"
+            );
+        } else {
+            stopped = upgrade(&mut conn, migrations, &applied, older).await?;
+            ran = conn.list_applied_migrations(table).await?.len() - applied.len();
+        }
+        // No other process holds this lock exclusively, because this one holds the other lock.
+        sqlx::query("select pg_advisory_lock_shared($1)").bind(RUNNING).execute(&mut conn).await?;
+        if stopped {
+            unlock(&mut conn, RUNNING).await?;
+        }
+        unlock(&mut conn, MIGRATING).await?;
+        Ok(Migrated { ran, schema: SchemaUse { conn, options, known } })
+    }
+
+    /// Returns `true` if the database has a schema of this program, of any version.
+    pub async fn has_schema(&self) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select to_regclass('collections') is not null or to_regclass('jobs') is not null",
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Checks that the schema matches this program, for commands that do not migrate.
+    ///
+    /// # Errors
+    /// Fails with `Unsupported` if the schema has a different version, or if a newer program
+    /// changes it now.
+    pub async fn check_schema(&self) -> Result<SchemaUse, StoreError> {
+        let options = self.pool.connect_options().as_ref().clone();
+        let mut conn = connect(&options).await?;
+        let free = try_lock_shared(&mut conn, RUNNING).await?;
+        let exists = self.has_schema().await?;
+        let applied =
+            if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
+        let known = Self::schema_version();
+        if !free || newest_applied(&applied) > known {
+            return Err(StoreError::Unsupported(
+                "a newer version of facecrawl has migrated the database: use that version".into(),
+            ));
+        }
+        let (applied, expected) = (applied.len(), MIGRATIONS.iter().count());
+        if applied == expected {
+            return Ok(SchemaUse { conn, options, known });
+        }
+        Err(StoreError::Unsupported(format!(
+            "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`"
+        )))
+    }
+
+    /// Returns the newest schema version that this program knows: the number of its last migration.
+    pub fn schema_version() -> i64 {
+        newest_version(MIGRATIONS.iter())
+    }
+
+    /// Returns a short hex digest of this build's migrations. It changes when the schema does.
+    pub fn schema_fingerprint() -> String {
+        let mut digest = Sha256::new();
+        for migration in MIGRATIONS.iter() {
+            digest.update(migration.version.to_be_bytes());
+            digest.update(&migration.checksum);
+        }
+        hex::encode(&digest.finalize()[..6])
+    }
+}
+
+fn newest_version<'a>(migrations: impl Iterator<Item = &'a Migration>) -> i64 {
+    migrations.map(|migration| migration.version).max().unwrap_or_default()
+}
+
+fn newest_applied(applied: &[AppliedMigration]) -> i64 {
+    applied.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
+/// Checks that the applied migrations are those of this program.
+fn check_applied(migrations: &Migrator, applied: &[AppliedMigration]) -> Result<(), MigrateError> {
+    for AppliedMigration { version, checksum, .. } in applied {
+        let known = migrations.iter().find(|migration| migration.version == *version);
+        let known = known.ok_or(MigrateError::VersionMissing(*version))?;
+        if known.checksum != *checksum {
+            return Err(MigrateError::VersionMismatch(*version));
+        }
+    }
+    Ok(())
+}
+
+fn stops_older_programs(migration: &Migration) -> bool {
+    // sqlx reads its own mark, `-- no-transaction`, from the first line.
+    migration.sql.as_str().lines().take(2).any(|line| line == STOPS_OLDER_PROGRAMS)
+}
+
+fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
+    if required <= known {
+        return Ok(());
+    }
+    Err(StoreError::Unsupported(format!(
+        "a newer version of facecrawl has upgraded the database to schema {required}, and this version knows only schema {known}: stop this version and start the newer one"
+    )))
+}
+
+/// Opens a connection for advisory locks and migrations, to a server that accepts changes. The
+/// server closes it within a minute if it cannot reach this process, so that no locks stay.
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+    let mut conn = PgConnection::connect_with(options).await?;
+    sqlx::raw_sql(
+        "set statement_timeout = 0; set tcp_keepalives_idle = 20; set tcp_keepalives_interval = 10;
+         set tcp_keepalives_count = 3",
+    )
+    .execute(&mut conn)
+    .await?;
+    sqlx::raw_sql(REJECT_READ_ONLY).execute(&mut conn).await?;
+    Ok(conn)
+}
+
+/// Tries to acquire an advisory lock. Returns whether it is held now.
+async fn try_lock(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(key).fetch_one(conn).await?)
+}
+
+async fn try_lock_shared(conn: &mut PgConnection, key: i64) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select pg_try_advisory_lock_shared($1)").bind(key).fetch_one(conn).await?)
+}
+
+async fn unlock(conn: &mut PgConnection, key: i64) -> Result<(), StoreError> {
+    sqlx::query("select pg_advisory_unlock($1)").bind(key).execute(conn).await?;
+    Ok(())
+}
+
+/// Waits until no other process migrates. A program that the other process stops is told so.
+async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
+    let mut log = LogLimit::default();
+    while !try_lock(conn, MIGRATING).await? {
+        check_required(required_version(conn).await?, known)?;
+        if log.is_due() {
+            tracing::info!("waiting for another process that migrates the database");
+        }
+        tokio::time::sleep(LOCK_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Runs the pending migrations. The caller holds the migration lock. Returns whether older programs
+/// were stopped; this connection then holds their lock exclusively.
+///
+/// The required version is computed from the migrations and not from the stored one, which may come
+/// from an upgrade that was interrupted.
+async fn upgrade(
+    conn: &mut PgConnection,
+    migrations: &Migrator,
+    applied: &[AppliedMigration],
+    older: OlderPrograms,
+) -> Result<bool, StoreError> {
+    // Before older programs are stopped.
+    check_applied(migrations, applied)?;
+    let required = newest_version(migrations.iter().filter(|migration| stops_older_programs(migration)));
+    let stops = required > newest_applied(applied) && !applied.is_empty();
+    if stops && older == OlderPrograms::Keep {
+        return Err(StoreError::Unsupported(format!(
+            "migration {required} stops processes of older versions of facecrawl: stop them, then run `facecrawl migrate` or start the service with this version"
+        )));
+    }
+    let migrated = async {
+        store_required(conn, required).await?;
+        if stops {
+            wait_for_older_programs(conn).await?;
+            // A machine that lost its connection to the database may still run jobs. Its claims
+            // become invalid, so that it cannot complete these jobs later.
+            sqlx::raw_sql("update jobs set fence = fence + 1 where state = 'running'")
+                .execute(&mut *conn)
+                .await?;
+        }
+        run(migrations, conn).await?;
+        // The table exists only now if the database was empty.
+        store_required(conn, required).await
+    };
+    let migrated = migrated.await;
+    if migrated.is_err()
+        && let Err(error) = require_applied(conn, migrations).await
+    {
+        tracing::warn!(%error, "the required schema version is not reset; the next start does it");
+    }
+    migrated.map(|()| stops)
+}
+
+/// Stores the required version of the applied migrations, after an upgrade that failed. Older
+/// programs can then be started again, unless a migration that stops them was applied.
+async fn require_applied(conn: &mut PgConnection, migrations: &Migrator) -> Result<(), StoreError> {
+    let applied = conn.list_applied_migrations(&migrations.table_name).await?;
+    let newest = newest_applied(&applied);
+    let required = migrations.iter().filter(|migration| stops_older_programs(migration));
+    store_required(conn, newest_version(required.filter(|migration| migration.version <= newest))).await
+}
+
+async fn has_required_version(conn: &mut PgConnection) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar("select to_regclass('required_schema') is not null").fetch_one(conn).await?)
+}
+
+/// Returns the required version: 0 if the table does not exist yet.
+async fn required_version(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    if !has_required_version(conn).await? {
+        return Ok(0);
+    }
+    Ok(sqlx::query_scalar("select coalesce(max(version), 0) from required_schema").fetch_one(conn).await?)
+}
+
+/// Stores the required version, if the table exists.
+async fn store_required(conn: &mut PgConnection, required: i64) -> Result<(), StoreError> {
+    if has_required_version(conn).await? {
+        sqlx::query(
+            "insert into required_schema (version) values ($1)
+             on conflict (only_row) do update set version = excluded.version",
+        )
+        .bind(required)
+        .execute(conn)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Waits until no other process uses the database, and acquires their lock exclusively.
+async fn wait_for_older_programs(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (started, mut log) = (Instant::now(), LogLimit::default());
+    while !try_lock(conn, RUNNING).await? {
+        if started.elapsed() >= WAIT_LIMIT {
+            return Err(StoreError::Unsupported(format!(
+                "processes of an older version of facecrawl still run after {} minutes: stop them, then start this version again",
+                WAIT_LIMIT.as_secs() / 60
+            )));
+        }
+        if log.is_due() {
+            tracing::info!("waiting until the processes of the older version have ended");
+        }
+        tokio::time::sleep(LOCK_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Runs the pending migrations, each in a transaction.
+///
+/// Running programs use the same tables. A migration that waits for a table blocks all statements
+/// that come after it, so it waits for less than the `deadlock_timeout` of Postgres (1 s). It is
+/// then rolled back and repeated, as after a deadlock.
+async fn run(migrations: &Migrator, conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql("set lock_timeout = '500ms'").execute(&mut *conn).await?;
+    let started = Instant::now();
+    let mut pauses = transient::pauses();
+    let result = loop {
+        let Err(error) = migrations.run_direct(None, &mut *conn, false).await else { break Ok(()) };
+        // After an error, `run_direct` keeps its own lock.
+        conn.unlock().await?;
+        let pause = pauses.next().filter(|_| is_conflict(&error) && started.elapsed() < WAIT_LIMIT);
+        let Some(pause) = pause else { break Err(error.into()) };
+        tracing::info!(%error, "a migration waits for running programs");
+        tokio::time::sleep(pause).await;
+    };
+    sqlx::raw_sql("set lock_timeout = 0").execute(conn).await?;
+    result
+}
+
+/// Returns whether a running program had locked what a migration needed.
+fn is_conflict(error: &MigrateError) -> bool {
+    let (MigrateError::ExecuteMigration(error, _) | MigrateError::Execute(error)) = error else {
+        return false;
+    };
+    let code = error.as_database_error().and_then(|error| error.code());
+    Cause::of(error) == Some(Cause::Conflict) || code.as_deref() == Some(LOCK_NOT_AVAILABLE)
+}
+
+/// Limits the log lines of a wait.
+#[derive(Default)]
+struct LogLimit(Option<Instant>);
+
+impl LogLimit {
+    fn is_due(&mut self) -> bool {
+        let due = self.0.is_none_or(|last| last.elapsed() >= LOG_INTERVAL);
+        if due {
+            self.0 = Some(Instant::now());
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_where_they_are_read_and_every_migration_can_be_repeated() {
+        for migration in MIGRATIONS.iter() {
+            let mentions = migration.sql.as_str().to_lowercase().contains("stops older programs");
+            assert_eq!(mentions, stops_older_programs(migration), "{}", migration.version);
+            assert!(!migration.no_tx, "{}", migration.version);
+        }
+    }
+}

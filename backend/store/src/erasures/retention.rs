@@ -1,0 +1,188 @@
+//! Deletes content whose last sighting is older than its collection's retention period. The work is
+//! done in small transactions that can be interrupted at any time and repeated. One process at a
+//! time runs the task.
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::erasures::deletion::delete_images;
+use crate::videos::delete_video_rows;
+use crate::{Store, StoreError};
+use sqlx::PgConnection;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Number of images per call.
+const IMAGES: i64 = 200;
+/// Number of ledger rows per call.
+const ROWS: i64 = 5_000;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Number of images, deleted with their faces and sources.
+    pub images: u64,
+    pub faces: u64,
+    /// Number of videos whose last frame is gone.
+    pub videos: u64,
+    /// Number of crawls that had ended.
+    pub crawls: u64,
+    /// Number of ledger rows of such crawls.
+    pub rows: u64,
+    /// Blobs to delete after the commit.
+    pub blobs: Vec<String>,
+}
+
+/// Condition that an image `i` was stored and last seen before the retention period, and shows
+/// nobody who is enrolled. A frame expires with its video `v`: when the file was last found before
+/// the period. The argument is the number of days.
+macro_rules! expired_image {
+    ($days:literal) => {
+        concat!(
+            "i.created_at < now() - make_interval(days => ",
+            $days,
+            ") and not exists (select 1 from image_sources s where s.image_id = i.id
+                               and s.found_at >= now() - make_interval(days => ",
+            $days,
+            "))
+             and not exists (select 1 from faces x join subject_faces e on e.face_id = x.id
+                             join subjects p on p.id = e.subject_id where x.image_id = i.id and p.origin = 'enrolled')
+             and (v.id is null or v.found_at < now() - make_interval(days => ",
+            $days,
+            "))"
+        )
+    };
+}
+pub(crate) use expired_image;
+
+impl Expired {
+    pub fn is_empty(&self) -> bool {
+        self.images + self.videos + self.crawls + self.rows == 0
+    }
+}
+
+impl Store {
+    /// Claims a run of a periodic task for this process. Returns `true` for the first process that
+    /// calls it once the task is due. It is due again after `every`, even if that process dies.
+    pub async fn claim_maintenance(&self, task: &str, every: Duration) -> Result<bool, StoreError> {
+        let taken = sqlx::query(
+            "insert into upkeep (task, due_at) values ($1, now() + make_interval(secs => $2))
+             on conflict (task) do update set due_at = excluded.due_at where upkeep.due_at <= now()",
+        )
+        .bind(task)
+        .bind(every.as_secs_f64())
+        .execute(&self.pool)
+        .await?;
+        Ok(taken.rows_affected() == 1)
+    }
+
+    pub async fn collections_with_retention(&self) -> Result<Vec<Uuid>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select id from collections where retention_days is not null and deleting_at is null order by id",
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Deletes some expired content. Call it until the result is empty.
+    ///
+    /// First it deletes images that were stored and last seen before the retention period, among
+    /// them frames of videos whose file was last found before it. Such a file can be read again,
+    /// even if frames with enrolled faces remain. Then it deletes the records of videos and crawls
+    /// that ended before this period. Images with an enrolled face and crawls with a scheduled next
+    /// run are kept.
+    pub async fn expire_some(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<Expired, StoreError> {
+        let mut expired = Expired::default();
+        // An erasure locks images before videos, and this transaction locks them the other way
+        // round. The lock keeps them from running at the same time.
+        self.lock_suppressions(conn, collection, false).await?;
+        let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
+            "select i.id, v.id from collections c join images i on i.collection_id = c.id
+             left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+             where c.id = $1 and c.deleting_at is null and ",
+            expired_image!("c.retention_days"),
+            " order by i.id limit $2",
+        ))
+        .bind(collection)
+        .bind(IMAGES)
+        .fetch_all(&mut *conn)
+        .await?;
+        let (candidates, videos): (Vec<Uuid>, Vec<Option<Uuid>>) = candidates.into_iter().unzip();
+        let videos: Vec<Uuid> = videos.into_iter().flatten().collect();
+        // Other transactions lock videos before their frames too.
+        sqlx::query("select 1 from videos where id = any($1) order by id for update")
+            .bind(&videos)
+            .execute(&mut *conn)
+            .await?;
+        // The video may have been found again before it was locked.
+        let images: Vec<(Uuid, i32)> = sqlx::query_as(concat!(
+            "select i.id, i.face_count from collections c join images i on i.collection_id = c.id
+             left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
+             where c.id = $1 and i.id = any($2) and ",
+            expired_image!("c.retention_days"),
+            " order by i.id for update of i skip locked",
+        ))
+        .bind(collection)
+        .bind(&candidates)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !images.is_empty() {
+            let ids: Vec<Uuid> = images.iter().map(|(id, _)| *id).collect();
+            // A later crawl or scan reads the file again.
+            sqlx::query(
+                "update videos set expired_at = now()
+                 where id in (select video_id from video_frames where image_id = any($1)) and expired_at is null",
+            )
+            .bind(&ids)
+            .execute(&mut *conn)
+            .await?;
+            let (deleted, keys) = delete_images(conn, &ids).await?;
+            expired.images = deleted;
+            expired.faces = images.iter().map(|(_, faces)| u64::from(faces.unsigned_abs())).sum();
+            expired.blobs = enqueue_blob_deletions(conn, keys).await?;
+            return Ok(expired);
+        }
+        let videos: Vec<Uuid> = sqlx::query_scalar(
+            "select v.id from videos v join collections c on c.id = v.collection_id
+             where c.id = $1 and c.deleting_at is null
+               and greatest(v.finished_at, v.found_at) < now() - make_interval(days => c.retention_days)
+               and v.finished_at is not null
+               and not exists (select 1 from video_frames f where f.video_id = v.id)
+             order by v.id limit $2 for update of v skip locked",
+        )
+        .bind(collection)
+        .bind(IMAGES)
+        .fetch_all(&mut *conn)
+        .await?;
+        if !videos.is_empty() {
+            expired.videos = videos.len() as u64;
+            let keys = delete_video_rows(conn, &videos).await?;
+            expired.blobs = enqueue_blob_deletions(conn, keys).await?;
+            return Ok(expired);
+        }
+        let crawl: Option<Uuid> = sqlx::query_scalar(
+            "select r.id from crawls r join collections c on c.id = r.collection_id
+             where c.id = $1 and c.deleting_at is null and r.finished_at < now() - make_interval(days => c.retention_days)
+               and r.next_run_at is null and not r.closing
+               and not exists (select from videos v where v.crawl_id = r.id and v.finished_at is null)
+             order by r.id limit 1 for update of r skip locked",
+        )
+        .bind(collection)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let Some(crawl) = crawl else { return Ok(expired) };
+        for part in [
+            "delete from image_urls where id in (select id from image_urls where crawl_id = $1 limit $2)",
+            "delete from pages where id in (select id from pages where crawl_id = $1 limit $2)",
+        ] {
+            expired.rows +=
+                sqlx::query(part).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+        }
+        if expired.rows == 0 {
+            // The crawl has no live video, so no records of jobs have to be cleared.
+            expired.blobs = self.delete_crawl(conn, crawl, false).await?.blobs;
+            expired.crawls = 1;
+        }
+        Ok(expired)
+    }
+}

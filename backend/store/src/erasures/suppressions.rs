@@ -1,0 +1,322 @@
+//! Suppressions, which prevent erased content from being stored again. They contain hashes and
+//! sketches, but no images, addresses or embeddings.
+mod insert;
+
+use crate::db::text::{url_hash, without_nul};
+use crate::images::near;
+use crate::{Store, StoreError};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
+use uuid::Uuid;
+
+pub const SKETCH_BITS: usize = 256;
+
+/// First half of the advisory lock keys. The second half is a hash of the collection's id.
+const LOCKS: i32 = 0x7375_7070;
+
+/// A one-way sketch of a face, with the name of the secret used to compute it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sketch {
+    /// [`SKETCH_BITS`] characters, `0` and `1`.
+    pub bits: String,
+    /// Name of the secret.
+    pub key: String,
+    pub model_id: i32,
+}
+
+/// The content that a suppression blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Suppression {
+    /// A whole image, or one face in it.
+    Picture {
+        /// SHA-256 of the file.
+        sha256: Vec<u8>,
+        phash: i64,
+        dhash: i64,
+        ahash: i64,
+        /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
+        region: Option<[f32; 4]>,
+    },
+    /// A face of an erased image or in an image that is kept. Only images that show the face at the
+    /// same place match, and the file itself.
+    PictureFace {
+        /// SHA-256 of the file.
+        sha256: Vec<u8>,
+        phash: i64,
+        dhash: i64,
+        ahash: i64,
+        /// The face: x, y, width, height as fractions of the image.
+        region: [f32; 4],
+        /// The sketch of the face. Its bits are masked, so that they have no similarity to other
+        /// sketches.
+        sketch: Sketch,
+        /// Whether the whole image was erased.
+        whole_image: bool,
+    },
+    VideoFace {
+        /// SHA-256 of the video's file.
+        sha256: Vec<u8>,
+        at_us: i64,
+        /// The face: x, y, width, height as fractions of the frame.
+        region: [f32; 4],
+    },
+    VideoFile {
+        sha256: Vec<u8>,
+    },
+    /// Images found at a URL, that of the image or of the page, and the video at a URL.
+    Url(String),
+    /// Works like [`Self::Url`], for a URL of which only the hash is stored.
+    UrlHash(Uuid),
+    Person(Sketch),
+}
+
+/// The suppression that may match an incoming image.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct SuppressedPicture {
+    pub same_file: bool,
+    pub phash: i64,
+    pub dhash: i64,
+    pub ahash: i64,
+    /// The face that is suppressed; `None` for the whole image.
+    pub region: Option<Vec<f32>>,
+    /// Whether the whole image was erased, and the region is one of its faces.
+    pub whole_image: bool,
+    pub sha256: Option<Vec<u8>>,
+    /// Masked sketch of the face, with the name of its secret and the embedding model.
+    pub sketch: Option<String>,
+    pub sketch_key: Option<String>,
+    pub model_id: Option<i32>,
+}
+
+impl SuppressedPicture {
+    /// Returns `true` if the whole image was erased, and not only a face of it.
+    pub fn is_whole(&self) -> bool {
+        self.whole_image || self.region.is_none()
+    }
+}
+
+/// The columns of a [`SuppressedPicture`], except the first.
+macro_rules! picture_columns {
+    () => {
+        "phash, dhash, ahash, region, whole_image, sha256, sketch::text as sketch, sketch_key, model_id"
+    };
+}
+
+impl Store {
+    /// Locks the suppressions of a collection until the transaction ends, so that erasures and
+    /// incoming images wait for each other.
+    ///
+    /// An image checks the suppressions and is stored under the shared lock. An erasure finds
+    /// stored images and suppresses them under the exclusive lock.
+    pub async fn lock_suppressions(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        exclusive: bool,
+    ) -> Result<(), StoreError> {
+        let lock = if exclusive {
+            "select pg_advisory_xact_lock($1, hashtext($2::text))"
+        } else {
+            "select pg_advisory_xact_lock_shared($1, hashtext($2::text))"
+        };
+        sqlx::query(lock).bind(LOCKS).bind(collection).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Takes the shared lock of [`Self::lock_suppressions`] for the collection of a crawl and
+    /// returns the collection. Call it before the crawl's row is locked.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the crawl does not exist.
+    pub async fn lock_suppressions_of_crawl(
+        &self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+    ) -> Result<Uuid, StoreError> {
+        let collection: Option<Uuid> = sqlx::query_scalar("select collection_id from crawls where id = $1")
+            .bind(crawl)
+            .fetch_optional(&mut *conn)
+            .await?;
+        let collection = collection.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
+        self.lock_suppressions(conn, collection, false).await?;
+        Ok(collection)
+    }
+
+    /// Returns `true` if the collection has any suppression. Usually it has none, and further
+    /// checks are unnecessary.
+    pub async fn suppresses(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar("select exists(select 1 from suppressions where collection_id = $1)")
+            .bind(collection)
+            .fetch_one(executor)
+            .await?)
+    }
+
+    /// Returns `true` if a URL of an image is suppressed. The checked URLs are that of the ledger
+    /// row, those of pages that contain the image, and `answered`, the URL after redirects.
+    pub async fn suppresses_url(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        image_url: Uuid,
+        answered: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(
+                 select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
+                     select url_hash from image_urls where id = $2
+                     union all select page_hash from image_sources where image_url_id = $2
+                     union all select page_asked_hash from image_sources where image_url_id = $2
+                     union all select $3))",
+        )
+        .bind(collection)
+        .bind(image_url)
+        .bind(answered.map(|url| url_hash(Some(&without_nul(url)))))
+        .fetch_one(executor)
+        .await?)
+    }
+
+    /// Returns `true` if a page that contains a video is suppressed.
+    pub async fn suppresses_pages_of_video(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        video: Uuid,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(
+                 select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
+                     select page_hash from video_sources where video_id = $2
+                     union all select page_asked_hash from video_sources where video_id = $2))",
+        )
+        .bind(collection)
+        .bind(video)
+        .fetch_one(executor)
+        .await?)
+    }
+
+    /// Returns `true` if a URL without a ledger row is suppressed.
+    pub async fn suppresses_address(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        url: &str,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(select 1 from suppressions where collection_id = $1 and url_hash = $2)",
+        )
+        .bind(collection)
+        .bind(url_hash(Some(&without_nul(url))))
+        .fetch_one(conn)
+        .await?)
+    }
+
+    /// Returns the suppressions that may match an image: those with the same bytes, and those whose
+    /// phash and dhash may be near (see [`Store::near_candidates`]). The caller decides with
+    /// `vision::PerceptualHashes::is_near`.
+    pub async fn suppressed_pictures(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sha256: &[u8; 32],
+        hashes: Option<(i64, i64)>,
+    ) -> Result<Vec<SuppressedPicture>, StoreError> {
+        let Some((phash, dhash)) = hashes else {
+            return Ok(sqlx::query_as(concat!(
+                "select true as same_file, ",
+                picture_columns!(),
+                " from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
+            ))
+            .bind(collection)
+            .bind(sha256.as_slice())
+            .fetch_all(conn)
+            .await?);
+        };
+        let sql = format!(
+            "select sha256 is not distinct from $15 as same_file, {}
+             from suppressions where phash is not null and id in (
+                 select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
+            picture_columns!(),
+            near::candidates("suppressions")
+        );
+        // Built at run time, because two tables share the query for candidates.
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
+        Ok(near::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
+    }
+
+    /// Returns the suppressed faces of a video: times in microseconds, and x, y, width, height as
+    /// fractions of the frame.
+    pub async fn suppressed_video_faces(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<Vec<(i64, [f32; 4])>, StoreError> {
+        let rows: Vec<(i64, Vec<f32>)> = sqlx::query_as(
+            "select at_us, region from suppressions
+             where collection_id = $1 and sha256 = $2 and at_us is not null order by at_us",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_all(conn)
+        .await?;
+        let numbers =
+            |region: Vec<f32>| std::array::from_fn(|at| region.get(at).copied().unwrap_or_default());
+        Ok(rows.into_iter().map(|(at_us, region)| (at_us, numbers(region))).collect())
+    }
+
+    pub async fn suppresses_video(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists(select 1 from suppressions
+                           where collection_id = $1 and sha256 = $2 and phash is null and region is null)",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_one(executor)
+        .await?)
+    }
+
+    /// Returns, for each sketch, whether the sketch of a suppressed person differs from it in at
+    /// most `most` bits. All sketches must have been computed with the same secret and model.
+    pub async fn suppressed_sketches(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sketches: &[Sketch],
+        most: u32,
+    ) -> Result<Vec<bool>, StoreError> {
+        let Some(first) = sketches.first() else { return Ok(Vec::new()) };
+        let bits: Vec<&str> = sketches.iter().map(|sketch| sketch.bits.as_str()).collect();
+        Ok(sqlx::query_scalar(
+            "select exists(
+                 select 1 from suppressions s where s.collection_id = $1 and s.sketch is not null and s.sha256 is null
+                    and s.sketch_key = $2 and s.model_id = $3 and bit_count(s.sketch # probe.bits::bit(256)) <= $5)
+             from unnest($4::text[]) with ordinality as probe (bits, at) order by at",
+        )
+        .bind(collection)
+        .bind(&first.key)
+        .bind(first.model_id)
+        .bind(bits)
+        .bind(i64::from(most))
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Returns the number of sketches of people, in any collection, computed with a secret other
+    /// than `key`. This process cannot compare faces with them.
+    pub async fn foreign_sketches(&self, key: &str) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select count(*) from suppressions where sketch is not null and sha256 is null and sketch_key <> $1",
+        )
+        .bind(key)
+        .fetch_one(&self.pool)
+        .await?)
+    }
+}

@@ -1,0 +1,251 @@
+//! Reads and inserts faces.
+
+pub(crate) mod embeddings;
+pub(crate) mod large_scopes;
+pub mod models;
+pub mod probes;
+pub mod reembedding;
+pub mod scope;
+pub mod search;
+use crate::faces::embeddings::{check_embedding, halfvec};
+use crate::faces::scope::{Access, FaceFilter, few_images_of_site};
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use serde_json::Value;
+use sqlx::{PgConnection, Postgres, QueryBuilder};
+use time::{Duration, OffsetDateTime};
+use uuid::{Builder, Uuid};
+
+/// Margin of a stored crop around its face, as a fraction of the larger side of the box. An erasure
+/// covers what lies in this margin.
+pub const CROP_MARGIN: f32 = 0.25;
+
+#[derive(Clone, Debug)]
+pub struct NewFace {
+    /// Its id (UUIDv7).
+    pub id: Uuid,
+    /// x, y, width, height in pixels of the upright image.
+    pub bbox: [f32; 4],
+    /// Detection score, 0 to 1.
+    pub det_score: f32,
+    /// Five landmark points as x, y pairs, in pixels.
+    pub landmarks: [f32; 10],
+    /// `vision::QualityReport` as JSON.
+    pub quality: Option<Value>,
+    pub quality_overall: Option<f32>,
+    pub quality_passed: Option<bool>,
+    /// Embedding, L2-normalised.
+    pub embedding: Vec<f32>,
+    /// Id of the embedding model (`store::faces::models::EmbeddingModel::id`).
+    pub model_id: i32,
+    /// Blob key of the aligned chip (PNG, 112x112).
+    pub chip_key: Option<String>,
+    /// Blob key of the crop (JPEG).
+    pub crop_key: Option<String>,
+}
+
+#[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
+pub struct Face {
+    pub id: Uuid,
+    pub collection_id: Uuid,
+    pub collection: String,
+    pub image_id: Uuid,
+    /// x, y, width, height in pixels of the upright image.
+    pub bbox: Vec<f32>,
+    /// Detection score, 0 to 1.
+    pub det_score: f32,
+    /// Five landmark points as x, y pairs, in pixels.
+    pub landmarks: Vec<f32>,
+    pub quality: Option<Value>,
+    pub embedding_model: String,
+    pub chip_key: Option<String>,
+    pub crop_key: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct FaceListQuery {
+    pub collection: String,
+    pub image_id: Option<Uuid>,
+    /// `true`: only faces that did not fail their quality profile; `false`: only those that did.
+    pub passed: Option<bool>,
+    pub filter: FaceFilter,
+}
+
+macro_rules! select_faces {
+    ($tail:literal) => {
+        concat!(
+            "select f.id, f.collection_id, c.name as collection, f.image_id, f.bbox, f.det_score, f.landmarks, f.quality, ",
+            "m.name as embedding_model, f.chip_key, f.crop_key, f.created_at ",
+            "from faces f join collections c on c.id = f.collection_id join embedding_models m on m.id = f.model_id ",
+            $tail
+        )
+    };
+}
+
+impl Store {
+    /// Inserts the faces of one image and adds them to its `face_count`. Embeddings are stored with
+    /// 11 significant bits (halfvec). Does nothing if `faces` is empty.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the collection has no such image or a model is not registered.
+    /// Fails with `Invalid` if an embedding has the wrong length, is zero, or has a component that
+    /// is not finite.
+    pub async fn insert_faces(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        image: Uuid,
+        faces: &[NewFace],
+    ) -> Result<(), StoreError> {
+        if faces.is_empty() {
+            return Ok(());
+        }
+        check_embeddings(conn, faces).await?;
+        let counted = sqlx::query(
+            "update images set face_count = face_count + $3 where id = $1 and collection_id = $2",
+        )
+        .bind(image)
+        .bind(collection)
+        .bind(faces.len() as i32)
+        .execute(&mut *conn)
+        .await?;
+        if counted.rows_affected() == 0 {
+            return Err(StoreError::not_found("image", image));
+        }
+        // One statement inserts all faces. Each column is one array; the boxes and landmarks of all
+        // faces are flat arrays.
+        let column = |get: fn(&NewFace) -> Option<&String>| -> Vec<Option<String>> {
+            faces.iter().map(|face| get(face).cloned()).collect()
+        };
+        sqlx::query(
+            "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality, quality_overall,
+                                quality_passed, embedding, model_id, chip_key, crop_key)
+             select n.id, $1, $2, ($3::real[])[4 * n.i - 3 : 4 * n.i], n.det_score, ($4::real[])[10 * n.i - 9 : 10 * n.i],
+                    n.quality, n.quality_overall, n.quality_passed, n.embedding, n.model_id, n.chip_key, n.crop_key
+             from unnest($5::uuid[], $6::real[], $7::jsonb[], $8::real[], $9::bool[], $10::halfvec[], $11::int[], $12::text[],
+                         $13::text[])
+                  with ordinality as n (id, det_score, quality, quality_overall, quality_passed, embedding, model_id, chip_key,
+                                        crop_key, i)",
+        )
+        .bind(collection)
+        .bind(image)
+        .bind(faces.iter().flat_map(|face| face.bbox).collect::<Vec<f32>>())
+        .bind(faces.iter().flat_map(|face| face.landmarks).collect::<Vec<f32>>())
+        .bind(faces.iter().map(|face| face.id).collect::<Vec<Uuid>>())
+        .bind(faces.iter().map(|face| face.det_score).collect::<Vec<f32>>())
+        .bind(faces.iter().map(|face| face.quality.clone()).collect::<Vec<Option<Value>>>())
+        .bind(faces.iter().map(|face| face.quality_overall).collect::<Vec<Option<f32>>>())
+        .bind(faces.iter().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
+        .bind(faces.iter().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
+        .bind(faces.iter().map(|face| face.model_id).collect::<Vec<i32>>())
+        .bind(column(|face| face.chip_key.as_ref()))
+        .bind(column(|face| face.crop_key.as_ref()))
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    pub async fn face(&self, id: Uuid) -> Result<Face, StoreError> {
+        sqlx::query_as(select_faces!("where f.id = $1 and ($2::uuid is null or f.collection_id = $2)"))
+            .bind(id)
+            .bind(self.collection_scope)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("face", id))
+    }
+
+    /// Returns faces, newest first.
+    pub async fn faces(
+        &self,
+        list: &FaceListQuery,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Face>, StoreError> {
+        let collection = self.collection(&list.collection).await?.id;
+        let mut query = QueryBuilder::<Postgres>::new(select_faces!("where f.collection_id = "));
+        query.push_bind(collection);
+        if let Some(image) = list.image_id {
+            query.push(" and f.image_id = ").push_bind(image);
+        }
+        match list.passed {
+            Some(true) => query.push(" and f.quality_passed is distinct from false"),
+            Some(false) => query.push(" and f.quality_passed = false"),
+            None => &mut query,
+        };
+        let images = few_images_of_site(&self.pool, collection, &list.filter, self.exact_limit).await?;
+        // The statement reads faces from the newest and tests each one. If the site has many
+        // images, it soon finds `limit` faces.
+        list.filter.push(&mut query, Access::EachFace, images.as_deref());
+        push_ids_of_period(&mut query, &list.filter);
+        if let Some(before) = before {
+            query.push(" and f.id < ").push_bind(before);
+        }
+        query.push(" order by f.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+    }
+
+    /// Returns faces by id, in no particular order. Missing faces are omitted.
+    pub(crate) async fn faces_by_id(&self, ids: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+        Ok(sqlx::query_as(select_faces!("where f.id = any($1)")).bind(ids).fetch_all(&self.pool).await?)
+    }
+
+    /// Returns the faces of several images, ordered by face id.
+    pub(crate) async fn faces_of(&self, images: &[Uuid]) -> Result<Vec<Face>, StoreError> {
+        Ok(sqlx::query_as(select_faces!("where f.image_id = any($1) order by f.id"))
+            .bind(images)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+
+    /// Returns the model id and the embedding of a stored face.
+    pub async fn embedding(&self, face: Uuid) -> Result<(i32, Vec<f32>), StoreError> {
+        let (model, embedding): (i32, HalfVector) =
+            sqlx::query_as("select model_id, embedding from faces where id = $1 and ($2::uuid is null or collection_id = $2)")
+                .bind(face)
+                .bind(self.collection_scope)
+                .fetch_optional(&self.pool)
+                .await?
+                .ok_or_else(|| StoreError::not_found("face", face))?;
+        Ok((model, embedding.as_slice().iter().map(|component| component.to_f32()).collect()))
+    }
+}
+
+async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {
+    let ids: Vec<i32> = faces.iter().map(|face| face.model_id).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let models: Vec<(i32, String, i32)> =
+        sqlx::query_as("select id, name, dimensions from embedding_models where id = any($1)")
+            .bind(ids)
+            .fetch_all(conn)
+            .await?;
+    for face in faces {
+        let (_, name, dimensions) = models
+            .iter()
+            .find(|(id, ..)| *id == face.model_id)
+            .ok_or_else(|| StoreError::not_found("embedding model", face.model_id))?;
+        check_embedding(&face.embedding, name, *dimensions)?;
+    }
+    Ok(())
+}
+
+/// Adds bounds on the ids, so that the statement does not read all faces newer than the period. The
+/// ids are UUIDs of version 7, which begin with the time in milliseconds. A worker creates an id on
+/// its own clock, before the transaction that stores the face. So each bound is one day wider.
+fn push_ids_of_period(query: &mut QueryBuilder<Postgres>, filter: &FaceFilter) {
+    if let Some(since) = filter.since {
+        query.push(" and f.id >= ").push_bind(first_id_of(since.saturating_sub(Duration::DAY)));
+    }
+    if let Some(until) = filter.until {
+        query.push(" and f.id < ").push_bind(first_id_of(until.saturating_add(Duration::DAY)));
+    }
+}
+
+/// Returns the lowest UUID of version 7 of a time (RFC 9562, section 5.7).
+fn first_id_of(time: OffsetDateTime) -> Uuid {
+    let milliseconds = (time.unix_timestamp_nanos() / 1_000_000).clamp(0, (1 << 48) - 1);
+    Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
+}

@@ -1,0 +1,123 @@
+//! The registered embedding models. A search never compares faces of different models.
+pub use crate::faces::embeddings::EmbeddingModel;
+use crate::{Store, StoreError};
+
+impl Store {
+    /// Registers the model and prepares the search index for its faces. Does nothing if both are
+    /// done.
+    ///
+    /// Does not build a missing index if an operator has dropped it to store many faces. Does not
+    /// build one of more than [`crate::Config::exact_limit`] faces either, because no face could be
+    /// stored during the build. Logs a warning in both cases.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
+    /// identity is registered with different dimensions.
+    pub async fn register_model(
+        &self,
+        identity: &str,
+        name: &str,
+        dimensions: i32,
+    ) -> Result<EmbeddingModel, StoreError> {
+        if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
+            return Err(StoreError::Invalid(format!(
+                "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
+            )));
+        }
+        if let Some(known) = self.find_model(identity).await? {
+            if self.index.is_prepared(&known).await? {
+                return same_dimensions(known, dimensions);
+            }
+            if self.waits_for_build(known.id).await? {
+                tracing::warn!(
+                    model = known.name,
+                    "there is no search index; searches compare with every face in scope until \
+                     `facecrawl index rebuild` has built it"
+                );
+                return same_dimensions(known, dimensions);
+            }
+        }
+        let mut tx = self.begin().await?;
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('facecrawl.register_model', 0))")
+            .execute(tx.conn())
+            .await?;
+        sqlx::query(
+            "insert into embedding_models (identity, name, dimensions) values ($1, $2, $3) on conflict (identity) do nothing",
+        )
+        .bind(identity)
+        .bind(name)
+        .bind(dimensions)
+        .execute(tx.conn())
+        .await?;
+        let model: EmbeddingModel =
+            sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
+                .bind(identity)
+                .fetch_one(tx.conn())
+                .await?;
+        let model = same_dimensions(model, dimensions)?;
+        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
+        self.index.prepare(tx.conn(), &model).await?;
+        tx.commit().await?;
+        Ok(model)
+    }
+
+    /// Stores the model's match threshold, which is the minimum similarity of two faces of one
+    /// person, and the measured false-match rate.
+    pub async fn record_match_threshold(
+        &self,
+        model: i32,
+        threshold: f32,
+        fmr: Option<f64>,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "update embedding_models set match_threshold = $2, match_fmr = $3
+             where id = $1 and (match_threshold, match_fmr) is distinct from ($2, $3)",
+        )
+        .bind(model)
+        .bind(threshold)
+        .bind(fmr)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    pub async fn model(&self, id: i32) -> Result<EmbeddingModel, StoreError> {
+        sqlx::query_as("select id, identity, name, dimensions from embedding_models where id = $1")
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("embedding model", id))
+    }
+
+    /// Returns whether only an operator may build the index of the model.
+    async fn waits_for_build(&self, model: i32) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select (select bulk_load from embedding_models where id = $1)
+                    or (select count(*) > $2 from (select from faces where model_id = $1 limit $2 + 1) counted)",
+        )
+        .bind(model)
+        .bind(self.exact_limit.min(i64::MAX - 1))
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    async fn find_model(&self, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
+        Ok(sqlx::query_as("select id, identity, name, dimensions from embedding_models where identity = $1")
+            .bind(identity)
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+}
+
+/// Maximum number of components of an embedding. It ensures that a row fits into one database page.
+const MAX_DIMENSIONS: i32 = 2000;
+
+fn same_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingModel, StoreError> {
+    if model.dimensions == dimensions {
+        return Ok(model);
+    }
+    Err(StoreError::Conflict(format!(
+        "the embedding model {} is registered with {} components, not {dimensions}",
+        model.name, model.dimensions
+    )))
+}

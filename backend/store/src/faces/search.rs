@@ -1,0 +1,191 @@
+//! 1:N face search by similarity. Similarity is the cosine. Every query is limited to one
+//! collection and one embedding model. The statements that compare embeddings are in the module
+//! `face_index`.
+use crate::faces::Face;
+use crate::faces::embeddings::check_embedding;
+use crate::faces::large_scopes::Scope;
+use crate::faces::scope::{Access, FaceFilter, FaceScope, few_images_of_site};
+use crate::index::{Found, Nearest, Similar, comparison};
+use crate::people::faces::FaceSubject;
+use crate::{Store, StoreError};
+use sqlx::{Postgres, QueryBuilder};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+use uuid::Uuid;
+
+#[derive(Clone, Debug)]
+pub struct SearchQuery {
+    pub collection_id: Uuid,
+    /// The probe embedding, L2-normalised.
+    pub embedding: Vec<f32>,
+    pub model_id: i32,
+    pub threshold: f32,
+    pub limit: i64,
+    /// Compare with all faces instead of using the index.
+    pub exact: bool,
+    pub filter: FaceFilter,
+    /// Excludes this face (for a search by `face_id`).
+    pub exclude_face: Option<Uuid>,
+    /// Only faces that belong to a subject.
+    pub with_subject: bool,
+}
+
+/// A face and its similarity to the probe.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    pub face: Face,
+    /// Cosine similarity, -1 to 1.
+    pub similarity: f32,
+}
+
+/// Number of faces read first per requested subject, and maximum number of faces read.
+const FACES_PER_SUBJECT: i64 = 4;
+const MAX_FACES: i64 = 20_000;
+
+impl Store {
+    /// Returns the name of the vector index, a value of `SEARCH_INDEX`.
+    pub fn index_name(&self) -> &'static str {
+        self.index.name()
+    }
+
+    /// Returns the age of the oldest change of a face that the index lacks; zero if there is none.
+    pub async fn index_lag(&self) -> Result<Duration, StoreError> {
+        self.index.lag().await
+    }
+
+    /// Returns when the index contains every change that was committed before the call.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
+    pub async fn index_caught_up(&self, within: Duration) -> Result<(), StoreError> {
+        self.index.caught_up(within).await
+    }
+
+    /// Returns the most similar faces, best first, and whether the search was exact (`true`).
+    ///
+    /// Up to 50,000 faces in scope ([`crate::Config::exact_limit`]) the search is exact; above that
+    /// it uses the index. If the index returns fewer faces than requested, or is not available, an
+    /// exact search follows.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the model is unknown or the collection is outside the store's
+    /// scope. Fails with `Invalid` if the embedding does not fit the model.
+    pub async fn search(&self, query: &SearchQuery) -> Result<(Vec<Hit>, bool), StoreError> {
+        if self.collection_scope.is_some_and(|collection| collection != query.collection_id) {
+            return Err(StoreError::not_found("collection", query.collection_id));
+        }
+        let model = self.model(query.model_id).await?;
+        check_embedding(&query.embedding, &model.name, model.dimensions)?;
+        let limit = query.limit.max(0);
+        let scope = FaceScope {
+            filter: query.filter.clone(),
+            site_images: few_images_of_site(&self.pool, query.collection_id, &query.filter, self.exact_limit)
+                .await?,
+            exclude_face: query.exclude_face,
+            with_subject: query.with_subject,
+            ..FaceScope::all(query.collection_id, query.model_id)
+        };
+        let exact = query.exact || !self.uses_index(&scope, limit).await?;
+        let nearest = Nearest {
+            scope: &scope,
+            model: &model,
+            probe: &query.embedding,
+            threshold: query.threshold,
+            limit,
+            exact,
+        };
+        let mut found = self.nearest(&nearest).await?;
+        if !found.exact && (found.faces.len() as i64) < limit {
+            found = self.nearest(&Nearest { exact: true, ..nearest }).await?;
+        }
+        let Found { faces: mut similar, exact } = found;
+        similar.retain(|face| face.similarity >= query.threshold);
+        // The index returns rows in relaxed order. Ties are ordered by id, so that results are
+        // reproducible.
+        similar.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.id.cmp(&b.id)));
+        similar.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+
+        let ids: Vec<Uuid> = similar.iter().map(|face| face.id).collect();
+        let mut faces: HashMap<Uuid, Face> =
+            self.faces_by_id(&ids).await?.into_iter().map(|face| (face.id, face)).collect();
+        let hits = similar
+            .into_iter()
+            .filter_map(|Similar { id, similarity }| Some(Hit { face: faces.remove(&id)?, similarity }))
+            .collect();
+        Ok((hits, exact))
+    }
+
+    /// Returns the best face of each subject, best first, and whether the result is exact. Returns
+    /// at most `query.limit` subjects. Omits faces without a subject. The score of a subject is the
+    /// similarity of its best face.
+    ///
+    /// The result is not exact if the [`MAX_FACES`] most similar faces belong to fewer subjects:
+    /// subjects may be missing then, even with [`SearchQuery::exact`].
+    ///
+    /// # Errors
+    /// Fails with the errors of [`Self::search`].
+    pub async fn search_subjects(
+        &self,
+        query: &SearchQuery,
+    ) -> Result<(Vec<(Hit, FaceSubject)>, bool), StoreError> {
+        let limit = usize::try_from(query.limit).unwrap_or(0);
+        // Many faces can belong to the same person. Read more faces until there are enough people
+        // or no more faces.
+        let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
+        loop {
+            let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
+            let (hits, exact) = self.search(&step).await?;
+            let all = (hits.len() as i64) < faces;
+            let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();
+            let mut subjects = self.face_subjects(&ids).await?;
+            let mut seen = HashSet::new();
+            let mut best: Vec<(Hit, FaceSubject)> = hits
+                .into_iter()
+                .filter_map(|hit| subjects.remove(&hit.face.id).map(|subject| (hit, subject)))
+                .filter(|(_, subject)| seen.insert(subject.subject_id))
+                .collect();
+            let is_complete = all || best.len() >= limit;
+            if is_complete || faces >= MAX_FACES {
+                best.truncate(limit);
+                return Ok((best, exact && is_complete));
+            }
+            faces = faces.saturating_mul(4).min(MAX_FACES);
+        }
+    }
+
+    /// Returns whether a search for this number of faces uses the index: more faces are in scope
+    /// than [`crate::Config::exact_limit`].
+    pub async fn uses_index(&self, scope: &FaceScope, limit: i64) -> Result<bool, StoreError> {
+        self.scope_exceeds(scope, self.exact_limit.max(limit)).await
+    }
+
+    /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.
+    /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
+    /// becomes outdated, the index search returns too few faces and the exact search runs.
+    async fn scope_exceeds(&self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {
+        let key = Scope::from(scope);
+        if self.large_scopes.contains(&key, bound) {
+            return Ok(true);
+        }
+        let mut sql = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
+        scope.push(&mut sql, Access::All);
+        sql.push(" limit ").push_bind(bound.saturating_add(1)).push(") scope");
+        let count: i64 = sql.build_query_scalar().fetch_one(&self.pool).await?;
+        if count > bound {
+            self.large_scopes.insert(key, bound);
+        }
+        Ok(count > bound)
+    }
+
+    /// Asks the index. If it is not available, compares with every face in scope.
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        match self.index.nearest(query).await {
+            Err(StoreError::IndexUnavailable(reason)) => {
+                let index = self.index.name();
+                tracing::warn!(index, reason, "vector index not available; comparing all faces in scope");
+                Ok(Found { faces: comparison::nearest(&self.pool, query).await?, exact: true })
+            }
+            answered => answered,
+        }
+    }
+}

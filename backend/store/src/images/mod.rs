@@ -1,0 +1,218 @@
+//! Reads and inserts images.
+
+pub mod export;
+pub(crate) mod near;
+pub mod sources;
+pub(crate) mod supersede;
+use crate::faces::scope::push_images_of_crawl;
+use crate::{Store, StoreError};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[derive(Clone, Debug)]
+pub struct NewImage {
+    /// Its id (UUIDv7).
+    pub id: Uuid,
+    /// SHA-256 of the file.
+    pub sha256: [u8; 32],
+    /// Perceptual hash (DCT).
+    pub phash: i64,
+    /// Perceptual hash (gradients).
+    pub dhash: i64,
+    /// Perceptual hash (mean).
+    pub ahash: i64,
+    /// Width of the upright image in pixels.
+    pub width: i32,
+    /// Height of the upright image in pixels.
+    pub height: i32,
+    /// File format, such as `jpeg`.
+    pub format: String,
+    pub bytes: i64,
+    /// Clockwise rotation in degrees that makes the faces upright.
+    pub rotation: i32,
+    pub thumbnail_key: Option<String>,
+}
+
+#[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
+pub struct Image {
+    pub id: Uuid,
+    pub collection_id: Uuid,
+    pub collection: String,
+    /// SHA-256 of the file; for the frame of a video, of the video's id and the time.
+    pub sha256: Vec<u8>,
+    /// Perceptual hash (DCT); `None` for the frame of a video, like the other hashes.
+    pub phash: Option<i64>,
+    pub dhash: Option<i64>,
+    pub ahash: Option<i64>,
+    /// Width of the upright image in pixels.
+    pub width: i32,
+    /// Height of the upright image in pixels.
+    pub height: i32,
+    /// File format, such as `jpeg`; `video_frame` for the frame of a video.
+    pub format: String,
+    /// Size of the file in bytes; 0 for the frame of a video.
+    pub bytes: i64,
+    /// Clockwise rotation in degrees that makes the faces upright.
+    pub rotation: i32,
+    pub face_count: i32,
+    pub thumbnail_key: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ImageFilter {
+    pub collection: String,
+    /// Only images found by this crawl.
+    pub crawl_id: Option<Uuid>,
+    /// Only images with faces (`true`) or without (`false`).
+    pub has_faces: Option<bool>,
+}
+
+pub use crate::images::near::{MARKED_BITS, MARKED_GRADIENT_BITS, NEAR_BITS};
+
+/// Maximum number of candidates that [`Store::near_candidates`] returns.
+const MAX_CANDIDATES: i64 = 64;
+
+pub use crate::images::sources::{MAX_SOURCES, Source};
+
+macro_rules! select_images {
+    ($tail:literal) => {
+        concat!(
+            "select i.id, i.collection_id, c.name as collection, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, ",
+            "i.format, i.bytes, i.rotation, i.face_count, i.thumbnail_key, i.created_at ",
+            "from images i join collections c on c.id = i.collection_id ",
+            $tail
+        )
+    };
+}
+
+impl Store {
+    pub async fn image_by_sha256(
+        &self,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<Option<Image>, StoreError> {
+        Ok(sqlx::query_as(select_images!("where i.collection_id = $1 and i.sha256 = $2"))
+            .bind(collection)
+            .bind(sha256.as_slice())
+            .fetch_optional(&self.pool)
+            .await?)
+    }
+
+    /// Returns images of the collection that may be near-duplicates, nearest first. The distance is
+    /// the number of differing bits of phash plus dhash. The caller decides with
+    /// `vision::PerceptualHashes::is_near`.
+    ///
+    /// The candidates are all images whose phash differs in at most [`NEAR_BITS`] bits. They also
+    /// include all images whose dhash differs in at most [`MARKED_GRADIENT_BITS`] bits and whose
+    /// phash differs in at most [`MARKED_BITS`]. At most the 64 nearest are returned.
+    pub async fn near_candidates(
+        &self,
+        executor: impl PgExecutor<'_>,
+        collection: Uuid,
+        phash: i64,
+        dhash: i64,
+    ) -> Result<Vec<Image>, StoreError> {
+        // Built at run time, because two tables share the query for candidates.
+        let sql = format!(
+            "{} where i.id in ({})
+             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",
+            select_images!(""),
+            near::candidates("images")
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
+        Ok(near::bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
+    }
+
+    /// Inserts an image. Returns `Err` with the id of the existing image if the collection already
+    /// contains the same bytes. Waits for other transactions that insert the same bytes.
+    pub async fn insert_image(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        image: &NewImage,
+    ) -> Result<Result<(), Uuid>, StoreError> {
+        // The existing row may be deleted before it can be read. The insert is then retried.
+        for _ in 0..3 {
+            let inserted = sqlx::query(
+                "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
+                                     thumbnail_key)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                 on conflict (collection_id, sha256) do nothing",
+            )
+            .bind(image.id)
+            .bind(collection)
+            .bind(image.sha256.as_slice())
+            .bind(image.phash)
+            .bind(image.dhash)
+            .bind(image.ahash)
+            .bind(image.width)
+            .bind(image.height)
+            .bind(&image.format)
+            .bind(image.bytes)
+            .bind(image.rotation)
+            .bind(&image.thumbnail_key)
+            .execute(&mut *conn)
+            .await?;
+            if inserted.rows_affected() == 1 {
+                return Ok(Ok(()));
+            }
+            // `for share` prevents the existing image from being deleted or replaced before this
+            // transaction has linked to it.
+            let existing = sqlx::query_scalar(
+                "select id from images where collection_id = $1 and sha256 = $2 for share",
+            )
+            .bind(collection)
+            .bind(image.sha256.as_slice())
+            .fetch_optional(&mut *conn)
+            .await?;
+            if let Some(existing) = existing {
+                return Ok(Err(existing));
+            }
+        }
+        Err(StoreError::Conflict("the same image is stored and deleted repeatedly; try again".into()))
+    }
+
+    pub async fn image(&self, id: Uuid) -> Result<Image, StoreError> {
+        sqlx::query_as(select_images!("where i.id = $1 and ($2::uuid is null or i.collection_id = $2)"))
+            .bind(id)
+            .bind(self.collection_scope)
+            .fetch_optional(&self.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("image", id))
+    }
+
+    /// Returns images, newest first.
+    pub async fn images(
+        &self,
+        filter: &ImageFilter,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Image>, StoreError> {
+        let collection = self.collection(&filter.collection).await?.id;
+        let mut query = QueryBuilder::<Postgres>::new(select_images!("where i.collection_id = "));
+        query.push_bind(collection);
+        if let Some(crawl) = filter.crawl_id {
+            query.push(" and i.id in ");
+            push_images_of_crawl(&mut query, crawl);
+        }
+        if let Some(has_faces) = filter.has_faces {
+            query.push(" and (i.face_count > 0) = ").push_bind(has_faces);
+        }
+        if let Some(before) = before {
+            query.push(" and i.id < ").push_bind(before);
+        }
+        query.push(" order by i.id desc limit ").push_bind(limit.max(0));
+        Ok(query.build_query_as().fetch_all(&self.pool).await?)
+    }
+
+    /// Returns images by id, oldest first. Missing images are omitted.
+    pub(crate) async fn images_by_id(&self, ids: &[Uuid]) -> Result<Vec<Image>, StoreError> {
+        Ok(sqlx::query_as(select_images!("where i.id = any($1) order by i.id"))
+            .bind(ids)
+            .fetch_all(&self.pool)
+            .await?)
+    }
+}

@@ -1,0 +1,148 @@
+//! Replaces smaller versions of an image with a larger one.
+//!
+//! A transaction that links a ledger row to a stored image first locks the image (`for share`),
+//! until the transaction ends. A transaction that replaces an image locks it against such links
+//! (`for no key update`). So a link is either created before the replacement and moved by it, or
+//! fails because the image is gone. Sightings need no such lock: they are added under a lock on
+//! their ledger row, and these rows are locked here before they move. Lock order: images, ledger
+//! rows, sources, cached responses.
+use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::erasures::deletion::delete_images;
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use sqlx::{FromRow, PgConnection, PgExecutor};
+use uuid::Uuid;
+
+/// A face of a stored image, with which the faces of an incoming image are compared.
+#[derive(Clone, Debug)]
+pub struct StoredFace {
+    pub image_id: Uuid,
+    pub model_id: i32,
+    /// x, y, width, height as fractions of the image.
+    pub region: [f32; 4],
+    /// The embedding, L2-normalised.
+    pub embedding: Vec<f32>,
+}
+
+#[derive(FromRow)]
+struct FaceRow {
+    image_id: Uuid,
+    model_id: i32,
+    bbox: Vec<f32>,
+    embedding: HalfVector,
+    width: i32,
+    height: i32,
+}
+
+impl From<FaceRow> for StoredFace {
+    fn from(row: FaceRow) -> Self {
+        let (width, height) = (row.width.max(1) as f32, row.height.max(1) as f32);
+        let at = |place: usize| row.bbox.get(place).copied().unwrap_or_default();
+        Self {
+            image_id: row.image_id,
+            model_id: row.model_id,
+            region: [at(0) / width, at(1) / height, at(2) / width, at(3) / height],
+            embedding: row.embedding.as_slice().iter().map(|value| value.to_f32()).collect(),
+        }
+    }
+}
+
+impl Store {
+    /// Locks an image against replacement until the transaction ends, so that rows can be linked to
+    /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
+    pub async fn lock_image(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
+        let held: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
+            .bind(id)
+            .fetch_optional(conn)
+            .await?;
+        Ok(held.is_some())
+    }
+
+    /// Returns those of the images that have a face assigned to a subject. They are never replaced.
+    pub async fn enrolled_images(
+        &self,
+        executor: impl PgExecutor<'_>,
+        images: &[Uuid],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        if images.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(sqlx::query_scalar(
+            "select distinct f.image_id from faces f join subject_faces s on s.face_id = f.id where f.image_id = any($1)",
+        )
+        .bind(images)
+        .fetch_all(executor)
+        .await?)
+    }
+
+    /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
+    /// assigned to a subject; then search again. Waits for transactions that are linking to them.
+    pub async fn lock_to_replace(
+        &self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+    ) -> Result<bool, StoreError> {
+        let held: Vec<i32> =
+            sqlx::query_scalar("select 1 from images where id = any($1) order by id for no key update")
+                .bind(images)
+                .fetch_all(&mut *conn)
+                .await?;
+        // From here on, no transaction can enrol one of these faces.
+        sqlx::query("select 1 from faces where image_id = any($1) order by id for update")
+            .bind(images)
+            .execute(&mut *conn)
+            .await?;
+        Ok(held.len() == images.len() && self.enrolled_images(conn, images).await?.is_empty())
+    }
+
+    /// Returns the faces of images. An embedding takes about a kilobyte of memory, so pass images
+    /// with a limited number of faces per call.
+    pub async fn faces_of_images(
+        &self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+    ) -> Result<Vec<StoredFace>, StoreError> {
+        let rows: Vec<FaceRow> = sqlx::query_as(
+            "select f.image_id, f.model_id, f.bbox, f.embedding, i.width, i.height
+             from faces f join images i on i.id = f.image_id where f.image_id = any($1) order by f.id",
+        )
+        .bind(images)
+        .fetch_all(conn)
+        .await?;
+        Ok(rows.into_iter().map(StoredFace::from).collect())
+    }
+
+    /// Replaces the locked `images` with the image `by`. Moves their ledger rows and sources to
+    /// `by`, then deletes them with their faces. Returns the blob keys to delete after the commit.
+    ///
+    /// Rows in state `processed` become `duplicate` with the reason `superseded`. `row` is the
+    /// ledger row that the caller settles in the same transaction. It is locked together with the
+    /// others, in a fixed order.
+    pub async fn replace_images(
+        &self,
+        conn: &mut PgConnection,
+        images: &[Uuid],
+        by: Uuid,
+        row: Uuid,
+    ) -> Result<Vec<String>, StoreError> {
+        sqlx::query("select 1 from image_urls where id = $2 or image_id = any($1) order by id for update")
+            .bind(images)
+            .bind(row)
+            .execute(&mut *conn)
+            .await?;
+        for taken_over in [
+            "update image_urls set image_id = $2, reason = case state when 'processed' then 'superseded' else reason end,
+                    state = case state when 'processed' then 'duplicate' else state end
+             where image_id = any($1)",
+            "update image_sources set image_id = $2 where image_id = any($1)",
+            // The cached response then refers to the larger version of the stored content.
+            "update image_visits set image_id = $2 where image_id = any($1)",
+            "update superseded_images set image_id = $2 where image_id = any($1)",
+            "insert into superseded_images (image_id, digest) select $2, sha256(uuid_send(id)) from unnest($1::uuid[]) as older (id)",
+        ] {
+            sqlx::query(taken_over).bind(images).bind(by).execute(&mut *conn).await?;
+        }
+        let (_, keys) = delete_images(conn, images).await?;
+        enqueue_blob_deletions(conn, keys).await
+    }
+}

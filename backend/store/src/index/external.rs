@@ -1,0 +1,370 @@
+//! A vector index in an engine outside the database. The engine returns candidates, which are
+//! checked against the rows.
+//!
+//! Each candidate is compared again with its row, in the scope of the request, so a face that was
+//! erased or moved is never returned, and similarities are those of the rows. The faces of the
+//! latest changes are candidates too, so a new face is found before the engine contains it. Exact
+//! searches compare in Postgres. A look-up of all similar faces also compares in Postgres, because
+//! an erasure must not omit a face.
+//!
+//! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
+//! set is not complete, searches use the index of pgvector if it exists.
+mod arrange;
+mod check;
+mod follow;
+
+use crate::faces::embeddings::{EmbeddingModel, floats};
+use crate::faces::scope::{FaceFilter, FaceScope};
+use crate::index::engine::{
+    Candidate, EngineError, EngineFilter, EngineQuery, FaceSet, VectorEngine, search_candidates,
+};
+use crate::index::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Pgvector, Similar, comparison};
+use crate::{Store, StoreError};
+use pgvector::HalfVector;
+use sqlx::PgConnection;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+pub use check::Checked;
+pub use follow::Followed;
+use follow::Progress;
+
+/// Number of candidates that are requested beyond the limit of a query: a percentage of the limit,
+/// and the minimum. The engine may still contain deleted faces.
+const ROOM_PERCENT: i64 = 10;
+const MIN_ROOM: i64 = 10;
+/// Number of candidates per requested face of a search in a crawl or on a site. The engine does not
+/// store the crawls and sites of a face, so the rows of the candidates decide. This is enough if
+/// about a tenth of the collection's faces are in the crawl or on the site.
+const CANDIDATES_TO_CHECK: i64 = 20;
+/// Maximum limit with which a search in a crawl or on a site asks the engine. With a higher limit,
+/// it costs too much to check the candidates.
+const MAX_LIMIT_TO_CHECK: i64 = 100;
+/// Maximum number of candidates of a look-up of neighbours, unless its limit needs more. One
+/// request contains many such look-ups, and its time is limited.
+const NEIGHBOURS_CANDIDATES: usize = 512;
+/// Number of the latest changes of a collection whose faces are candidates of every search in it. A
+/// comparison with this many faces takes a few milliseconds.
+const LATEST_CHANGES: i64 = 4_000;
+/// Maximum time that a look-up of neighbours waits until the engine contains the queried faces.
+const NEIGHBOURS_WAIT: Duration = Duration::from_secs(30);
+/// Time between two reads of the recorded changes by a caller that waits for them.
+const POLL: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+pub struct ExternalIndex {
+    store: Store,
+    engine: Arc<dyn VectorEngine>,
+    pgvector: Pgvector,
+    config: Config,
+    progress: Arc<Mutex<Progress>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Age of a deletion after which a set is built again, so that its files hold no remains of the
+    /// deleted face.
+    pub rebuild_age: Duration,
+    /// Number of candidates that a search in a graph keeps. `None`: the number depends on the size
+    /// of the set; see [`search_candidates`].
+    pub candidates: Option<usize>,
+    /// Whether searches use the index of pgvector while the engine cannot answer.
+    pub fall_back: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None, fall_back: true }
+    }
+}
+
+/// What a search of the engine needs from the database.
+#[derive(sqlx::FromRow)]
+struct Start {
+    /// The set that searches use.
+    set: Option<Uuid>,
+    /// The number of its faces when it was last measured.
+    faces: i64,
+    /// The faces of the latest changes.
+    latest: Vec<Uuid>,
+}
+
+impl ExternalIndex {
+    pub fn new(store: Store, engine: Arc<dyn VectorEngine>) -> Self {
+        let pgvector = Pgvector::new(store.pool().clone());
+        Self { store, engine, pgvector, config: Config::default(), progress: Arc::default() }
+    }
+
+    #[must_use]
+    pub fn with_config(mut self, config: Config) -> Self {
+        self.config = config;
+        self.pgvector = self.pgvector.with_candidates(config.candidates);
+        self
+    }
+
+    fn unavailable(&self, reason: impl std::fmt::Display) -> StoreError {
+        StoreError::IndexUnavailable(format!("{}: {reason}", self.engine.name()))
+    }
+
+    /// Returns the set that searches use, and the faces of the latest changes. The caller searches
+    /// the engine afterwards, so it misses no change that is applied in between.
+    async fn start(&self, scope: &FaceScope) -> Result<Start, StoreError> {
+        Ok(sqlx::query_as(
+            "select s.id as set, coalesce(s.faces, 0) as faces,
+                    array(select face_id from index_changes
+                          where model_id = $2 and collection_id = $3 and not deleted
+                          order by change desc limit $4) as latest
+             from (select) one left join index_sets s
+                 on s.index_name = $1 and s.model_id = $2 and s.state = 'serving' and not (s.outdated and $5)",
+        )
+        .bind(self.engine.name())
+        .bind(scope.model_id)
+        .bind(scope.collection_id)
+        .bind(LATEST_CHANGES)
+        // A search in a period cannot use an outdated set, because most of its faces lack the time
+        // at which they were stored.
+        .bind(filter(scope).has_period())
+        .fetch_one(self.store.pool())
+        .await?)
+    }
+
+    /// Returns the engine's faces that are most similar to each of the probes, and the faces of the
+    /// latest changes. If the set was replaced meanwhile, asks the new set.
+    async fn candidates(
+        &self,
+        scope: &FaceScope,
+        model: &EmbeddingModel,
+        probes: Vec<Vec<f32>>,
+        limit: usize,
+        max_candidates: usize,
+    ) -> Result<(Vec<Vec<Candidate>>, Vec<Uuid>), StoreError> {
+        let mut start = self.start(scope).await?;
+        loop {
+            let id = start.set.ok_or_else(|| self.unavailable("the index is being built"))?;
+            let set = FaceSet { id, dimensions: usize::try_from(model.dimensions).unwrap_or_default() };
+            let faces = usize::try_from(start.faces).unwrap_or_default();
+            let candidates = search_candidates(self.config.candidates, limit, faces, max_candidates);
+            let query = |probe: &Vec<f32>| EngineQuery {
+                filter: filter(scope),
+                probe: probe.clone(),
+                limit,
+                candidates,
+            };
+            match self.engine.search(&set, probes.iter().map(query).collect()).await {
+                Ok(found) => return Ok((found, start.latest)),
+                Err(EngineError(reason)) => {
+                    start = self.start(scope).await?;
+                    if start.set == Some(id) {
+                        return Err(self.unavailable(reason));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
+    async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        let candidates = match is_known_by_rows_only(&query.scope.filter) {
+            true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
+            false => query.limit.saturating_add((query.limit / (100 / ROOM_PERCENT)).max(MIN_ROOM)),
+        };
+        let limit = usize::try_from(candidates).unwrap_or_default();
+        let probes = vec![query.probe.to_vec()];
+        let (found, latest) = self.candidates(query.scope, query.model, probes, limit, usize::MAX).await?;
+        let found: HashSet<Uuid> = found.into_iter().flatten().map(|face| face.id).collect();
+        let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
+        let mut faces = comparison::among(self.store.pool(), query, &ids).await?;
+        // If too few of the engine's candidates remain, the latest faces could hide that the answer
+        // is incomplete. Without them it is too short, and the caller searches in another way.
+        if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
+            faces.retain(|face| found.contains(&face.id));
+        }
+        Ok(Found { faces, exact: false })
+    }
+
+    /// Asks the engine for faces of the collection, and keeps those of the crawl and the site. If
+    /// they are too few, asks the index of pgvector, which continues until it has enough faces or
+    /// reaches its limit of entries. Without that index, compares with all faces in scope.
+    async fn nearest_by_rows(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        if query.limit <= MAX_LIMIT_TO_CHECK {
+            match self.nearest_by_engine(query).await {
+                Ok(found) if found.faces.len() as i64 >= query.limit => return Ok(found),
+                Ok(_) => {}
+                Err(error) if self.can_fall_back(&error, query.model).await? => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.pgvector.is_prepared(query.model).await? {
+            true => self.pgvector.nearest(query).await,
+            false => self.nearest(&Nearest { exact: true, ..query.clone() }).await,
+        }
+    }
+
+    async fn neighbours_by_engine(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        // Fails at once if the engine is not available, instead of waiting for its changes.
+        self.call(self.engine.sets()).await?;
+        // Waits until the engine contains the queried faces. Of two new similar faces, at least one
+        // query then finds the other.
+        self.wait_for(query.faces).await?;
+        let (faces, probes): (Vec<Uuid>, Vec<Vec<f32>>) =
+            self.embeddings(query.scope, query.faces).await?.into_iter().unzip();
+        // The engine returns the queried face too.
+        let limit = usize::try_from(query.limit.saturating_add(1)).unwrap_or_default();
+        let (found, _) =
+            self.candidates(query.scope, query.model, probes, limit, NEIGHBOURS_CANDIDATES).await?;
+        let pairs: Vec<(Uuid, Uuid)> = faces
+            .iter()
+            .zip(found)
+            .flat_map(|(face, found)| found.into_iter().map(|neighbour| (*face, neighbour.id)))
+            .collect();
+        comparison::among_pairs(self.store.pool(), query, &pairs).await
+    }
+
+    /// Returns the embeddings of the faces that the collection and the model still have.
+    async fn embeddings(
+        &self,
+        scope: &FaceScope,
+        faces: &[Uuid],
+    ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+        let rows: Vec<(Uuid, HalfVector)> = sqlx::query_as(
+            "select id, embedding from faces where id = any($1) and model_id = $2 and collection_id = $3",
+        )
+        .bind(faces)
+        .bind(scope.model_id)
+        .bind(scope.collection_id)
+        .fetch_all(self.store.pool())
+        .await?;
+        Ok(rows.into_iter().map(|(id, embedding)| (id, floats(&embedding))).collect())
+    }
+
+    /// Waits until no change of the faces is left to follow.
+    async fn wait_for(&self, faces: &[Uuid]) -> Result<(), StoreError> {
+        let pending = "select exists (select from index_changes where face_id = any($1))";
+        let started = Instant::now();
+        while sqlx::query_scalar(pending).bind(faces).fetch_one(self.store.pool()).await? {
+            if started.elapsed() > NEIGHBOURS_WAIT {
+                return Err(self.unavailable("the index lacks the faces whose neighbours were requested"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a query that the engine could not answer can use the index of pgvector.
+    async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
+        let can = self.config.fall_back && self.pgvector.is_prepared(model).await?;
+        if can {
+            tracing::warn!(reason, "search index not available; using the index of pgvector");
+        }
+        Ok(can)
+    }
+}
+
+#[async_trait::async_trait]
+impl FaceIndex for ExternalIndex {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    /// Always returns `true`: [`ExternalIndex::step`] creates the set of a new model.
+    async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    async fn prepare(&self, _: &mut PgConnection, _: &EmbeddingModel) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        if query.exact {
+            let faces = comparison::nearest(self.store.pool(), query).await?;
+            return Ok(Found { faces, exact: true });
+        }
+        if is_known_by_rows_only(&query.scope.filter) {
+            return self.nearest_by_rows(query).await;
+        }
+        match self.nearest_by_engine(query).await {
+            Err(error) if self.can_fall_back(&error, query.model).await? => {
+                self.pgvector.nearest(query).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        if query.exact {
+            return comparison::neighbours(self.store.pool(), query).await;
+        }
+        match self.neighbours_by_engine(query).await {
+            Err(error) if self.can_fall_back(&error, query.model).await? => {
+                self.pgvector.neighbours(query).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// Compares in Postgres. The engine can lack faces even if no recorded change is left, for
+    /// example while older faces are copied.
+    async fn all_similar(
+        &self,
+        conn: &mut PgConnection,
+        query: &AllSimilar<'_>,
+    ) -> Result<Vec<Similar>, StoreError> {
+        comparison::all_similar(conn, query).await
+    }
+
+    async fn lag(&self) -> Result<Duration, StoreError> {
+        let Some(oldest) = self.store.oldest_index_change().await? else { return Ok(Duration::ZERO) };
+        Ok((self.store.clock().await? - oldest).try_into().unwrap_or(Duration::ZERO))
+    }
+
+    async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
+        // A caller learns of a change after its commit. The changes that are visible now therefore
+        // include every change that the caller knows.
+        let last: Option<i64> =
+            sqlx::query_scalar("select max(change) from index_changes").fetch_one(self.store.pool()).await?;
+        let started = Instant::now();
+        while let Some(last) = last {
+            let left: bool =
+                sqlx::query_scalar("select exists (select from index_changes where change <= $1)")
+                    .bind(last)
+                    .fetch_one(self.store.pool())
+                    .await?;
+            if !left {
+                break;
+            }
+            if started.elapsed() > within {
+                return Err(self.unavailable("the index is behind the changes of faces"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the filters of the scope that an engine can apply.
+fn filter(scope: &FaceScope) -> EngineFilter {
+    EngineFilter {
+        collection_id: scope.collection_id,
+        min_quality: scope.filter.min_quality,
+        omit_failed: scope.omit_failed,
+        with_subject: scope.with_subject,
+        since_us: scope.filter.since.map(microseconds),
+        until_us: scope.filter.until.map(microseconds),
+    }
+}
+
+/// Returns the time in microseconds since 1970, as precise as Postgres stores it.
+fn microseconds(time: OffsetDateTime) -> i64 {
+    i64::try_from(time.unix_timestamp_nanos().div_euclid(1_000)).unwrap_or(i64::MAX)
+}
+
+/// Returns whether only the rows can tell which candidates are in the scope.
+fn is_known_by_rows_only(filter: &FaceFilter) -> bool {
+    filter.crawl_id.is_some() || filter.site.is_some()
+}

@@ -1,0 +1,225 @@
+//! Applies the recorded changes of faces to an engine, and copies older faces to new sets.
+//!
+//! A process changes the engine only in a transaction that holds an advisory lock. The lock ends
+//! with the transaction. A paused process may still send its update afterwards. Each update
+//! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
+use super::{Checked, ExternalIndex, floats, microseconds};
+use crate::index::engine::{EngineFace, Update};
+use crate::index::sets;
+use crate::index::sets::IndexSet;
+use crate::{Store, StoreError, Tx};
+use domain::IndexSetState;
+use pgvector::HalfVector;
+use sqlx::PgConnection;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// Advisory lock of the transaction that changes the engine.
+const FOLLOWING: i64 = 0x0066_6163_6503;
+
+/// What [`ExternalIndex::step`] remembers between its calls.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// When the sizes of the sets were last measured.
+    pub(super) measured: Option<Instant>,
+    /// Comparisons that have begun, by set: the time of the request, the last compared face, and
+    /// the counts up to it.
+    pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, Checked)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// The number of changes, compared faces and copied faces. Changes and copies are durable
+    /// in the engine. Zero means that none is left.
+    Applied(usize),
+    /// Another process is applying changes.
+    Busy,
+}
+
+impl ExternalIndex {
+    /// Runs one step. Creates missing sets and deletes old ones. Applies at most `limit` changes.
+    /// Compares the next 2,000 faces of each set whose comparison was requested. Copies at most
+    /// `limit` faces to each set that is being built.
+    ///
+    /// If a call fails or is interrupted, the next call repeats its work. Only one process at a
+    /// time changes the engine.
+    ///
+    /// # Errors
+    /// Fails with `IndexUnavailable`, or with the database's error.
+    pub async fn step(&self, limit: i64) -> Result<Followed, StoreError> {
+        let mut progress = self.progress.lock().await;
+        let Some(sets) = self.arrange(&mut progress).await? else { return Ok(Followed::Busy) };
+        let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
+        for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
+            match self.check_page(set, &mut progress).await? {
+                Followed::Applied(compared) => applied += compared,
+                Followed::Busy => return Ok(Followed::Busy),
+            }
+        }
+        for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
+            match self.copy(set, limit).await? {
+                Followed::Applied(copied) => applied += copied,
+                Followed::Busy => return Ok(Followed::Busy),
+            }
+        }
+        Ok(Followed::Applied(applied))
+    }
+
+    /// Starts a transaction in which this process alone may change the engine; `None` if another
+    /// process has such a transaction.
+    pub(super) async fn exclusive(&self) -> Result<Option<Tx>, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let locked: bool = sqlx::query_scalar("select pg_try_advisory_xact_lock($1)")
+            .bind(FOLLOWING)
+            .fetch_one(tx.conn())
+            .await?;
+        Ok(locked.then_some(tx))
+    }
+
+    /// Records that an index will be deleted. Returns the recorded id of its server; `None` if the
+    /// database has no record of the index. Waits until the process that changes the index has
+    /// ended its transaction. Afterwards, every step for this index fails with `IndexUnavailable`.
+    pub async fn release(store: &Store, index: &str) -> Result<Option<Uuid>, StoreError> {
+        let mut tx = store.begin().await?;
+        // A start need not wait for the process that changes another index.
+        if sets::server(tx.conn(), index).await?.is_none() {
+            return Ok(None);
+        }
+        // Longer than a transaction without statements can hold the lock.
+        sqlx::query("set local statement_timeout = '90s'").execute(tx.conn()).await?;
+        sqlx::query("select pg_advisory_xact_lock($1)").bind(FOLLOWING).execute(tx.conn()).await?;
+        let released = sets::release(tx.conn(), index).await?;
+        tx.commit().await?;
+        Ok(released)
+    }
+
+    pub(super) async fn sets(&self, conn: &mut PgConnection) -> Result<Vec<IndexSet>, StoreError> {
+        let mut sets = self.store.index_sets(conn).await?;
+        sets.retain(|set| set.index_name == self.engine.name());
+        Ok(sets)
+    }
+
+    /// Applies the next changes to every set of their model. The engine receives the current rows
+    /// of the changed faces.
+    async fn follow(&self, limit: i64) -> Result<Followed, StoreError> {
+        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+        let changes = self.store.index_changes(tx.conn(), limit).await?;
+        if changes.is_empty() {
+            // Releases the lock before the next step asks for it.
+            tx.commit().await?;
+            return Ok(Followed::Applied(0));
+        }
+        let changed: BTreeSet<(i32, Uuid)> =
+            changes.iter().map(|change| (change.model_id, change.face_id)).collect();
+        let ids: Vec<Uuid> = changed.iter().map(|(_, face)| *face).collect();
+        let fence = fence(tx.conn()).await?;
+        let mut present: HashMap<(i32, Uuid), EngineFace> = rows(tx.conn(), &ids)
+            .await?
+            .into_iter()
+            .map(|row| ((row.model_id, row.id), row.face()))
+            .collect();
+        let mut updates: BTreeMap<i32, (Vec<EngineFace>, Vec<Uuid>)> = BTreeMap::new();
+        for key @ (model, id) in changed {
+            let (stored, deleted) = updates.entry(model).or_default();
+            match present.remove(&key) {
+                Some(face) => stored.push(face),
+                None => deleted.push(id),
+            }
+        }
+        let sets = self.sets(tx.conn()).await?;
+        for set in sets.iter().filter(|set| set.state != IndexSetState::Retired) {
+            // A model without a set needs no update: its faces are copied when its set is built.
+            let Some((stored, deleted)) = updates.get(&set.model_id) else { continue };
+            let update = Update { fence, stored: stored.clone(), deleted: deleted.clone() };
+            self.call(self.engine.update(&set.face_set(), update)).await?;
+            if !deleted.is_empty() {
+                sets::record_deletion(tx.conn(), set.id).await?;
+            }
+        }
+        let numbers: Vec<i64> = changes.iter().map(|change| change.change).collect();
+        self.store.settle_index_changes(tx.conn(), &numbers).await?;
+        tx.commit().await?;
+        Ok(Followed::Applied(numbers.len()))
+    }
+
+    /// Copies the next faces to a set that is being built, in the order of their ids.
+    async fn copy(&self, set: &IndexSet, limit: i64) -> Result<Followed, StoreError> {
+        // A face that is deleted after it was read is deleted in the engine after this transaction.
+        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+        // Another process may have changed the set since it was read.
+        let Some(copied_to) = sets::copied_to(tx.conn(), set.id).await? else {
+            tx.commit().await?;
+            return Ok(Followed::Applied(0));
+        };
+        let ids: Vec<Uuid> =
+            sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
+                .bind(copied_to)
+                .bind(set.model_id)
+                .bind(limit)
+                .fetch_all(tx.conn())
+                .await?;
+        let last = ids.last().copied().unwrap_or(copied_to);
+        if !ids.is_empty() {
+            let fence = fence(tx.conn()).await?;
+            let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
+            let update = Update { fence, stored: rows.map(Row::face).collect(), deleted: Vec::new() };
+            self.call(self.engine.update(&set.face_set(), update)).await?;
+        }
+        // The changes of later faces are recorded, so only the faces up to here had to be copied.
+        // The copy ends although new faces arrive all the time.
+        let complete = i64::try_from(ids.len()).is_ok_and(|copied| copied < limit);
+        if complete {
+            self.call(self.engine.start_graphs(&set.face_set())).await?;
+        }
+        sets::record_copy(tx.conn(), set.id, last, complete).await?;
+        tx.commit().await?;
+        Ok(Followed::Applied(ids.len()))
+    }
+}
+
+/// Takes the next number of `index_fence` for this transaction. The transaction must hold the lock,
+/// and must read the rows of its update afterwards.
+async fn fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar("select next_index_fence()").fetch_one(conn).await?)
+}
+
+/// A face with what an engine stores of it.
+#[derive(sqlx::FromRow)]
+pub(super) struct Row {
+    pub(super) id: Uuid,
+    pub(super) model_id: i32,
+    collection_id: Uuid,
+    has_subject: bool,
+    quality: Option<f32>,
+    failed: bool,
+    created_at: OffsetDateTime,
+    embedding: HalfVector,
+}
+
+impl Row {
+    pub(super) fn face(self) -> EngineFace {
+        EngineFace {
+            id: self.id,
+            collection_id: self.collection_id,
+            has_subject: self.has_subject,
+            quality: self.quality,
+            failed: self.failed,
+            stored_us: microseconds(self.created_at),
+            embedding: floats(&self.embedding),
+        }
+    }
+}
+
+pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
+    Ok(sqlx::query_as(
+        "select f.id, f.model_id, f.collection_id, f.embedding, f.created_at, f.quality_overall as quality,
+                f.quality_passed is not distinct from false as failed,
+                exists (select from subject_faces s where s.face_id = f.id) as has_subject
+         from faces f where f.id = any($1)",
+    )
+    .bind(faces)
+    .fetch_all(conn)
+    .await?)
+}

@@ -1,0 +1,177 @@
+//! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
+//! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
+//! model's id as a literal, because the planner uses a partial index only if it sees the condition.
+mod maintain;
+
+pub use maintain::HnswIndex;
+
+use super::{AllSimilar, FaceIndex, Found, Nearest, Neighbours, Pair, Similar, comparison};
+use crate::StoreError;
+use crate::faces::embeddings::{EmbeddingModel, halfvec};
+use crate::faces::scope::Access;
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
+
+/// Parameters of the HNSW index: the number of links per face and layer, and the number of
+/// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
+/// default 16 and 64. With 64 candidates and a million faces, one new face in thirty is linked only
+/// to faces of other people, so later searches do not find it.
+const NEIGHBOURS: i32 = 16;
+const CANDIDATES: i32 = 128;
+
+/// Maximum number of candidates of a search (`hnsw.ef_search`) that pgvector allows.
+pub const MAX_CANDIDATES: usize = 1_000;
+/// Default minimum number of candidates of a search, and the number for each requested face.
+const EF_SEARCH: i64 = 100;
+const EF_PER_RESULT: i64 = 4;
+/// Maximum number of index entries that a filtered search visits. If this is not enough, the search
+/// returns fewer faces than requested.
+const MAX_SCAN_TUPLES: i64 = 100_000;
+/// The same limits for the neighbours of one face.
+const NEIGHBOURS_EF_SEARCH: i64 = 100;
+const NEIGHBOURS_MAX_SCAN_TUPLES: i64 = 20_000;
+
+/// The HNSW indexes of pgvector.
+#[derive(Clone, Debug)]
+pub struct Pgvector {
+    pool: PgPool,
+    candidates: i64,
+}
+
+impl Pgvector {
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool, candidates: EF_SEARCH }
+    }
+
+    /// Returns the same index with another minimum number of candidates of a search. A number above
+    /// 1,000 becomes 1,000. With `None`, the minimum is 100.
+    #[must_use]
+    pub fn with_candidates(mut self, candidates: Option<usize>) -> Self {
+        self.candidates = candidates.map_or(EF_SEARCH, |count| count.clamp(1, MAX_CANDIDATES) as i64);
+        self
+    }
+
+    /// Searches the model's index. The scan continues until enough results pass the filters or the
+    /// scan limit is reached.
+    async fn search(&self, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
+        let ef_search =
+            query.limit.saturating_mul(EF_PER_RESULT).max(self.candidates).min(MAX_CANDIDATES as i64);
+        let mut tx = self.pool.begin().await?;
+        use_index(&mut tx, query.model, ef_search, MAX_SCAN_TUPLES).await?;
+        let distance = format!("f.embedding::halfvec({}) <=> ", query.model.dimensions);
+        let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
+        sql.push(&distance).push_bind(halfvec(query.probe));
+        sql.push("))::real as similarity from faces f where ");
+        query.scope.push(&mut sql, Access::EachFace);
+        sql.push(" order by ").push(&distance).push_bind(halfvec(query.probe));
+        sql.push(" limit ").push_bind(query.limit);
+        let found = sql.build_query_as().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(found)
+    }
+}
+
+#[async_trait::async_trait]
+impl FaceIndex for Pgvector {
+    fn name(&self) -> &'static str {
+        "pgvector"
+    }
+
+    async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        is_valid(&self.pool, model).await
+    }
+
+    /// The build waits for writers of `faces` and can take long for a large table.
+    async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
+        // The statements contain only numbers, so nothing in them comes from a caller. Statistics
+        // are disabled, because they would keep samples of erased embeddings.
+        if is_valid(&mut *conn, model).await? {
+            return Ok(());
+        }
+        let index = format!(
+            "drop index if exists {0};
+             create index {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
+                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
+             alter index {0} alter column 1 set statistics 0",
+            index_name(model.id),
+            model.dimensions,
+            model.id
+        );
+        sqlx::raw_sql(AssertSqlSafe(index)).execute(conn).await?;
+        Ok(())
+    }
+
+    async fn nearest(&self, query: &Nearest<'_>) -> Result<Found, StoreError> {
+        let faces = match query.exact {
+            true => comparison::nearest(&self.pool, query).await?,
+            false => self.search(query).await?,
+        };
+        Ok(Found { faces, exact: query.exact })
+    }
+
+    async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
+        if query.exact {
+            return comparison::neighbours(&self.pool, query).await;
+        }
+        let mut tx = self.pool.begin().await?;
+        use_index(&mut tx, query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
+        sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
+        // Postgres can use the index only if the sort expression is the distance alone.
+        let mut sql = comparison::neighbours_by(query, &comparison::distance_of_pair(query));
+        let pairs = sql.build_query_as().fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(comparison::sorted(pairs))
+    }
+
+    /// Compares with every face, because the HNSW index is approximate.
+    async fn all_similar(
+        &self,
+        conn: &mut PgConnection,
+        query: &AllSimilar<'_>,
+    ) -> Result<Vec<Similar>, StoreError> {
+        comparison::all_similar(conn, query).await
+    }
+}
+
+/// Prepares a transaction for a search in the index. Sorting is disabled, so that the planner must
+/// use an index that returns rows in this order.
+///
+/// # Errors
+/// Fails with `IndexUnavailable` if the index does not exist, or with the database's error.
+async fn use_index(
+    conn: &mut PgConnection,
+    model: &EmbeddingModel,
+    ef_search: i64,
+    max_scan_tuples: i64,
+) -> Result<(), StoreError> {
+    // All statements in one request. Only the first one returns a row. They contain only numbers.
+    let statements = format!(
+        "select exists (select from pg_index where indexrelid = to_regclass('{}') and indisvalid);
+         set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
+         set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off",
+        index_name(model.id)
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(conn).await?;
+    let exists = row.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+    if !exists {
+        let name = &model.name;
+        return Err(StoreError::IndexUnavailable(format!(
+            "pgvector: the index of {name} does not exist; `facecrawl index rebuild --index pgvector` builds it"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns whether the index exists and is valid. An interrupted `drop index concurrently` leaves
+/// an index that is not valid, which no search uses.
+async fn is_valid(db: impl PgExecutor<'_>, model: &EmbeddingModel) -> Result<bool, StoreError> {
+    Ok(sqlx::query_scalar(
+        "select exists (select from pg_index where indexrelid = to_regclass($1) and indisvalid)",
+    )
+    .bind(index_name(model.id))
+    .fetch_one(db)
+    .await?)
+}
+
+fn index_name(model: i32) -> String {
+    format!("faces_embedding_hnsw_{model}")
+}

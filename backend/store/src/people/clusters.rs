@@ -1,0 +1,279 @@
+//! Reads and writes for face clustering: unclustered faces, their neighbours, and their assignment
+//! to subjects. Nothing derived from embeddings is stored. Means are computed when they are needed,
+//! so an erased face leaves no trace in them.
+use crate::faces::scope::{Access, FaceScope};
+use crate::index::Neighbours;
+pub use crate::index::Pair;
+use crate::people::move_faces;
+use crate::{Store, StoreError};
+use half::f16;
+use pgvector::HalfVector;
+use sqlx::{PgConnection, Postgres, QueryBuilder};
+use uuid::Uuid;
+
+#[derive(Clone, Debug)]
+pub struct ClusterScope {
+    pub collection_id: Uuid,
+    pub model_id: i32,
+    /// Includes faces that failed their quality profile.
+    pub any_quality: bool,
+}
+
+/// A unit of clustering: a subject, or a face without a subject.
+#[derive(Clone, Debug)]
+pub struct ClusterUnit {
+    /// The subject; `None` for a single face.
+    pub subject: Option<Uuid>,
+    /// Whether a user enrolled it. An enrolled subject is never merged into another subject.
+    pub enrolled: bool,
+    /// Those of the queried faces that belong to it.
+    pub faces: Vec<Uuid>,
+    /// Mean of its embeddings, not normalised.
+    pub mean: Vec<f32>,
+    /// Number of embeddings in the mean.
+    pub weight: i64,
+    /// Images that contain its faces.
+    pub images: Vec<Uuid>,
+    /// Faces that a user removed from it, and the subjects to which these faces belong.
+    pub refused: Vec<Uuid>,
+}
+
+/// Units that clustering identified as one person.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The resulting subject; `None` for a new cluster.
+    pub subject: Option<Uuid>,
+    /// Clusters to merge into it.
+    pub joined: Vec<Uuid>,
+    /// Faces without a subject to add to it.
+    pub faces: Vec<Uuid>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Number of faces assigned to a subject.
+    pub assigned: i64,
+    /// Number of clusters created.
+    pub made: i64,
+    /// Number of clusters merged into another subject.
+    pub joined: i64,
+}
+
+/// Maximum number of faces, oldest first, from which a subject's mean is computed. The limit
+/// prevents a person with thousands of images from slowing down every step.
+const MAX_MEMBERS_FOR_MEAN: i64 = 256;
+/// Up to this number of faces in scope, neighbours are found by comparing all faces. The comparison
+/// is exact, and faster than an index that all collections share.
+const COMPARE_ALL: i64 = 5_000;
+impl ClusterScope {
+    fn faces(&self) -> FaceScope {
+        let omit_failed = !self.any_quality;
+        FaceScope { omit_failed, ..FaceScope::all(self.collection_id, self.model_id) }
+    }
+}
+
+impl Store {
+    /// Returns the number of faces in scope that no clustering has processed.
+    pub async fn count_unclustered(&self, scope: &ClusterScope) -> Result<i64, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select count(*) from faces f where ");
+        scope.faces().push(&mut sql, Access::All);
+        sql.push(NOT_CLUSTERED);
+        Ok(sql.build_query_scalar().fetch_one(&self.pool).await?)
+    }
+
+    /// Returns the next unprocessed faces after `after`, ordered by id.
+    pub async fn unclustered(
+        &self,
+        scope: &ClusterScope,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let mut sql = QueryBuilder::<Postgres>::new("select f.id from faces f where ");
+        scope.faces().push(&mut sql, Access::All);
+        sql.push(NOT_CLUSTERED);
+        sql.push(" and f.id > ").push_bind(after).push(" order by f.id limit ").push_bind(limit);
+        Ok(sql.build_query_scalar().fetch_all(&self.pool).await?)
+    }
+
+    /// Returns, for each of `faces`, at most `most` of the most similar faces in scope whose
+    /// similarity is at least `threshold`. The result is exact for up to 5,000 faces in scope. For
+    /// more faces, the search uses the model's index.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if the model is unknown, and with `IndexUnavailable` if the index
+    /// cannot answer now.
+    pub async fn neighbours(
+        &self,
+        scope: &ClusterScope,
+        faces: &[Uuid],
+        most: i64,
+        threshold: f32,
+    ) -> Result<Vec<Pair>, StoreError> {
+        let model = self.model(scope.model_id).await?;
+        let scope = scope.faces();
+        let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
+        scope.push(&mut count, Access::All);
+        count.push(" limit ").push_bind(COMPARE_ALL + 1).push(") scope");
+        let in_scope: i64 = count.build_query_scalar().fetch_one(&self.pool).await?;
+        let exact = in_scope <= COMPARE_ALL;
+        let query = Neighbours { faces, scope: &scope, model: &model, limit: most, threshold, exact };
+        self.index.neighbours(&query).await
+    }
+
+    /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
+    /// Locks the subjects until the transaction ends.
+    pub async fn cluster_units(
+        &self,
+        conn: &mut PgConnection,
+        scope: &ClusterScope,
+        faces: &[Uuid],
+    ) -> Result<Vec<ClusterUnit>, StoreError> {
+        // Locks before reading, because the previous lock holder may have moved the faces.
+        sqlx::query(
+            "select 1 from subjects s where s.id in (select subject_id from subject_faces where face_id = any($1))
+             order by s.id for update",
+        )
+        .bind(faces)
+        .execute(&mut *conn)
+        .await?;
+        let subjects: Vec<SubjectRow> = sqlx::query_as(
+            "with shown as (
+                 select subject_id, array_agg(face_id order by face_id) as faces from subject_faces
+                 where face_id = any($1) group by subject_id
+             )
+             select s.id, s.origin = 'enrolled' as enrolled, shown.faces, m.mean, m.weight, m.images,
+                    array(select r.face_id from subject_refusals r where r.subject_id = s.id
+                          union select o.subject_id from subject_refusals r join subject_faces o on o.face_id = r.face_id
+                          where r.subject_id = s.id) as refused
+             from shown join subjects s on s.id = shown.subject_id
+             cross join lateral (
+                 select avg(f.embedding::vector) as mean, count(*) as weight, array_agg(distinct f.image_id) as images
+                 from (select sf.face_id from subject_faces sf
+                       where sf.collection_id = s.collection_id and sf.subject_id = s.id
+                       order by sf.face_id limit $3) member
+                 join faces f on f.id = member.face_id and f.model_id = $2) m
+             where m.weight > 0 order by s.id",
+        )
+        .bind(faces)
+        .bind(scope.model_id)
+        .bind(MAX_MEMBERS_FOR_MEAN)
+        .fetch_all(&mut *conn)
+        .await?;
+        let alone: Vec<(Uuid, Uuid, HalfVector)> = sqlx::query_as(
+            "select f.id, f.image_id, f.embedding from faces f
+             where f.id = any($1) and f.collection_id = $2 and f.model_id = $3
+               and not exists (select 1 from subject_faces s where s.face_id = f.id)
+             order by f.id for key share of f",
+        )
+        .bind(faces)
+        .bind(scope.collection_id)
+        .bind(scope.model_id)
+        .fetch_all(conn)
+        .await?;
+        let subjects = subjects.into_iter().map(SubjectRow::unit);
+        let alone = alone.into_iter().map(|(face, image, embedding)| ClusterUnit {
+            subject: None,
+            enrolled: false,
+            faces: vec![face],
+            mean: embedding.as_slice().iter().copied().map(f16::to_f32).collect(),
+            weight: 1,
+            images: vec![image],
+            refused: Vec::new(),
+        });
+        Ok(subjects.chain(alone).collect())
+    }
+
+    /// Applies the groups. Their subjects must be locked. A face that was assigned in the meantime
+    /// keeps its subject.
+    pub async fn apply_groups(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        groups: &[Group],
+    ) -> Result<Changes, StoreError> {
+        let mut changes = Changes::default();
+        for group in groups {
+            let subject = match group.subject {
+                Some(subject) => subject,
+                None => {
+                    changes.made += 1;
+                    insert_cluster(conn, collection).await?
+                }
+            };
+            let given = sqlx::query(
+                "insert into subject_faces (collection_id, subject_id, face_id, assigned_by)
+                 select $1, $2, face, 'clustering' from unnest($3::uuid[]) as faces (face) on conflict (face_id) do nothing",
+            )
+            .bind(collection)
+            .bind(subject)
+            .bind(&group.faces)
+            .execute(&mut *conn)
+            .await?;
+            changes.assigned += given.rows_affected() as i64;
+            if !group.joined.is_empty() {
+                move_faces(conn, subject, &group.joined).await?;
+                let gone = sqlx::query("delete from subjects where id = any($1)")
+                    .bind(&group.joined)
+                    .execute(&mut *conn)
+                    .await?;
+                changes.joined += gone.rows_affected() as i64;
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Marks the faces as processed. Returns the number of newly marked faces.
+    pub async fn mark_clustered(
+        &self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        faces: &[Uuid],
+    ) -> Result<i64, StoreError> {
+        let marked = sqlx::query(
+            "insert into clustered_faces (collection_id, face_id)
+             select collection_id, id from faces where collection_id = $1 and id = any($2) on conflict do nothing",
+        )
+        .bind(collection)
+        .bind(faces)
+        .execute(conn)
+        .await?;
+        Ok(marked.rows_affected() as i64)
+    }
+}
+
+async fn insert_cluster(conn: &mut PgConnection, collection: Uuid) -> Result<Uuid, StoreError> {
+    let id = Uuid::now_v7();
+    sqlx::query("insert into subjects (id, collection_id, origin) values ($1, $2, 'cluster')")
+        .bind(id)
+        .bind(collection)
+        .execute(conn)
+        .await?;
+    Ok(id)
+}
+
+#[derive(sqlx::FromRow)]
+struct SubjectRow {
+    id: Uuid,
+    enrolled: bool,
+    faces: Vec<Uuid>,
+    mean: pgvector::Vector,
+    weight: i64,
+    images: Vec<Uuid>,
+    refused: Vec<Uuid>,
+}
+
+impl SubjectRow {
+    fn unit(self) -> ClusterUnit {
+        ClusterUnit {
+            subject: Some(self.id),
+            enrolled: self.enrolled,
+            faces: self.faces,
+            mean: self.mean.to_vec(),
+            weight: self.weight,
+            images: self.images,
+            refused: self.refused,
+        }
+    }
+}
+
+const NOT_CLUSTERED: &str = " and not exists (select 1 from clustered_faces c where c.face_id = f.id)";
